@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as F
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.transforms.augment_layer import Operation
+from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
 from imagenet_opt.training.build_run import build_run
 from tests.data.conftest import CPU, MakeLoader, batches, loading, pixels

@@ -142,11 +142,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return draw, skipped, reads
 
     def _fill_rows(
-        self,
-        builder: "ImageBuilder | RaggedBuilder",
-        rows: NDArray[np.int64],
-        draw: SampleIds,
-        samples: list[Sample],
+        self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
     ) -> list[tuple[int, str]]:
         """Decode samples into rows of the builder and replace bad ones, also in `draw`. Returns the skipped samples."""
         skipped: list[tuple[int, str]] = []

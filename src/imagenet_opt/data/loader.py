@@ -17,8 +17,9 @@ from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.decode.region_codec import load_codec
-from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
+from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
+from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
@@ -28,9 +29,11 @@ from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
-from imagenet_opt.data.transforms.augment import Augmenter, build_augmenter
+from imagenet_opt.data.transforms.augment import Augmenter
+from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
 from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
+from imagenet_opt.data.transforms.random_erasing import RandomErasing
 
 log = logging.getLogger(__name__)
 
@@ -167,13 +170,14 @@ def _dataset(
 
 
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
-    return build_augmenter(
-        seed=options.seed,
-        augment=options.augment,
-        color_jitter=options.color_jitter,
-        random_erasing=options.random_erasing,
-        random_erasing_mode=options.random_erasing_mode,
-    )
+    """None if no option augments."""
+    policies: list[Policy | None] = [parse_policy(options.augment)]
+    if options.color_jitter:
+        policies.append(ColorJitter(options.color_jitter))
+    chosen = tuple(policy for policy in policies if policy is not None)
+    share, mode = options.random_erasing, options.random_erasing_mode
+    erasing = RandomErasing(probability=share, mode=mode) if share else None
+    return Augmenter(seed=options.seed, policies=chosen, erasing=erasing) if chosen or erasing else None
 
 
 def _loader(

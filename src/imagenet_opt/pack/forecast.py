@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_opt.data.storage.memory_store import MemoryStore
+from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.stats.block_ratios import Ratio, pair_ratio
 from imagenet_opt.pack.image import prepare

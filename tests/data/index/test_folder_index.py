@@ -16,7 +16,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from imagenet_opt.data.index import folder_index as index_module
-from imagenet_opt.data.index.folder_index import check_same_classes, open_split, split_folder
+from imagenet_opt.data.index.folder_index import check_same_classes, open_split
+from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 

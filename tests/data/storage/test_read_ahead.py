@@ -79,7 +79,7 @@ class Storage(Numbers):
         super().__init__()
         self.seconds, self.lock, self.running, self.most = seconds, threading.Lock(), 0, 0
         self.clock = ThreadClock()
-        for module in ("read_ahead", "read_pool", "outage"):
+        for module in ("read_ahead", "read_pool", "retry"):
             monkeypatch.setattr(f"imagenet_opt.data.storage.{module}.time", self.clock)
 
     def read_many(self, indices: Indices) -> list[bytes]:

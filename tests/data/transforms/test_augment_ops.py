@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_opt.data.transforms.augment import augment
-from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation
 
 BLACK = (0, 0, 0)
 

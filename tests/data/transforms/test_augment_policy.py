@@ -9,7 +9,7 @@ import torch
 from timm.data import auto_augment
 from torchvision.transforms import autoaugment
 
-from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation
 from imagenet_opt.data.transforms.augment_policy import ColorJitter, RandAugment, TrivialAugment, parse_policy
 from imagenet_opt.errors import ConfigError
 

@@ -219,7 +219,7 @@ def test_batches_take_the_shared_memory_that_was_planned(tmp_path: Path, loader:
     kept = list(made.loader)  # none is given back, so that the first batches fill all slots
     slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.lease is not None]
     assert len(slots) == 2 + SPARE_BATCHES
-    planned = len(slots) * batch_bytes(made.loader.dataset, 4, 500)
+    planned = len(slots) * batch_bytes(made.loader.dataset, 500)
     assert sum(slots) == pytest.approx(planned, rel=0.1)
 
 

@@ -1,6 +1,5 @@
-"""Augmented training batches: the same for any number of workers and any start, on either side of the loader."""
+"""Augmented training batches: the same in any batch, and only in training."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
 from imagenet_opt.training.build_run import build_run
-from tests.data.conftest import CPU, MakeLoader, batches, loading, pixels
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, batches, by_index, loading, pixels
 
-ALL = {"augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"}
 TINY = (
     "model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0", "logger=[csv]",
     "trainer.accelerator=cpu", "trainer.devices=1", "trainer.max_steps=2", "trainer.limit_val_batches=0",
@@ -27,28 +25,10 @@ TINY = (
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize(("workers", "first"), [(0, 3), (1, 0), (2, 2)])
-def test_workers_and_starting_points_change_nothing(
-    images_root: Path, loader: MakeLoader, workers: int, first: int, resize_on: str
-) -> None:
-    options = {"batch_size": 8, "resize_on": resize_on, **ALL}
-    expected = batches(loader(images_root, **options))
-    torch.manual_seed(workers)
-    np.random.seed(workers)
-    found = batches(loader(images_root, num_workers=workers, **options), first=first)
-    assert len(found) == 4 - first
-    assert all(torch.equal(ours.images, known.images) for ours, known in zip(found, expected[first:], strict=True))
-
-
-def by_index(found: list[Batch]) -> dict[int, torch.Tensor]:
-    return {int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)}
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_in_the_next_epoch(
     images_root: Path, loader: MakeLoader, resize_on: str
 ) -> None:
-    small, large = (loader(images_root, batch_size=size, resize_on=resize_on, **ALL) for size in (3, 13))
+    small, large = (loader(images_root, batch_size=size, resize_on=resize_on, **AUGMENTED) for size in (3, 13))
     images, same, later = by_index(batches(small)), by_index(batches(large)), by_index(batches(large, epoch=2))
     assert images.keys() == same.keys() and all(torch.equal(images[i], same[i]) for i in images)
     assert not any(torch.equal(images[i], later[i]) for i in images)
@@ -83,7 +63,7 @@ def raw(image: torch.Tensor) -> torch.Tensor:
 def test_each_key_changes_training_images_alone(
     images_root: Path, loader: MakeLoader, tmp_path: Path, key: str, resize_on: str
 ) -> None:
-    changed = {"resize_on": resize_on, key: ALL[key]}
+    changed = {"resize_on": resize_on, key: AUGMENTED[key]}
     plain, augmented = (batches(loader(images_root, **{"resize_on": resize_on} | more)) for more in ({}, changed))
     differ = [
         not torch.equal(a, b)
@@ -130,26 +110,5 @@ def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_co
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_tiny_images_can_be_augmented(images_root: Path, loader: MakeLoader, size: int) -> None:
-    made = loader(images_root, image_size=size, **ALL | {"augment": "rand-m9-n6-p1-inc1"})
+    made = loader(images_root, image_size=size, **AUGMENTED | {"augment": "rand-m9-n6-p1-inc1"})
     assert all(batch.images.isfinite().all() for batch in batches(made))
-
-
-def test_ranks_augment_alike(images_root: Path, loader: MakeLoader) -> None:
-    whole = by_index(batches(loader(images_root, batch_size=12, **ALL)))
-    for rank in (0, 1):
-        part = by_index(batches(loader(images_root, batch_size=6, rank=rank, world_size=2, **ALL)))
-        assert all(torch.equal(image, whole[i]) for i, image in part.items())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"augment": "randm7"}, "data.augment=randm7 must be null, trivialaugment"),
-        ({"color_jitter": -0.1}, "data.color_jitter=-0.1 must be a number of at least 0"),
-        ({"random_erasing": 1.5}, "data.random_erasing=1.5 must be a probability"),
-        ({"random_erasing_mode": "rand"}, "data.random_erasing_mode=rand must be one of const, pixel"),
-    ],
-)
-def test_what_cannot_be_is_told_by_its_key(options: dict, words: str) -> None:
-    with pytest.raises(Exception, match=re.escape(words)):
-        loading(**options)

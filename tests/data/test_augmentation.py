@@ -1,6 +1,7 @@
 """Augmented training batches: the same in any batch, and only in training."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
 from imagenet_opt.training.build_run import build_run
-from tests.data.conftest import AUGMENTED, CPU, MakeLoader, batches, by_index, loading, pixels
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading, pixels
 
 TINY = (
     "model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0", "logger=[csv]",
@@ -25,7 +26,7 @@ TINY = (
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_in_the_next_epoch(
+def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(
     images_root: Path, loader: MakeLoader, resize_on: str
 ) -> None:
     small, large = (loader(images_root, batch_size=size, resize_on=resize_on, **AUGMENTED) for size in (3, 13))
@@ -34,7 +35,7 @@ def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_in_the_next_epoc
     assert not any(torch.equal(images[i], later[i]) for i in images)
 
 
-def test_an_image_is_what_torchvision_makes_of_the_unaugmented_one(images_root: Path, loader: MakeLoader) -> None:
+def test_an_augmented_image_is_torchvisions_of_the_plain_image(images_root: Path, loader: MakeLoader) -> None:
     """For the operations that torchvision applies to a whole image without an argument."""
     plain = by_index(batches(loader(images_root), epoch=5))
     changed = by_index(batches(loader(images_root, augment="trivialaugment"), epoch=5))
@@ -54,8 +55,7 @@ def test_an_image_is_what_torchvision_makes_of_the_unaugmented_one(images_root: 
 
 
 def raw(image: torch.Tensor) -> torch.Tensor:
-    batch = type("One", (), {"images": image[None]})
-    return pixels(batch).round().clamp(0, 255).to(torch.uint8)[0]
+    return pixels(SimpleNamespace(images=image[None])).round().clamp(0, 255).to(torch.uint8)[0]
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
@@ -65,20 +65,14 @@ def test_each_key_changes_training_images_alone(
 ) -> None:
     changed = {"resize_on": resize_on, key: AUGMENTED[key]}
     plain, augmented = (batches(loader(images_root, **{"resize_on": resize_on} | more)) for more in ({}, changed))
-    differ = [
-        not torch.equal(a, b)
-        for one, other in zip(plain, augmented, strict=True)
-        for a, b in zip(one.images, other.images, strict=True)
-    ]
-    assert np.mean(differ) > 0.3
+    pairs = zip(by_index(plain).values(), by_index(augmented).values(), strict=True)
+    assert np.mean([not torch.equal(one, other) for one, other in pairs]) > 0.3
     assert augmented[0].images.is_contiguous(memory_format=torch.channels_last) == (resize_on == "device")
     index = open_index(images_root, "val", tmp_path)
-    shown = [
-        batch.images.clone()
-        for options in ({"resize_on": resize_on}, changed)
-        for batch in eval_loader(index, loading(**options), RankInfo(device=CPU))
+    loaders = [
+        eval_loader(index, loading(**options), RankInfo(device=CPU)) for options in ({"resize_on": resize_on}, changed)
     ]
-    assert all(torch.equal(a, b) for a, b in zip(shown[: len(shown) // 2], shown[len(shown) // 2 :], strict=True))
+    assert_equal(*(batches(made, epoch=0) for made in loaders))
 
 
 class Seen(Callback):

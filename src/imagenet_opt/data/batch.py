@@ -84,9 +84,8 @@ class BatchBase:
         for tensor in self._tensors().values():
             tensor.record_stream(stream)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
-        return replace(self, **changed)
+    def _each(self, change: Callable[[Tensor], Any]) -> Self:
+        return replace(self, **{name: change(tensor) for name, tensor in self._tensors().items()})
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -100,10 +99,10 @@ def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Copies of the tensors as parts of one block of shared memory."""
     sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
     parts = shared_bytes(sum(sizes)).split(sizes)
-    copies = {}
-    for (name, tensor), part in zip(tensors.items(), parts, strict=True):
-        copies[name] = part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-    return copies
+    return {
+        name: part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }
 
 
 @dataclass

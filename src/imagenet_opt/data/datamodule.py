@@ -57,7 +57,9 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        size = self._largest_size()
+        # A callback may enlarge the images; workers and memory are planned for the largest.
+        sizes = [callback.largest_size for callback in self._trainer().callbacks if hasattr(callback, "largest_size")]
+        size = max(sizes, default=self.loading.image_size)
         loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)
         loader.sampler.seek(*self._start)
         return self._keep(loader, "train")
@@ -139,12 +141,6 @@ class ImageData(LightningDataModule):
     @cached_property
     def _label_checksum(self) -> int:
         return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
-
-    def _largest_size(self) -> int:
-        """Pixels of a side of the largest training images: data.image_size, or the largest size of a callback that
-        changes the image size."""
-        callbacks = self._trainer().callbacks
-        return max((c.largest_size for c in callbacks if hasattr(c, "largest_size")), default=self.loading.image_size)
 
     def _rank_info(self) -> RankInfo:
         trainer, device = self._trainer(), self._trainer().strategy.root_device

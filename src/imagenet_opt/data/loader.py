@@ -72,8 +72,8 @@ def train_loader(
 ) -> DevicePrefetcher:
     """Batches of shuffled random crops, for any number of epochs; `sampler.set_epoch` selects the epoch.
 
-    store: for the bytes of samples; None for the index's own store. largest_size: width in pixels of the largest images
-    that `sampler.size_of` will request, for which workers and memory are planned; None for `options.image_size`.
+    store: provides the bytes of samples; None: the store of the index. largest_size: pixels of a side of the largest
+    images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`.
     """
     options = options.for_processes(rank_info.world_size)
     order = TrainOrder(
@@ -171,13 +171,12 @@ def _dataset(
 
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
     """None if no option augments."""
-    policies: list[Policy | None] = [parse_policy(options.augment)]
-    if options.color_jitter:
-        policies.append(ColorJitter(options.color_jitter))
-    chosen = tuple(policy for policy in policies if policy is not None)
-    share, mode = options.random_erasing, options.random_erasing_mode
-    erasing = RandomErasing(probability=share, mode=mode) if share else None
-    return Augmenter(seed=options.seed, policies=chosen, erasing=erasing) if chosen or erasing else None
+    policy, strength, share = parse_policy(options.augment), options.color_jitter, options.random_erasing
+    policies: tuple[Policy, ...] = (policy,) if policy else ()
+    if strength:
+        policies += (ColorJitter(strength),)
+    erasing = RandomErasing(probability=share, mode=options.random_erasing_mode) if share else None
+    return Augmenter(seed=options.seed, policies=policies, erasing=erasing) if policies or erasing else None
 
 
 def _prefetcher(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.image_file import (
     REFUSED,
@@ -20,7 +20,6 @@ from imagenet_opt.data.decode.image_file import (
     is_jpeg,
     no_bomb_warning,
     open_image,
-    reason,
     upright,
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
@@ -155,4 +154,5 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
 
 
 def _bad(name: str, error: Exception) -> BadSample:
-    return BadSample(f"cannot decode {name}: {reason(error)}; replace the file or remove it (data.root)")
+    reason = "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else error
+    return BadSample(f"cannot decode {name}: {reason}; replace the file or remove it (data.root)")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 
 EXTENSIONS = {
     "JPEG": "jpg",
@@ -83,11 +83,6 @@ def check_size(height: int, width: int) -> None:
     """Raise ValueError for too many pixels."""
     if height * width > _MOST_PIXELS:
         raise ValueError(f"it claims {width} x {height} pixels, as damaged files do")
-
-
-def reason(error: Exception) -> str:
-    """Message of one of REFUSED."""
-    return "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else str(error)
 
 
 def eight_bits(image: Image.Image) -> Image.Image:

@@ -1,12 +1,13 @@
 """Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, colour jitter.
 
-A policy turns numbers in [0, 1), a row for each image, into layers of operations, on the host.
+`layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
+separates the draws from other draws for the same image. size: pixels of a side of the images.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +26,6 @@ _SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": 
 _BLACK = (0, 0, 0)
 _MEAN_COLOR = (124, 116, 104)  # of ImageNet, as timm fills
 _ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
-
-
-class Policy(Protocol):
-    """stream: number that separates the draws of this policy from other draws for the same image."""
-
-    stream: ClassVar[int]
-
-    @property
-    def num_draws(self) -> int: ...
-
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
-        """draws: float64 (N, num_draws) in [0, 1). size: pixels of a side of the images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +104,9 @@ class ColorJitter:
         factors = low + draws[:, 3:] * (high - low)
         operations, rows = np.array(self.OPERATIONS), np.arange(len(draws))
         return [Layer(operations[chosen], factors[rows, chosen], _BLACK) for chosen in order.T]
+
+
+Policy = RandAugment | TrivialAugment | ColorJitter
 
 
 def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:

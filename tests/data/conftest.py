@@ -113,6 +113,14 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return file.getvalue()
 
 
+def folder_of(folder: Path, *images: bytes, suffix: str = "jpg") -> Path:
+    """A data set of these images, in one class."""
+    (folder / "train/a").mkdir(parents=True, exist_ok=True)
+    for i, image in enumerate(images):
+        (folder / f"train/a/{i}.{suffix}").write_bytes(image)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def sample_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1000 real ImageNet JPEGs, one per class folder."""

@@ -22,7 +22,17 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
-from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, encoded, loading, pixels, torchvision_crop
+from tests.data.conftest import (
+    CPU,
+    MakeLoader,
+    assert_equal,
+    batches,
+    encoded,
+    folder_of,
+    loading,
+    pixels,
+    torchvision_crop,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -250,23 +260,17 @@ def peak_bytes(made: DevicePrefetcher) -> int:
 def test_a_worker_holds_one_whole_image_at_a_time(
     tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str
 ) -> None:
-    (tmp_path / "data/train/a").mkdir(parents=True)
-    for i in range(12):
-        file = tmp_path / f"data/train/a/{i}.{kind.lower()}"
-        file.write_bytes(encoded(Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)), kind, compression="tiff_lzw"))
-    made = loader(tmp_path / "data", batch_size=12, resize_on=resize_on)
-    assert (
-        peak_bytes(made) < 3 * 500 * 400 * 4
-    )  # pixels, with copies during decoding; twelve images have three times more
+    colours = [Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)) for i in range(12)]
+    images = [encoded(colour, kind, compression="tiff_lzw") for colour in colours]
+    root = folder_of(tmp_path / "data", *images, suffix=kind.lower())
+    made = loader(root, batch_size=12, resize_on=resize_on)
+    assert peak_bytes(made) < 3 * 500 * 400 * 4  # pixels, with copies during decoding; the batch has twelve images
 
 
 def test_a_worker_holds_the_files_of_few_images(tmp_path: Path, loader: MakeLoader) -> None:
-    (tmp_path / "data/train/a").mkdir(parents=True)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
     content = encoded(noise, "JPEG", quality=95)
-    for i in range(256):
-        (tmp_path / f"data/train/a/{i}.jpg").write_bytes(content)
-    made = loader(tmp_path / "data", batch_size=256, reads_in_flight=1)
+    made = loader(folder_of(tmp_path / "data", *[content] * 256), batch_size=256, reads_in_flight=1)
     assert peak_bytes(made) < 3 * 32 * len(content)  # files in decoding and files that are read ahead, of 256
 
 

@@ -18,8 +18,8 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.sampling import spread_over_classes
 from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import spread_over_classes
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.machine import usable_cpus

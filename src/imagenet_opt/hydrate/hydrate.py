@@ -15,8 +15,7 @@ import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
-from imagenet_opt.data.storage.outage import SparseWarnings, is_out
-from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.journal import Journal

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from imagenet_opt.data.storage.memory_store import MemoryStore
+from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.stats.block_ratios import Ratio, pair_ratio
 from imagenet_opt.pack.image import prepare

@@ -37,7 +37,7 @@ def test_other_ways_to_fail_are_no_permutation(train: float, val: float, kind: s
     assert (found.kind, found.mapping) == (kind, ())
 
 
-def test_two_swapped_folders_are_told_apart_from_all_others() -> None:
+def test_two_swapped_folders_are_named() -> None:
     swapped = ORDERED.copy()
     swapped[[7, 30]] = 30, 7
     found = judge_labels(answers(0.95, 10, ORDERED, 5), answers(0.95, 10, swapped, 6))

@@ -1,29 +1,16 @@
 """Small sources, and the pack command as a process."""
 
-import io
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
+from tests.pack.packs import jpeg, tree
 
 
-def jpeg(seed: int, side: int = 64) -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
-
-
-def images(root: Path, *, per_class: int, side: int = 64) -> Path:
-    for number, split in enumerate(("train", "val")):
-        for label, name in enumerate("ab"):
-            (root / split / name).mkdir(parents=True)
-            for i in range(per_class):
-                seed = (2 * number + label) * per_class + i
-                (root / split / name / f"{i:03d}.JPEG").write_bytes(jpeg(seed, side))
-    return root
+def images(root: Path, *, per_class: int) -> Path:
+    """Two classes of images of 64 x 64 pixels, in train/ and val/."""
+    names = [f"{split}/{name}/{i:03d}.JPEG" for split in ("train", "val") for name in "ab" for i in range(per_class)]
+    return tree(root, {name: jpeg(64, 64, seed=seed) for seed, name in enumerate(names)})
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

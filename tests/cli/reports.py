@@ -7,7 +7,7 @@ from imagenet_opt.cli.main import run
 
 
 class Page(HTMLParser):
-    """Texts outside scripts, tags that load something, ids of plots and how many drawings each holds."""
+    """Texts outside scripts, addresses that tags load, and the number of drawings by the id of their plot."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -19,15 +19,15 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self._tag = tag
-        self.parts += [str(found["id"]) for _ in (1,) if tag == "section"]
-        self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
-        self.loads += [found["href"] or "" for _ in (1,) if tag == "link"]
-        if (found.get("id") or "").startswith("plot-"):
-            self._plot = str(found["id"])
+        self._tag, values = tag, {name: value or "" for name, value in attrs}
+        if tag == "section":
+            self.parts.append(values["id"])
+        loading = ("src", "srcset", "data", "href") if tag == "link" else ("src", "srcset", "data")
+        self.loads += [value for name, value in values.items() if name in loading]
+        if values.get("id", "").startswith("plot-"):
+            self._plot = values["id"]
             self.drawings[self._plot] = 0
-        if tag == "svg" and "main-svg" in (found.get("class") or ""):
+        if tag == "svg" and "main-svg" in values.get("class", ""):
             self.drawings[self._plot] += 1
 
     def handle_data(self, data: str) -> None:

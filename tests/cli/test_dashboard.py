@@ -6,7 +6,7 @@ from imagenet_opt.cli.dashboard import axis, main
 from imagenet_opt.errors import ConfigError
 
 
-def test_each_chart_has_the_axis_that_its_numbers_come_by(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_chart_has_the_axis_of_its_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert {axis("val/acc1"), axis("throughput/epoch_seconds")} == {"epoch"}
     assert {axis("train/loss"), axis("throughput/it_per_second")} == {"trainer/global_step"}
     main(["--dry-run"])

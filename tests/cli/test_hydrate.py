@@ -1,5 +1,6 @@
-"""The command as a user meets it: what it says, what it remembers, and what happens when files or lfs fail."""
+"""The hydrate command: its output, its journal, and files that fail."""
 
+import errno
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from imagenet_opt.hydrate.hydrate import Tally, hydrate
 from imagenet_opt.hydrate.journal import Journal
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
-from tests.cli.hydrations import part_of
+from tests.cli.hydrations import write_split
 from tests.processes import Forked
 
 
@@ -47,16 +48,16 @@ def test_one_split_after_the_other(words: list[str], capsys: pytest.CaptureFixtu
     assert "12 of 24 files were done by earlier calls; 12 are left" in capsys.readouterr().out
 
 
-def test_a_journal_of_other_files_counts_for_nothing(
+def test_a_journal_of_other_files_is_replaced(
     tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(words)
     (tiny_root / "train/class0/image000.JPEG").rename(tiny_root / "train/class0/other.JPEG")
     capsys.readouterr()
     main(words)
-    said = capsys.readouterr().out
-    assert f"{tiny_root}/train has different files now; starting a new journal" in said
-    assert "12 of 24 files were done" in said  # val is as it was
+    printed = capsys.readouterr().out
+    assert f"{tiny_root}/train has different files now; starting a new journal" in printed
+    assert "12 of 24 files were done" in printed  # val is as it was
 
 
 def test_bad_files_are_listed_and_tried_again(
@@ -67,10 +68,10 @@ def test_bad_files_are_listed_and_tried_again(
     bad.symlink_to(tiny_root / "gone")
     with pytest.raises(SystemExit) as caught:
         main(words)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert caught.value.code == 1
-    assert f"{bad}: No such file or directory\n" in said and "hydrated 23 files" in said
-    assert said.endswith("1 could not be read (above)\n")
+    assert f"{bad}: No such file or directory\n" in printed and "hydrated 23 files" in printed
+    assert printed.endswith("1 could not be read (above)\n")
     bad.unlink()
     Image.new("RGB", (8, 8)).save(bad)
     capsys.readouterr()
@@ -97,12 +98,12 @@ def test_shards_are_files_too(tiny_root: Path, tmp_path: Path, capsys: pytest.Ca
         (["--inflight"], "unrecognized arguments: --inflight (imagenet-opt hydrate --help)"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+def test_unsuitable_arguments_are_refused(argv: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(argv)
 
 
-def test_a_data_set_is_needed_and_a_journal() -> None:
+def test_a_missing_data_root_is_named() -> None:
     with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main(["--in-flight", "3"])
 
@@ -116,7 +117,7 @@ def test_a_cache_that_cannot_be_written_is_named(tiny_root: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_stopped_hydration_goes_on(
+def test_a_stopped_hydration_resumes(
     tiny_root: Path,
     words: list[str],
     tmp_path: Path,
@@ -143,27 +144,25 @@ def test_a_stopped_hydration_goes_on(
     Image.new("RGB", (8, 8)).save(slow)
     capsys.readouterr()
     main(words)
-    said = capsys.readouterr().out
-    assert "23 of 24 files were done by earlier calls; 1 are left" in said and "hydrated 1 files" in said
+    printed = capsys.readouterr().out
+    assert "23 of 24 files were done by earlier calls; 1 are left" in printed and "hydrated 1 files" in printed
 
 
 def done_in(journal: Path) -> int:
     return journal.read_bytes().count(1)
 
 
-def test_when_all_files_fail_the_storage_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
+def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    part = part_of(tmp_path, 40)
+    journal = write_split(tmp_path, 40)
     opened = open
     monkeypatch.setattr(os, "open", fail)
     monkeypatch.setattr("builtins.open", lambda file, *a, **k: fail() if "JPEG" in str(file) else opened(file, *a, **k))
     with pytest.raises(StorageFailed, match=r"have failed for 0\.01 s \(.* and others\): Input/output error"):
-        hydrate([part], Tally(), in_flight=8, patience=0.01)
-    assert len(part.journal.left) == 40
+        hydrate([journal], Tally(), in_flight=8, patience=0.01)
+    assert len(journal.left) == 40
 
 
 def test_one_file_that_fails_on_a_fuse_mount_is_listed(
@@ -177,5 +176,5 @@ def test_one_file_that_fails_on_a_fuse_mount_is_listed(
                 main([f"data.root={mount}", f"data.cache_dir={tmp_path}/cache", "data.read_timeout=0.4"])
     except NotTried as error:
         pytest.skip(str(error))
-    said = capsys.readouterr().out
-    assert f"{mount}/val/class1/image002.JPEG: Input/output error\n" in said and "hydrated 23 files" in said
+    printed = capsys.readouterr().out
+    assert f"{mount}/val/class1/image002.JPEG: Input/output error\n" in printed and "hydrated 23 files" in printed

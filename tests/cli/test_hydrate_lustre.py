@@ -17,7 +17,7 @@ from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.hydrate import Tally, hydrate
-from tests.cli.hydrations import part_of
+from tests.cli.hydrations import write_split
 
 LFS = """#!{python}
 import os, sys
@@ -44,7 +44,7 @@ for file in files:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A PATH with room for an `lfs`, on a mount that says lustre."""
+    """A folder on PATH for a fake `lfs`; the mount claims to be Lustre."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
@@ -59,40 +59,40 @@ def write_lfs(folder: Path, *, refuses: bool = False) -> None:
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
 
-def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder: Path) -> None:
+def test_lfs_restores_released_files(tmp_path: Path, bin_folder: Path) -> None:
     write_lfs(bin_folder)
-    part = part_of(tmp_path, 7, size=100)
+    journal = write_split(tmp_path, 7, size=100)
     for i in (1, 4, 5):
         (bin_folder / f"{i:04d}.JPEG").write_text("...")  # released
     done: list[int] = []
-    lustre.restore(part.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
+    lustre.restore(journal.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
     assert sorted(done) == list(range(7))
     asked = (bin_folder / "asked").read_text().splitlines()
     assert asked[:3] == ["hsm_state 4", "hsm_restore 1", "hsm_state 1"]
     assert sum(int(line.split()[1]) for line in asked if line.startswith("hsm_restore")) == 3
 
 
-def test_what_lfs_may_not_do_is_read(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_are_read_when_lfs_is_refused(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lfs(bin_folder, refuses=True)
-    part, tally = part_of(tmp_path, 6, size=100), Tally()
+    journal, tally = write_split(tmp_path, 6, size=100), Tally()
     (bin_folder / "0003.JPEG").write_text("...")
-    hydrate([part], tally, in_flight=3, patience=1)
-    assert (tally.num_files, tally.num_bytes, len(part.journal.left)) == (6, 600, 0)
+    hydrate([journal], tally, in_flight=3, patience=1)
+    assert (tally.num_files, tally.num_bytes, len(journal.left)) == (6, 600, 0)
     assert "Cannot send HSM request" in caplog.text and "reading the remaining files instead" in caplog.text
 
 
-def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Path) -> None:
+def test_restoring_ends_when_no_file_is_restored(tmp_path: Path, bin_folder: Path) -> None:
     file = bin_folder / "lfs"
     file.write_text(
         '#!/bin/sh\n[ $1 = hsm_restore ] || echo "$2: (0x0000000d) released exists archived, archive_id:1"\n'
     )
     file.chmod(0o755)
-    part = part_of(tmp_path, 1)
+    journal = write_split(tmp_path, 1)
     with pytest.raises(lustre.LfsFailed, match="Lustre restored no file for 0 s"):
-        lustre.restore(part.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
+        lustre.restore(journal.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
 
 
-def test_verify_counts_what_lustre_released_and_forgets_it(
+def test_verify_counts_released_files_and_marks_them_as_not_done(
     tiny_root: Path, words: list[str], bin_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(words)
@@ -101,9 +101,9 @@ def test_verify_counts_what_lustre_released_and_forgets_it(
     os.truncate(released, 100_000)  # no blocks, as a released file
     capsys.readouterr()
     main([*words, "--verify"])
-    said = capsys.readouterr().out
-    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in said
-    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in said
+    output = capsys.readouterr().out
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in output
+    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in output
     main(words)
     assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The command as a user meets it: what it says, and what is left when it is stopped, killed or out of space."""
+"""The pack command: its output and its arguments."""
 
 import re
 import shutil
@@ -12,28 +12,29 @@ from imagenet_opt.cli.pack import main, parse
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.pack.plan import PackOptions
-from tests.cli.packs import finish, images, jpeg, start
+from tests.cli.packs import finish, images, start
+from tests.pack.packs import jpeg
 
 
 def test_a_pack_is_one_line_and_opens(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     (tmp_path / "data").symlink_to(images_root)
     main([f"data.root={tmp_path}/data", f"out={out}", "shard_mb=0.03", "workers=2"])
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     size_in = sum(path.stat().st_size for path in images_root.glob("*/*/*")) / 1e6
     size_out = sum(path.stat().st_size for path in out.glob("*/*.tar")) / 1e6
     assert re.fullmatch(
         rf"packed {out}: 78 images, 0 rejected, {size_in:.2f} MB in, {size_out:.2f} MB out, \d+\.\d s, \d+ images/s\n",
-        said.out,
+        printed.out,
     )
-    assert said.err.splitlines()[-1].startswith("packing: 78 of 78 images, ")
-    assert len(said.err.splitlines()) <= 10
+    assert printed.err.splitlines()[-1].startswith("packing: 78 of 78 images, ")
+    assert len(printed.err.splitlines()) <= 10
     assert all(is_packed(out / split) and len(open_shards(out / split)) == 39 for split in ("train", "val"))
 
     main([f"data.root={images_root}", f"out={out}", "shard_mb=0.03"])
-    said = capsys.readouterr()
-    assert said.out.startswith(f"{out} is packed already: 78 images, 0 rejected, ")
-    assert said.out.endswith("; nothing to do\n")
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"{out} is packed already: 78 images, 0 rejected, ")
+    assert printed.out.endswith("; nothing to do\n")
 
 
 def test_rejected_files_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,12 +44,12 @@ def test_rejected_files_are_counted(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "7 images, 1 rejected (rejected.csv says why), " in capsys.readouterr().out
 
 
-def test_folders_sizes_and_labels_are_taken_from_the_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_sizes_and_labels_are_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = images(tmp_path / "data", per_class=2)
     (root / "train").rename(root / "training")
     shutil.rmtree(root / "val")
     (root / "flat").mkdir()
-    (root / "flat/one.JPEG").write_bytes(jpeg(9))
+    (root / "flat/one.JPEG").write_bytes(jpeg(seed=9))
     (tmp_path / "labels.txt").write_text("one.JPEG b\n")
     words = ["data.train_folder=training", "data.val_folder=flat", f"val_labels={tmp_path}/labels.txt", "max_side=32"]
     main([f"data.root={root}", f"out={tmp_path}/out", *words])
@@ -59,7 +60,7 @@ def test_folders_sizes_and_labels_are_taken_from_the_words(tmp_path: Path, capsy
     assert sizes == [(32, 32)] * 4
 
 
-def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_damaged_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = images(tmp_path / "data", per_class=2), tmp_path / "out"
     main([f"data.root={root}", f"out={out}"])
     capsys.readouterr()
@@ -87,7 +88,7 @@ def test_there_must_be_a_pack_to_verify(tmp_path: Path) -> None:
         main([f"out={tmp_path}", "--verify"])
 
 
-def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> None:
+def test_an_unfinished_pack_is_not_verified(tmp_path: Path) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "plan.json").write_text("{}")
@@ -117,7 +118,7 @@ def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> No
         (["data.root=a", "out=b", "shard_mb=nan"], "shard_mb=nan must be a number of megabytes"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+def test_unsuitable_arguments_are_refused(argv: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(argv)
 

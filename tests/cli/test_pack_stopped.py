@@ -14,11 +14,8 @@ import pytest
 
 from imagenet_opt.cli.pack import main
 from imagenet_opt.errors import PackStopped
-from tests.cli.packs import finish, images, jpeg, start, words
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+from tests.cli.packs import finish, images, start, words
+from tests.pack.packs import contents, jpeg
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -28,7 +25,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 @pytest.fixture(params=["train/a/004.JPEG", "val/b/001.JPEG"])
 def piped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """That image of a data set of 32."""
+    """A named pipe in place of this image of 32, at which a pack waits."""
     pipe = images(tmp_path / "data", per_class=8) / request.param
     pipe.unlink()
     os.mkfifo(pipe)
@@ -49,16 +46,16 @@ def reach(pipe: Path, process: subprocess.Popen[str]) -> int:
 def feed(pipe: Path, process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Let the command end."""
     descriptor = reach(pipe, process)
-    os.write(descriptor, jpeg(1000))
+    os.write(descriptor, jpeg(64, 64, seed=1000))
     os.close(descriptor)
     return finish(process)
 
 
 @pytest.fixture
 def whole(piped: Path, tmp_path: Path) -> dict[str, bytes]:
-    """What an undisturbed pack makes."""
-    code, said, _ = feed(piped, start(*words(piped, tmp_path / "undisturbed")))
-    assert code == 0 and "32 images, 0 rejected" in said
+    """The files of an undisturbed pack."""
+    code, printed, _ = feed(piped, start(*words(piped, tmp_path / "undisturbed")))
+    assert code == 0 and "32 images, 0 rejected" in printed
     return contents(tmp_path / "undisturbed")
 
 
@@ -67,7 +64,7 @@ def shards(files: dict[str, bytes]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_after_kill_9_it_goes_on_to_the_same_bytes(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(*words(piped, out))
     descriptor = reach(piped, process)
@@ -87,61 +84,58 @@ def test_after_kill_9_it_goes_on_to_the_same_bytes(piped: Path, whole: dict[str,
     before = untouched.stat().st_mtime_ns
     os.unlink(out / f"{max(finished).replace('shard', 'parts/shard')}.json")  # as if killed a moment earlier
 
-    code, said, _ = feed(piped, start(*words(piped, out)))
-    assert code == 0 and said.startswith(f"packed {out}: 32 images, 0 rejected, ")
+    code, printed, _ = feed(piped, start(*words(piped, out)))
+    assert code == 0 and printed.startswith(f"packed {out}: 32 images, 0 rejected, ")
     assert contents(out) == whole
     assert len(finished) == 1 or untouched.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("piped", ["val/b/001.JPEG"], indirect=True)
-def test_ctrl_c_ends_cleanly_and_it_goes_on(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("piped", "stop", "status", "last_line"),
+    [
+        ("val/b/001.JPEG", "Ctrl-C", 130, "stopped; what is packed is kept; run the same command again to resume"),
+        ("train/a/004.JPEG", "kill of a worker", 2, "PackStopped: a packing process was killed, perhaps because memory "
+         "ran out; run the same command again, and if it recurs, with workers below 1: it resumes where it stopped"),
+    ],
+    indirect=["piped"],
+)  # fmt: skip
+def test_an_interrupted_pack_ends_with_one_line_and_resumes(
+    piped: Path, whole: dict[str, bytes], tmp_path: Path, stop: str, status: int, last_line: str
+) -> None:
     out = tmp_path / "out"
     process = start(*words(piped, out))
     descriptor = reach(piped, process)
-    os.killpg(process.pid, signal.SIGINT)
-    code, said, err = finish(process)
+    if stop == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        workers_of(process)[0].kill()
+    code, output, errors = finish(process)
     os.close(descriptor)
-    assert (code, said) == (130, "") and "Traceback" not in err
-    assert err.splitlines()[-1] == "stopped; what is packed is kept; run the same command again to resume"
+    assert (code, output) == (status, "") and "Traceback" not in errors
+    assert errors.splitlines()[-1] == last_line
     assert not list(out.rglob(".*.new")) and not list(out.glob("val/index.json"))
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole
 
 
 @pytest.mark.parametrize("piped", ["train/a/004.JPEG"], indirect=True)
-def test_a_killed_process_is_one_line_and_it_goes_on(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = start(*words(piped, out))
-    descriptor = reach(piped, process)
-    workers_of(process)[0].kill()
-    code, said, err = finish(process)
-    os.close(descriptor)
-    assert (code, said) == (2, "") and "Traceback" not in err
-    assert (
-        "PackStopped: a packing process was killed, perhaps because memory ran out; run the same command again" in err
-    )
-    assert feed(piped, start(*words(piped, out)))[0] == 0
-    assert contents(out) == whole
-
-
-@pytest.mark.parametrize("piped", ["train/a/004.JPEG"], indirect=True)
-def test_a_source_that_goes_away_stops_it(piped: Path, tmp_path: Path) -> None:
+def test_a_source_that_disappears_stops_the_pack(piped: Path, tmp_path: Path) -> None:
     process = start(*words(piped, tmp_path / "out"))
     descriptor = reach(piped, process)
     (tmp_path / "data").rename(tmp_path / "unmounted")
-    os.write(descriptor, jpeg(1000))
+    os.write(descriptor, jpeg(64, 64, seed=1000))
     os.close(descriptor)
-    code, said, err = finish(process)
-    assert (code, said) == (2, "")
+    code, printed, err = finish(process)
+    assert (code, printed) == (2, "")
     assert re.search(
         rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); reconnect the storage", err
     )
 
 
-def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_pack_resumes(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the same calls fail, with another word for it."""
     root = images(tmp_path / "data", per_class=4)
-    (root / "val/a/002.JPEG").write_bytes(jpeg(99, side=400))
+    (root / "val/a/002.JPEG").write_bytes(jpeg(400, 400, seed=99))
     arguments = [f"data.root={root}", "shard_mb=0.02", "workers=1"]
     main([*arguments, f"out={tmp_path}/undisturbed"])
     whole, out = contents(tmp_path / "undisturbed"), tmp_path / "out"

@@ -12,25 +12,14 @@ from tests.conftest import write_images
 
 def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
-    main(
-        [
-            "experiment=rn18_ffcv16",
-            "--price-per-hour",
-            "1.5",
-            "--watts",
-            "150",
-            "--loader-rate",
-            "1500",
-            "--json",
-            str(file),
-        ]
-    )
-    said, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
+    flags = ["--price-per-hour", "1.5", "--watts", "150", "--loader-rate", "1500", "--json", str(file)]
+    main(["experiment=rn18_ffcv16", *flags])
+    output, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
-    assert f"energy of the GPU {0.15 * plan['gpu_hours']:.1f} kWh at 150 W" in said
-    assert f"price ${1.5 * plan['gpu_hours']:.2f}" in said and "published top-1 66.9 %" in said
-    assert "reproduced here no" in said and "estimate for an A10G" in said
+    assert f"energy of the GPU {0.15 * plan['gpu_hours']:.1f} kWh at 150 W" in output
+    assert f"price ${1.5 * plan['gpu_hours']:.2f}" in output and "published top-1 66.9 %" in output
+    assert "reproduced here no" in output and "estimate for an A10G" in output
 
 
 def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +50,6 @@ def test_the_loader_is_measured_at_the_size_of_each_phase(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("name", ["rate", "loader-rate", "price-per-hour", "watts"])
-def test_numbers_that_are_none_are_refused(name: str) -> None:
+def test_numbers_of_zero_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--{name} 0 must be a number above 0"):
         parse([f"--{name}", "0"])

@@ -1,4 +1,4 @@
-"""One page of a run: all that is known, in a real browser, with whatever names and values a run has."""
+"""The report of a run on the terminal and as a page; test_report_in_browser.py opens the page."""
 
 import json
 import re
@@ -20,26 +20,19 @@ ORDER = (
     ("timeline", "metrics"), ("steps", "histogram"), ("curves", "workers"), ("curves", "reads_in_flight"),
     ("curves", "cached_share"), ("rules", None), ("baseline", "overlay"), ("about", None),
 )  # fmt: skip
-"""Parts, from the top, and the figures in them: first the verdict's proof, at last what only a second look needs."""
+"""Parts from the top, and the figures in each part."""
 
 
-def test_a_run_with_everything_has_every_part(tmp_path: Path) -> None:
+def test_a_run_with_all_files_has_every_part_in_its_order(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     page = report(folder, "--baseline", write_run(tmp_path / "before", measured=100.0), "--price-per-hour", "2")
     assert all(heading in page.text for heading in PARTS.values())
-    expected = ("ceilings", "waterfall", "phases", "timeline", "metrics", "histogram", "workers", "overlay")
-    assert {f"plot-{name}" for name in expected} <= page.drawings.keys()
-    assert "The GPU waits for storage 72 % of the time" in page.text
     assert "0.83 it/s" in page.text and "3.02 it/s" in page.text
     assert f"${2 * 1_281_167 / 212 / 3600:.2f}" in page.text
     assert "data.reads_in_flight=64" in page.text and "sudo sh -c 'echo 4096" in page.text
     assert re.search(r"measured images/s 212 100 2\.12", page.text)
     assert page.loads == ["data:,"], "nothing is fetched"
 
-
-def test_the_parts_come_in_the_order_in_which_one_asks(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "mine")
-    page = report(folder, "--baseline", write_run(tmp_path / "before"))
     assert page.parts == list(dict.fromkeys(part for part, _ in ORDER)) == list(PARTS)
     assert list(page.drawings) == [f"plot-{figure}" for _, figure in ORDER if figure]
     html = (folder / "report.html").read_text()
@@ -48,33 +41,39 @@ def test_the_parts_come_in_the_order_in_which_one_asks(tmp_path: Path) -> None:
         if figure:
             above = [name for name in PARTS if sections[name] < html.index(f'id="plot-{figure}"')]
             assert above[-1] == part, figure
-    assert page.text.index("The GPU waits for storage") < page.text.index(PARTS["ceilings"])
+    assert page.text.index("The GPU waits for storage 72 % of the time") < page.text.index(PARTS["ceilings"])
 
 
-def test_the_terminal_has_the_verdict_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_the_verdict_and_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = write_run(tmp_path / "before", measured=100.0, simulated="a10g", cause="slow_decode")
     report(write_run(tmp_path / "mine"), "--baseline", before, "--price-per-hour", "2")
-    said = capsys.readouterr().out
-    assert "The GPU waits for storage 72 % of the time" in said.replace("\n", " ")
+    output = capsys.readouterr().out
+    assert "The GPU waits for storage 72 % of the time" in output.replace("\n", " ")
     for words in ("files one by one", "data.reads_in_flight=64", "confidence", "full run, files on storage"):
-        assert words in said, words
-    assert f"${2 * 1_281_167 / 212 / 3600:.2f} an epoch" in said
-    assert said.count("3.02 it/s") == 1, "a rate is said once"
-    assert "careful: the accelerators differ: mine has a real accelerator, before has a simulated a10g" in said
-    assert re.search(r"cause +storage answers late +decoding takes the CPUs", said)
-    assert said.splitlines()[-1].startswith("wrote ")
+        assert words in output, words
+    assert f"${2 * 1_281_167 / 212 / 3600:.2f} an epoch" in output
+    assert output.count("3.02 it/s") == 1, "each rate is printed once"
+    assert "careful: the accelerators differ: mine has a real accelerator, before has a simulated a10g" in output
+    assert re.search(r"cause +storage answers late +decoding takes the CPUs", output)
+    assert output.splitlines()[-1].startswith("wrote ")
 
 
-def test_without_a_doctor_the_terminal_has_the_runs_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_verdict_shows_its_rates_and_says_how_to_get_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_run(tmp_path / "mine")
     (folder / "doctor.json").unlink()
-    report(folder)
-    said = capsys.readouterr().out
-    assert re.search(r"it/s +0\.83", said) and re.search(r"images/s +212", said)
-    assert "imagenet-opt doctor ... --json" in said
+    (folder / ".hydra/config.yaml").write_text("callbacks:\n  rehearsal:\n    name: a10g\n")
+    page = report(folder)
+    assert "mine (simulated)" in page.text and "simulated: a10g" in page.text
+    output = capsys.readouterr().out
+    lines = output.splitlines()
+    assert lines[0] == "mine"
+    assert re.search(r"it/s \(simulated\) +0\.83", output) and re.search(r"images/s \(simulated\) +212", output)
+    assert any(line.startswith("no verdict: no doctor.json: to get a verdict, run imagenet-opt") for line in lines[-4:])
 
 
-def test_a_baseline_shows_what_was_found_in_both(tmp_path: Path) -> None:
+def test_a_baseline_and_the_measurements_are_in_the_page(tmp_path: Path) -> None:
     machine = {"cpu": "AMD EPYC 7R32", "gpu": "NVIDIA H100", "usable CPUs": "8"}
     before = write_run(tmp_path / "before", sentence="It was slow.", machine=machine)
     page = report(write_run(tmp_path / "mine"), "--baseline", before)
@@ -82,22 +81,13 @@ def test_a_baseline_shows_what_was_found_in_both(tmp_path: Path) -> None:
     assert "It was slow." in page.text
     assert "reads in flight fired; 3.10 times as fast once fixed" in page.text
     assert re.search(r"GPU alone 315\.3 315\.3 1\.00", page.text)
-
-
-def test_what_the_doctor_saw_and_how_sure_it_is_stand_at_the_end(tmp_path: Path) -> None:
-    page = report(write_run(tmp_path / "mine"))
     end = page.text[page.text.rindex(PARTS["about"]) :]
-    for words in (
-        "cold_evidence 200 of 200 files were dropped",
-        "confidence high",
-        "memory 31 GiB",
-        "driver 580.95.05",
-        "CUDA 13.0",
-    ):
+    facts = ("cold_evidence 200 of 200 files were dropped", "memory 31 GiB", "driver 580.95.05", "CUDA 13.0")
+    for words in (*facts, "confidence high"):
         assert words in end, words
 
 
-def test_every_part_that_is_absent_says_what_makes_it(tmp_path: Path) -> None:
+def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
     page = report(tmp_path)
     assert not page.drawings
@@ -114,7 +104,7 @@ def test_a_doctor_file_alone_is_enough(tmp_path: Path) -> None:
     assert page.text.count("the doctor has no measurement for this part") >= 2
 
 
-def test_a_damaged_part_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     (folder / "doctor.json").write_text("{")
     (folder / "summary.json").write_text('{"a": ')
@@ -124,7 +114,7 @@ def test_a_damaged_part_is_named_and_the_others_are_shown(tmp_path: Path) -> Non
     assert "doctor.json is not a file of imagenet-opt doctor" in page.text
 
 
-def test_a_simulated_accelerator_is_said_in_the_title_and_in_its_figures(tmp_path: Path) -> None:
+def test_titles_of_page_and_figures_name_a_simulated_accelerator(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine", simulated="a10g")
     report(folder)
     html = (folder / "report.html").read_text()
@@ -132,23 +122,6 @@ def test_a_simulated_accelerator_is_said_in_the_title_and_in_its_figures(tmp_pat
     for name in ("ceilings", "waterfall", "phases", "timeline", "histogram"):
         figure = html[html.index(f'id="plot-{name}"') :].partition("</script>")[0]
         assert "simulated" in figure, name
-
-
-def test_a_rehearsed_run_is_simulated_too(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "mine")
-    (folder / "doctor.json").unlink()
-    (folder / ".hydra/config.yaml").write_text("callbacks:\n  rehearsal:\n    name: a10g\n")
-    page = report(folder)
-    assert "mine (simulated)" in page.text and "simulated: a10g" in page.text
-
-
-def test_a_run_without_a_verdict_ends_with_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "mine")
-    (folder / "doctor.json").unlink()
-    report(folder)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine"
-    assert any(line.startswith("no verdict: no doctor.json: to get a verdict, run imagenet-opt") for line in lines[-4:])
 
 
 def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
@@ -170,12 +143,12 @@ def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
         ([".", "--colour"], "unrecognized arguments: --colour"),
     ],
 )
-def test_mistakes_are_told_in_a_line(arguments: list[str], message: str) -> None:
+def test_unsuitable_arguments_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(arguments)
 
 
-def test_nothing_to_report_and_nowhere_to_write(tmp_path: Path) -> None:
+def test_an_empty_run_folder_and_an_unwritable_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds nothing to report; expected a folder that train.py wrote"):
         run("report", [str(tmp_path)])
     write_diagnosis(make_diagnosis(), tmp_path / "doctor.json")

@@ -11,34 +11,25 @@ import numpy as np
 import pytest
 
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.measure.telemetry.timeline import ChunkWriter
+from imagenet_opt.measure.telemetry.timeline import read_timeline
 from tests.cli.reports import Page, report
 from tests.doctor.diagnoses import make_facts, write_run, write_timeline
+from tests.report.recordings import recorded
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=20000",
-)
-
-
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--enable-logging=stderr", "--virtual-time-budget=20000",
+)  # fmt: skip
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;"
 
 
 def evil_run(folder: Path) -> Path:
-    """All that comes from files would like to be HTML."""
+    """A run whose files hold HTML in every text."""
     finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
     texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
-    given = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
-    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **given)
+    values = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
+    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **values)
     (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
     return folder
 
@@ -54,7 +45,7 @@ def test_no_text_of_a_file_becomes_markup(tmp_path: Path) -> None:
 
 @pytest.fixture
 def in_browser(tmp_path: Path) -> Callable[[Path], str]:
-    """What a page becomes in a browser, in which it says nothing on the console."""
+    """A function that opens a page and returns its HTML; fails if the page writes to the console."""
     if CHROMIUM is None:
         pytest.skip("no Chromium or Chrome is installed (Debian: apt-get install chromium): figures are not drawn")
 
@@ -68,7 +59,9 @@ def in_browser(tmp_path: Path) -> Callable[[Path], str]:
     return opened
 
 
-def test_a_browser_draws_every_figure_without_a_complaint(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
+def test_a_browser_draws_every_figure_without_console_messages(
+    tmp_path: Path, in_browser: Callable[[Path], str]
+) -> None:
     folder = evil_run(tmp_path / "a<script>b")
     report(folder, "--baseline", folder)
     html = in_browser(folder / "report.html")
@@ -82,17 +75,15 @@ ZOOM = """<script>
 const drawn = [];
 const steps = [{"xaxis4.range[0]": 1000, "xaxis4.range[1]": 1010}, {"xaxis.range": [0, 3600]}];
 const zoomed = document.getElementById("plot-timeline");
-const next = () => steps.length ? Plotly.relayout(zoomed, steps.shift()) : document.body.append(
-  Object.assign(document.createElement("pre"), {id: "drawn", textContent: JSON.stringify(drawn)}));
 zoomed.on("plotly_react", () => {
   const ranges = Object.keys(zoomed.layout).filter(key => key.startsWith("xaxis")).map(key => zoomed.layout[key].range);
   const points = Object.fromEntries(zoomed.data.map(trace => [trace.name, [...trace.x]]));
   const bands = zoomed.layout.shapes.filter(shape => shape.type === "rect").map(shape => shape.x0);
   drawn.push({ranges, points, bands, title: zoomed.layout.title.text, peak: Math.max(...zoomed.data.find(
     trace => trace.name === "read").y), cores: zoomed.data.find(trace => trace.type === "heatmap").z.length});
-  next();
+  steps.length ? Plotly.relayout(zoomed, steps.shift()) : document.body.append(
+    Object.assign(document.createElement("pre"), {id: "drawn", textContent: JSON.stringify(drawn)}));
 });
-next();
 </script>"""
 
 
@@ -103,36 +94,38 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
     report(folder)
     page = folder / "report.html"
     page.write_text(page.read_text().replace("</body>", f"{ZOOM}</body>"))
-    found = re.search(r'<pre id="drawn">(.*?)</pre>', in_browser(page), re.S)
-    assert found is not None
-    near, far = json.loads(found[1])
+    match = re.search(r'<pre id="drawn">(.*?)</pre>', in_browser(page), re.S)
+    assert match is not None
+    first, near, far = json.loads(match[1])
+    assert first.pop("ranges")[0] == [0, pytest.approx(3599.9)], "the whole hour is drawn when the page opens"
     assert all(ends == [1000, 1010] for ends in near["ranges"]) and len(near["ranges"]) == 9, "the axes are linked"
     for name in ("workers", "read", "queue", "each core, %"):
         times = [x for x in near["points"][name] if 1000 <= x <= 1010]
         assert len(times) in (100, 101), name
     assert (near["title"], near["peak"], near["cores"]) == ("Every 100 ms", pytest.approx(777), 4)
-    assert near["bands"] and all(990 < begin < 1010 for begin in near["bands"])
-    assert all(ends == [0, 3600] for ends in far["ranges"])
+    recording = read_timeline(folder / "timeline")
+    waits = recording.spans("fetch") - recording.samples["unix_seconds"][0]
+    assert near["bands"] == pytest.approx(waits[(waits[:, 1] >= 1000) & (waits[:, 0] <= 1010), 0], abs=1e-3)
+    assert all(ends == [0, 3600] for ends in far.pop("ranges"))
     assert 3500 < len(far["points"]["read"]) <= 4000 and far["peak"] == pytest.approx(777)
     assert far["title"] == "Minimum and maximum per 1.8 s"
     assert len(far["bands"]) == 300
+    assert first == far
 
 
 ZOOM_ONCE = """<script>
 const zoomed = document.getElementById("plot-timeline");
-zoomed.on("plotly_react", () => document.body.append("drawn again"));
 const axis = zoomed.data[0].xaxis.replace("x", "xaxis");
-Plotly.relayout(zoomed, {[`${axis}.range[0]`]: 1, [`${axis}.range[1]`]: 2});
+zoomed.on("plotly_react", () => document.body.append(`drawn from ${zoomed.layout[axis].range[0]}. `));
+setTimeout(() => Plotly.relayout(zoomed, {[`${axis}.range[0]`]: 1, [`${axis}.range[1]`]: 2}), 1000);
 </script>"""
 
 
 def test_a_timeline_without_events_can_be_zoomed(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
     folder = write_run(tmp_path / "mine")
     shutil.rmtree(folder / "timeline")
-    writer = ChunkWriter(folder / "timeline")
-    writer.add("samples", {"unix_seconds": 100 + 0.1 * np.arange(50), "queue_depth": np.ones(50)})
-    writer.flush()
+    recorded(folder, 100 + 0.1 * np.arange(50), queue_depth=np.ones(50))
     report(folder)
     page = folder / "report.html"
     page.write_text(page.read_text().replace("</body>", f"{ZOOM_ONCE}</body>"))
-    assert "drawn again" in in_browser(page).rpartition("</script>")[2]
+    assert "drawn from 0. drawn from 1. " in in_browser(page).rpartition("</script>")[2]

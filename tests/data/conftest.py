@@ -1,4 +1,4 @@
-"""Loaders of small folders, and what comes out of them."""
+"""Loaders of small folders, and their batches."""
 
 import dataclasses
 import io
@@ -26,17 +26,20 @@ from tests.conftest import loading_options
 
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
+AUGMENTED = {
+    "augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"
+}  # fmt: skip
 MakeLoader = Callable[..., DevicePrefetcher]
 
 
 def loading(**options: Any) -> LoaderOptions:
-    """With crops that are not too small for small images."""
+    """Options for small images, with large crops."""
     return loading_at_large(**{"crop_scale": (0.35, 1.0)} | options)
 
 
 @pytest.fixture
 def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLoader]:
-    """Makes training loaders on the CPU, as on a machine with eight of them. All end with the test."""
+    """Makes training loaders for the CPU, as on a machine with eight CPUs. All loaders end with the test."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
 
     def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
@@ -55,8 +58,20 @@ def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batc
     return [dataclasses.replace(batch, images=batch.images.clone()) for batch in made]
 
 
+def assert_equal(found: list[Batch], expected: list[Batch]) -> None:
+    """The batches have the same images, labels and indices."""
+    for batch, known in zip(found, expected, strict=True):
+        for name in ("images", "labels", "indices"):
+            assert torch.equal(getattr(batch, name), getattr(known, name)), (batch.key, name)
+
+
+def by_index(found: list[Batch]) -> dict[int, torch.Tensor]:
+    """Images by the index of their sample."""
+    return {int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)}
+
+
 def end_of(work: Callable[[], None]) -> Exception:
-    """The error that ends `work`, in a process of its own, for torch's signal handler goes on raising after it."""
+    """The error that ends `work`, in another process, because torch's signal handler raises again later."""
     here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
 
     def run() -> None:
@@ -98,11 +113,19 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return file.getvalue()
 
 
+def folder_of(folder: Path, *images: bytes, suffix: str = "jpg") -> Path:
+    """A data set of these images, in one class."""
+    (folder / "train/a").mkdir(parents=True, exist_ok=True)
+    for i, image in enumerate(images):
+        (folder / f"train/a/{i}.{suffix}").write_bytes(image)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def sample_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1000 real ImageNet JPEGs, one a class folder."""
+    """1000 real ImageNet JPEGs, one per class folder."""
     if not SAMPLE.exists():
-        pytest.skip(f"the ImageNet sample is not beside the checkout: {SAMPLE}")
+        pytest.skip(f"no ImageNet sample beside the checkout: {SAMPLE}")
     folder = tmp_path_factory.mktemp("sample")
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(folder, filter="data")
@@ -112,8 +135,8 @@ def sample_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def torchvision_crop(
     height: int, width: int, draws: np.ndarray, scale: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """The box (top, left, height, width) of torchvision's RandomResizedCrop, which draws these numbers: in each of ten
-    tries the area, the ratio, the top and the left."""
+    """The box (top, left, height, width) of torchvision's RandomResizedCrop for these draws: area, ratio, top, left of
+    each of ten tries."""
     tries = iter(draws.reshape(-1, 4))
     left: list[float] = []
 
@@ -133,7 +156,7 @@ def torchvision_crop(
 
 @pytest.fixture
 def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
-    """39 images in 3 classes, 6 batches an epoch."""
+    """Data modules of 39 images in 3 classes, with 6 batches an epoch."""
 
     def make(root: Path = images_root, **options: Any) -> ImageData:
         folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}

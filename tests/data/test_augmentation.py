@@ -1,7 +1,7 @@
-"""Augmented training batches: the same for any number of workers and any start, on either side of the loader."""
+"""Augmented training batches: the same in any batch, and only in training."""
 
-import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +13,11 @@ from torchvision.transforms.v2 import functional as F
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.transforms.augment_layer import Operation
+from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
 from imagenet_opt.training.build_run import build_run
-from tests.data.conftest import CPU, MakeLoader, batches, loading, pixels
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading, pixels
 
-ALL = {"augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"}
 TINY = (
     "model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0", "logger=[csv]",
     "trainer.accelerator=cpu", "trainer.devices=1", "trainer.max_steps=2", "trainer.limit_val_batches=0",
@@ -27,34 +26,16 @@ TINY = (
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize(("workers", "first"), [(0, 3), (1, 0), (2, 2)])
-def test_workers_and_starting_points_change_nothing(
-    images_root: Path, loader: MakeLoader, workers: int, first: int, resize_on: str
-) -> None:
-    options = {"batch_size": 8, "resize_on": resize_on, **ALL}
-    expected = batches(loader(images_root, **options))
-    torch.manual_seed(workers)
-    np.random.seed(workers)
-    found = batches(loader(images_root, num_workers=workers, **options), first=first)
-    assert len(found) == 4 - first
-    assert all(torch.equal(ours.images, known.images) for ours, known in zip(found, expected[first:], strict=True))
-
-
-def by_index(found: list[Batch]) -> dict[int, torch.Tensor]:
-    return {int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)}
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_in_the_next_epoch(
+def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(
     images_root: Path, loader: MakeLoader, resize_on: str
 ) -> None:
-    small, large = (loader(images_root, batch_size=size, resize_on=resize_on, **ALL) for size in (3, 13))
+    small, large = (loader(images_root, batch_size=size, resize_on=resize_on, **AUGMENTED) for size in (3, 13))
     images, same, later = by_index(batches(small)), by_index(batches(large)), by_index(batches(large, epoch=2))
     assert images.keys() == same.keys() and all(torch.equal(images[i], same[i]) for i in images)
     assert not any(torch.equal(images[i], later[i]) for i in images)
 
 
-def test_an_image_is_what_torchvision_makes_of_the_unaugmented_one(images_root: Path, loader: MakeLoader) -> None:
+def test_an_augmented_image_is_torchvisions_of_the_plain_image(images_root: Path, loader: MakeLoader) -> None:
     """For the operations that torchvision applies to a whole image without an argument."""
     plain = by_index(batches(loader(images_root), epoch=5))
     changed = by_index(batches(loader(images_root, augment="trivialaugment"), epoch=5))
@@ -74,8 +55,7 @@ def test_an_image_is_what_torchvision_makes_of_the_unaugmented_one(images_root: 
 
 
 def raw(image: torch.Tensor) -> torch.Tensor:
-    batch = type("One", (), {"images": image[None]})
-    return pixels(batch).round().clamp(0, 255).to(torch.uint8)[0]
+    return pixels(SimpleNamespace(images=image[None])).round().clamp(0, 255).to(torch.uint8)[0]
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
@@ -83,22 +63,16 @@ def raw(image: torch.Tensor) -> torch.Tensor:
 def test_each_key_changes_training_images_alone(
     images_root: Path, loader: MakeLoader, tmp_path: Path, key: str, resize_on: str
 ) -> None:
-    changed = {"resize_on": resize_on, key: ALL[key]}
+    changed = {"resize_on": resize_on, key: AUGMENTED[key]}
     plain, augmented = (batches(loader(images_root, **{"resize_on": resize_on} | more)) for more in ({}, changed))
-    differ = [
-        not torch.equal(a, b)
-        for one, other in zip(plain, augmented, strict=True)
-        for a, b in zip(one.images, other.images, strict=True)
-    ]
-    assert np.mean(differ) > 0.3
+    pairs = zip(by_index(plain).values(), by_index(augmented).values(), strict=True)
+    assert np.mean([not torch.equal(one, other) for one, other in pairs]) > 0.3
     assert augmented[0].images.is_contiguous(memory_format=torch.channels_last) == (resize_on == "device")
     index = open_index(images_root, "val", tmp_path)
-    shown = [
-        batch.images.clone()
-        for options in ({"resize_on": resize_on}, changed)
-        for batch in eval_loader(index, loading(**options), RankInfo(device=CPU))
+    loaders = [
+        eval_loader(index, loading(**options), RankInfo(device=CPU)) for options in ({"resize_on": resize_on}, changed)
     ]
-    assert all(torch.equal(a, b) for a, b in zip(shown[: len(shown) // 2], shown[len(shown) // 2 :], strict=True))
+    assert_equal(*(batches(made, epoch=0) for made in loaders))
 
 
 class Seen(Callback):
@@ -130,26 +104,5 @@ def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_co
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_tiny_images_can_be_augmented(images_root: Path, loader: MakeLoader, size: int) -> None:
-    made = loader(images_root, image_size=size, **ALL | {"augment": "rand-m9-n6-p1-inc1"})
+    made = loader(images_root, image_size=size, **AUGMENTED | {"augment": "rand-m9-n6-p1-inc1"})
     assert all(batch.images.isfinite().all() for batch in batches(made))
-
-
-def test_ranks_augment_alike(images_root: Path, loader: MakeLoader) -> None:
-    whole = by_index(batches(loader(images_root, batch_size=12, **ALL)))
-    for rank in (0, 1):
-        part = by_index(batches(loader(images_root, batch_size=6, rank=rank, world_size=2, **ALL)))
-        assert all(torch.equal(image, whole[i]) for i, image in part.items())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"augment": "randm7"}, "data.augment=randm7 must be null, trivialaugment"),
-        ({"color_jitter": -0.1}, "data.color_jitter=-0.1 must be a number of at least 0"),
-        ({"random_erasing": 1.5}, "data.random_erasing=1.5 must be a probability"),
-        ({"random_erasing_mode": "rand"}, "data.random_erasing_mode=rand must be one of const, pixel"),
-    ],
-)
-def test_what_cannot_be_is_told_by_its_key(options: dict, words: str) -> None:
-    with pytest.raises(Exception, match=re.escape(words)):
-        loading(**options)

@@ -1,4 +1,4 @@
-"""What was asked for is fitted to CPUs and memory, and said in one line."""
+"""Workers and prefetched batches are fitted to CPUs and memory, with one log line."""
 
 import pytest
 
@@ -8,30 +8,14 @@ from imagenet_opt.data.storage.read_ahead import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 
-def fit(
-    workers: int | Auto,
-    prefetch: int,
-    *,
-    batch: int = 60 * 2**20,
-    cpus: int = 64,
-    memory: int = 124 * GIB,
-    shared: int | None = None,
-    n: int = 1,
-    sharing: int | None = None,
-) -> LoaderBudget:
-    return fit_loader(
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        batch_bytes=batch,
-        cpus=cpus,
-        memory=memory,
-        shared_memory=memory if shared is None else shared,
-        processes=n,
-        sharing_cpus=sharing,
-    )
+def fit(workers: int | Auto, prefetch: int, *, n: int = 1, **limits: int) -> LoaderBudget:
+    """On a machine of 64 CPUs and 124 GiB, with batches of 60 MiB and `n` training processes."""
+    machine = {"batch_bytes": 60 * 2**20, "cpus": 64, "memory": 124 * GIB} | limits
+    machine = {"shared_memory": machine["memory"]} | machine
+    return fit_loader(num_workers=workers, prefetch_factor=prefetch, processes=n, **machine)
 
 
-def test_what_fits_is_left_alone_and_nothing_is_said() -> None:
+def test_a_loader_that_fits_stays_without_a_message() -> None:
     assert fit(32, 8) == LoaderBudget(32, 8, None)
 
 
@@ -40,7 +24,7 @@ def test_what_fits_is_left_alone_and_nothing_is_said() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, memory: int, processes: int) -> None:
     """Training's and validation's, with files read ahead and a decoded image of each worker, of each process."""
-    budget = fit(32, 8, batch=batch, memory=memory, n=processes)
+    budget = fit(32, 8, batch_bytes=batch, memory=memory, n=processes)
     webp_bytes = 76 * 2**20
     each = budget.num_workers * ((budget.prefetch_factor + SPARE_BATCHES) * batch + READ_AHEAD_BYTES + webp_bytes)
     assert 0 < 2 * processes * each <= memory / 2
@@ -49,7 +33,7 @@ def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, 
 
 
 def test_a_small_dev_shm_holds_the_batches_and_not_what_is_read_ahead() -> None:
-    budget = fit(4, 4, batch=2**20, shared=64 * 2**20)
+    budget = fit(4, 4, batch_bytes=2**20, shared_memory=64 * 2**20)
     assert budget.num_workers == 4
     assert 2 * 4 * (budget.prefetch_factor + SPARE_BATCHES) * 2**20 <= 32 * 2**20
 
@@ -57,13 +41,13 @@ def test_a_small_dev_shm_holds_the_batches_and_not_what_is_read_ahead() -> None:
 def test_workers_follow_the_cpus_of_each_process() -> None:
     assert fit(32, 2, cpus=4).num_workers == 4
     assert fit(32, 2, cpus=4, n=2).num_workers == 2
-    assert fit(32, 2, cpus=4, n=2, sharing=1).num_workers == 4
+    assert fit(32, 2, cpus=4, n=2, sharing_cpus=1).num_workers == 4
     assert fit("auto", 2, cpus=6).num_workers == 6
     assert fit(0, 2).num_workers == 0
 
 
 def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
-    budget = fit(8, 4, batch=10 * GIB, memory=4 * GIB)
+    budget = fit(8, 4, batch_bytes=10 * GIB, memory=4 * GIB)
     assert (budget.num_workers, budget.prefetch_factor) == (1, 1)
 
 
@@ -72,12 +56,20 @@ def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
     [
         ({"cpus": 2}, "2 usable CPUs a process", ("GiB", "MiB")),
         ({"cpus": 1}, "1 usable CPU a process", ("GiB", "MiB")),
-        ({"memory": 4 * GIB, "shared": 64 * GIB}, "1.0 GiB of usable memory, with 60 MiB a batch", ("CPU", "/dev/shm")),
-        ({"shared": GIB}, "0.2 GiB of usable /dev/shm, with 60 MiB a batch", ("CPU", "of usable memory")),
-        ({"cpus": 8, "shared": GIB}, "8 usable CPUs a process and 0.2 GiB of usable /dev/shm", ("of usable memory",)),
+        (
+            {"memory": 4 * GIB, "shared_memory": 64 * GIB},
+            "1.0 GiB of usable memory, with 60 MiB a batch",
+            ("CPU", "/dev/shm"),
+        ),
+        ({"shared_memory": GIB}, "0.2 GiB of usable /dev/shm, with 60 MiB a batch", ("CPU", "of usable memory")),
+        (
+            {"cpus": 8, "shared_memory": GIB},
+            "8 usable CPUs a process and 0.2 GiB of usable /dev/shm",
+            ("of usable memory",),
+        ),
     ],
 )
-def test_only_what_there_was_too_little_of_is_blamed(limits: dict, said: str, unsaid: tuple[str, ...]) -> None:
+def test_the_message_names_only_the_insufficient_resources(limits: dict, said: str, unsaid: tuple[str, ...]) -> None:
     message = fit(16, 4, **limits).message
     assert said in message
     assert not any(word in message for word in unsaid)

@@ -1,4 +1,4 @@
-"""A Trainer's view of the data: what a resumed run sees, what it refuses, and what it still knows."""
+"""The data module in a Trainer: batches, refusals and skipped samples of resumed runs."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
-from tests.data.conftest import MakeLoader, batches
+from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.fits import Recorder, fit
 
 pytestmark = pytest.mark.filterwarnings(
@@ -45,7 +45,7 @@ class SaveAt(Callback):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [6, 8, 12])
-def test_images_grow_by_epoch_and_after_a_restart_as_they_would_have(
+def test_images_grow_by_epoch_in_a_resumed_run_too(
     data: Callable[..., ImageData], tmp_path: Path, workers: int, step: int
 ) -> None:
     def schedule() -> ResolutionSchedule:
@@ -80,19 +80,19 @@ def test_workers_and_memory_are_fitted_to_the_largest_images_of_the_run(
 
 
 class Keeper(Recorder):
-    """Keeps the images of training, too."""
+    """Keeps the batches of training, too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.images: list[torch.Tensor] = []
+        self.batches: list[Batch] = []
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        self.images.append(batch.images.clone())
+        self.batches.append(batch.clone())
         return super().training_step(batch, batch_idx)
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_a_run_on_pngs_is_that_on_the_same_images_in_jpegs(
+def test_a_run_on_pngs_is_the_run_on_the_same_images_in_jpegs(
     data: Callable[..., ImageData], images_root: Path, tmp_path: Path, resize_on: str
 ) -> None:
     for file in images_root.rglob("*.JPEG"):
@@ -104,31 +104,31 @@ def test_a_run_on_pngs_is_that_on_the_same_images_in_jpegs(
     jpegs, pngs = (fit(data(root, **options), module=Keeper()) for root in (images_root, tmp_path / "png"))
     assert pngs.trained == jpegs.trained and len(pngs.trained) == 3 * 6
     assert pngs.validated == {16}
-    for png, jpeg in zip(pngs.images, jpegs.images, strict=True):
-        assert (png - jpeg).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
+    for png, jpeg in zip(pngs.batches, jpegs.batches, strict=True):
+        assert (png.images - jpeg.images).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
 
 
-def spoiled(root: Path, folder: Path, *names: str) -> Path:
+def damaged(root: Path, folder: Path, *names: str) -> Path:
     copy = Path(shutil.copytree(root, folder))
     for name in names:
         (copy / name).write_bytes(b"")
     return copy
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if message.startswith("skipped: ")]
 
 
-def test_what_was_skipped_is_known_after_a_restart(
+def test_a_resumed_run_knows_the_skipped_samples(
     data: Callable[..., ImageData], images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"train/class{i}/image004.JPEG" for i in range(3)]
-    root = spoiled(images_root, tmp_path / "data", *names, "val/class1/image000.JPEG")
+    root = damaged(images_root, tmp_path / "data", *names, "val/class1/image000.JPEG")
     saved = tmp_path / "one.ckpt"
     options = {"on_bad_sample": "skip", "max_bad_fraction": 0.09}  # three of 39
     with caplog.at_level(logging.WARNING):
         fit(data(root, **options), SaveAt(13, saved), max_steps=14)
-    assert len(told(caplog)) == 4
+    assert len(warnings(caplog)) == 4
     state = torch.load(saved, weights_only=True)["ImageData"]
     assert sorted(state["skipped"]) == ["train", "val"]
     assert all(type(value) in (int, str) for name, value in state.items() if name not in ("images", "skipped"))
@@ -139,7 +139,7 @@ def test_what_was_skipped_is_known_after_a_restart(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         fit(data(root, **options), resume=saved)
-    assert not told(caplog)
+    assert not warnings(caplog)
     (root / "train/class1/image009.JPEG").write_bytes(b"")
     with pytest.raises(TooManyBadSamples, match=r"^4 bad samples, .*data\.max_bad_fraction=0\.09"):
         fit(data(root, **options), resume=saved, max_epochs=4)
@@ -155,7 +155,7 @@ def test_what_was_skipped_is_known_after_a_restart(
         ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
     ],
 )
-def test_a_run_does_not_go_on_in_another_order(
+def test_a_run_does_not_resume_in_another_order(
     data: Callable[..., ImageData], tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     saved = tmp_path / "one.ckpt"
@@ -166,22 +166,22 @@ def test_a_run_does_not_go_on_in_another_order(
     assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
 
 
-def test_other_images_of_the_same_samples_are_told_in_one_line(
+def test_changes_of_the_image_processing_have_one_log_line(
     data: Callable[..., ImageData], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved = tmp_path / "one.ckpt"
     fit(data(), SaveAt(8, saved), max_steps=9)
     with caplog.at_level(logging.INFO, "imagenet_opt"):
         fit(data(), resume=saved, max_steps=10)
-        fit(data(region_decode=False), resume=saved, max_steps=10)  # which makes the same images
+        fit(data(region_decode=False), resume=saved, max_steps=10)  # the same images
         assert "instead of" not in caplog.text
         fit(data(crop_scale=[0.5, 1.0], image_size=24), resume=saved, max_steps=10)
-    told = [message for message in caplog.messages if "instead of" in message]
+    lines = [message for message in caplog.messages if "instead of" in message]
     changes = "data.image_size=24 instead of 16, data.crop_scale=(0.5, 1.0) instead of (0.35, 1.0)"
-    assert told == [f"data: from epoch 1, step 2 on: {changes}"]
+    assert lines == [f"data: from epoch 1, step 2 on: {changes}"]
 
 
-def test_shards_are_another_order_than_the_files_that_they_were_made_of(
+def test_shards_have_another_order_than_their_files(
     data: Callable[..., ImageData], images_root: Path, tmp_path: Path
 ) -> None:
     pack(images_root, tmp_path / "packed", PackOptions(shard_mb=0.03))
@@ -199,25 +199,12 @@ def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[...
     assert [key[:2] for key in fit(resumed, max_steps=2).trained] == [(0, 0), (0, 1)]
 
 
-class Seen(Recorder):
-    """Keeps the images that it trained on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[int, list[int], torch.Tensor]] = []
-
-    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        self.seen.append((batch.key.epoch, batch.indices.tolist(), batch.images.clone()))
-        return super().training_step(batch, batch_idx)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_epochs_that_are_left_early_show_the_first_batches_of_each(
+def test_epochs_that_end_early_have_the_first_batches_of_each(
     data: Callable[..., ImageData], images_root: Path, loader: MakeLoader, workers: int
 ) -> None:
-    seen = fit(data(num_workers=workers), module=Seen(), limit_train_batches=2).seen
+    found = fit(data(num_workers=workers), module=Keeper(), limit_train_batches=2).batches
     alone = loader(images_root, image_size=16)
-    expected = [(epoch, batch) for epoch in range(3) for batch in batches(alone, epoch)[:2]]
-    assert [(epoch, indices) for epoch, indices, _ in seen] == [(e, batch.indices.tolist()) for e, batch in expected]
-    assert all(torch.equal(images, batch.images) for (*_, images), (_, batch) in zip(seen, expected, strict=True))
-    assert len({tuple(indices) for _, indices, _ in seen}) == 6
+    assert_equal(found, [batch for epoch in range(3) for batch in batches(alone, epoch)[:2]])
+    assert [batch.key.epoch for batch in found] == [0, 0, 1, 1, 2, 2]
+    assert len({tuple(batch.indices.tolist()) for batch in found}) == 6

@@ -52,14 +52,14 @@ class Killer(Recorder):
 
 @pytest.fixture
 def sigchld(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch installs its SIGCHLD handler again: it does so once, and Lightning takes it away at the end of each fit."""
+    """torch installs its SIGCHLD handler again. torch installs it once, and Lightning removes it after each fit."""
     monkeypatch.setattr("torch.utils.data._utils.signal_handling._SIGCHLD_handler_set", False)
 
 
 @pytest.mark.parametrize(
     ("stage", "loader"), [("training", "train"), ("training", "val"), ("validation", "val"), ("validation", "train")]
 )
-def test_a_killed_worker_is_told_in_training_and_in_validation(
+def test_a_killed_worker_is_explained_in_training_and_in_validation(
     data: Callable[..., ImageData], stage: str, loader: str, sigchld: None
 ) -> None:
     error = end_of(lambda: fit(data(num_workers=1), module=Killer(stage, loader), max_epochs=100_000))
@@ -72,7 +72,7 @@ def test_no_worker_is_left_when_one_was_killed(data: Callable[..., ImageData], l
     def left() -> None:
         try:
             fit(data(num_workers=1), module=Killer("training", loader), max_epochs=100_000)
-        except (RuntimeError, WorkerDied) as reason:  # with all frames that led to it
+        except (RuntimeError, WorkerDied) as reason:  # keeps all frames alive
             raise LookupError([child.pid for child in multiprocessing.active_children()]) from reason
 
     assert end_of(left).args == ([],)
@@ -80,8 +80,8 @@ def test_no_worker_is_left_when_one_was_killed(data: Callable[..., ImageData], l
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Any]]:
-    """From the second batch of an epoch on, storage answers only once the event is set. A byte comes out of the pipe
-    for each worker that waits."""
+    """From the second batch of an epoch on, storage hangs until the event is set. Each waiting worker writes a byte
+    into the pipe."""
     make, (here, there) = BatchDataset.__getitem__, os.pipe()
     answer = multiprocessing.get_context("fork").Event()
 
@@ -126,7 +126,7 @@ def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
     try:
         fit(data(num_workers=1), Preemption(), saving, module=Leaving(pipe, how), **options)
     except (Preempted, ArithmeticError) as reason:
-        caught = reason  # with all frames that led to it, so that nothing ends by being forgotten
+        caught = reason  # keeps all frames alive, so that no garbage collection ends anything
     assert type(caught) is (error or type(None))
     assert not answer.is_set()
     assert not multiprocessing.active_children()

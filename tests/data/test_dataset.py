@@ -1,4 +1,4 @@
-"""Batches: right pixels of right samples, whatever their files are; what is bad is replaced, alike everywhere."""
+"""Batches: the pixels of their samples, for files of any kind; bad samples are replaced, the same in any worker."""
 
 import itertools
 import logging
@@ -17,18 +17,29 @@ from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
-from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels, torchvision_crop
+from tests.data.conftest import (
+    CPU,
+    MakeLoader,
+    assert_equal,
+    batches,
+    encoded,
+    folder_of,
+    loading,
+    pixels,
+    torchvision_crop,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
 
 @pytest.fixture
 def copy(images_root: Path, tmp_path: Path) -> Path:
-    """A copy of the images that may be spoiled."""
+    """A copy of the images, for tests that damage files."""
     return Path(shutil.copytree(images_root, tmp_path / "data with spaces äö"))
 
 
@@ -38,7 +49,7 @@ def files_of(root: Path) -> list[Path]:
 
 
 def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tensor:
-    """By Pillow and torchvision, from the place in the run."""
+    """By Pillow and torchvision, from the draws for this epoch and index."""
     with Image.open(path) as image:
         source = pil_to_tensor(image.convert("RGB"))
     draws = uniform(key_of(3, epoch), np.array([index]), RANDOM_CROP_DRAWS + 1)
@@ -49,9 +60,7 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_a_batch_is_what_pillow_and_torchvision_make_of_it(
-    images_root: Path, loader: MakeLoader, resize_on: str
-) -> None:
+def test_images_are_those_of_pillow_and_torchvision(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
     batch = batches(loader(images_root, resize_on=resize_on))[2]
     for row, i in enumerate(batch.indices.tolist()):
         expected = expected_image(files_of(images_root)[i], i, epoch=1, size=32)
@@ -60,7 +69,7 @@ def test_a_batch_is_what_pillow_and_torchvision_make_of_it(
     assert batch.valid.all()
 
 
-def test_worker_and_device_resize_are_alike(images_root: Path, loader: MakeLoader) -> None:
+def test_the_resize_of_worker_and_device_agree(images_root: Path, loader: MakeLoader) -> None:
     here = batches(loader(images_root, resize_on="worker"))
     there = batches(loader(images_root, resize_on="device"))
     for a, b in zip(here, there, strict=True):
@@ -78,9 +87,7 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 ) -> None:
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    found = batches(loader(images_root, num_workers=2))
-    for a, b in zip(found, expected, strict=True):
-        assert torch.equal(a.images, b.images)
+    assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warning.startswith("nvImageCodec cannot make a decoder here (nvImageCodec failure: '#8'); whole images")
     assert "data.region_decode=false" in warning
@@ -108,9 +115,7 @@ def test_batches_without_region_decode_are_the_same(
     images_root: Path, loader: MakeLoader, resize_on: str, max_crop_pixels: int
 ) -> None:
     options = {"resize_on": resize_on, "max_crop_pixels": max_crop_pixels}
-    parts, wholes = (batches(loader(images_root, region_decode=of_parts, **options)) for of_parts in (True, False))
-    for a, b in zip(parts, wholes, strict=True):
-        assert torch.equal(a.indices, b.indices) and torch.equal(a.images, b.images)
+    assert_equal(*(batches(loader(images_root, region_decode=decode, **options)) for decode in (True, False)))
 
 
 def test_half_of_the_images_are_flipped() -> None:
@@ -119,7 +124,7 @@ def test_half_of_the_images_are_flipped() -> None:
     assert 1850 < train_crops(seed=0, scale=(0.35, 1.0))(draw, side, side)[1].sum() < 2150
 
 
-def test_large_crops_are_bounded_and_still_the_same_picture(images_root: Path, loader: MakeLoader) -> None:
+def test_large_crops_are_reduced_and_look_the_same(images_root: Path, loader: MakeLoader) -> None:
     whole = batches(loader(images_root, resize_on="device", image_size=8))
     small = batches(loader(images_root, resize_on="device", image_size=8, max_crop_pixels=300))
     for a, b in zip(whole, small, strict=True):
@@ -153,7 +158,7 @@ def spoil(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
+def test_any_worker_replaces_bad_samples_alike_with_one_warning_each(
     copy: Path, loader: MakeLoader, caplog: pytest.LogCaptureFixture, resize_on: str
 ) -> None:
     loader(copy)  # the index is made, and cached
@@ -166,9 +171,9 @@ def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         made = loader(copy, num_workers=3, **options)
-        for batch, known in zip(batches(made, first=2), expected[2:], strict=True):
-            assert torch.equal(batch.indices, known.indices)
-            assert torch.equal(batch.images, known.images)
+        resumed = batches(made, first=2)
+        assert_equal(resumed, expected[2:])
+        for batch in resumed:
             assert torch.equal(batch.labels, batch.indices // 13)
             assert not BAD & set(batch.indices.tolist())
         batches(made)
@@ -199,19 +204,16 @@ def test_a_file_that_vanishes_after_indexing_is_named(copy: Path, loader: MakeLo
         batches(made)
 
 
-def test_past_the_limit_the_list_of_bad_samples_ends_the_run(copy: Path, loader: MakeLoader) -> None:
+def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: MakeLoader) -> None:
     loader(copy)
     spoil(copy)
     with pytest.raises(TooManyBadSamples, match=r"data\.max_bad_fraction=0 allows 0 .*class./image"):
         batches(loader(copy, max_bad_fraction=0.0))
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_with_nothing_but_bad_samples_it_ends_too(copy: Path, loader: MakeLoader, resize_on: str) -> None:
-    made = loader(copy, max_bad_fraction=1.0, resize_on=resize_on)
+    made = loader(copy, max_bad_fraction=1.0)
     for file in files_of(copy):
+        file.unlink()
         file.write_bytes(b"")
-    with pytest.raises(BadSample, match="is empty"):
+    with pytest.raises(BadSample, match="is empty"):  # because no replacement can be opened
         batches(made)
 
 
@@ -241,42 +243,35 @@ def test_a_bad_file_of_any_name_can_be_logged(copy: Path, loader: MakeLoader, tm
     assert r"class0/\xff.JPEG is empty" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
-def test_a_batch_holds_one_whole_image_at_a_time(tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str) -> None:
-    """Of images that are decoded whole. NumPy tells tracemalloc of its arrays; the batch itself is torch's."""
-    (tmp_path / "data/train/a").mkdir(parents=True)
-    for i in range(12):
-        file = tmp_path / f"data/train/a/{i}.{kind.lower()}"
-        file.write_bytes(encoded(Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)), kind, compression="tiff_lzw"))
-    made = loader(tmp_path / "data", batch_size=12, resize_on=resize_on)
+def peak_bytes(made: DevicePrefetcher) -> int:
+    """Peak memory of NumPy arrays and files while the second batch is made; the batch itself is memory of torch."""
     dataset, key = made.loader.dataset, next(iter(made.sampler))
-    dataset[key]  # what is imported and kept for later
+    dataset[key]  # imports modules and fills caches
     tracemalloc.start()
     try:
         dataset[key]
-        _, peak = tracemalloc.get_traced_memory()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 3 * 500 * 400 * 4  # pixels, with copies that decoding makes of them; twelve images have 12
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+def test_a_worker_holds_one_whole_image_at_a_time(
+    tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str
+) -> None:
+    colours = [Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)) for i in range(12)]
+    images = [encoded(colour, kind, compression="tiff_lzw") for colour in colours]
+    root = folder_of(tmp_path / "data", *images, suffix=kind.lower())
+    made = loader(root, batch_size=12, resize_on=resize_on)
+    assert peak_bytes(made) < 3 * 500 * 400 * 4  # pixels, with copies during decoding; the batch has twelve images
 
 
 def test_a_worker_holds_the_files_of_few_images(tmp_path: Path, loader: MakeLoader) -> None:
-    (tmp_path / "data/train/a").mkdir(parents=True)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
     content = encoded(noise, "JPEG", quality=95)
-    for i in range(256):
-        (tmp_path / f"data/train/a/{i}.jpg").write_bytes(content)
-    made = loader(tmp_path / "data", batch_size=256, reads_in_flight=1)
-    dataset, key = made.loader.dataset, next(iter(made.sampler))
-    dataset[key]  # what is imported and kept for later
-    tracemalloc.start()
-    try:
-        dataset[key]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 3 * 32 * len(content)  # those that are decoded and those that are read meanwhile, of 256
+    made = loader(folder_of(tmp_path / "data", *[content] * 256), batch_size=256, reads_in_flight=1)
+    assert peak_bytes(made) < 3 * 32 * len(content)  # files in decoding and files that are read ahead, of 256
 
 
 def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:

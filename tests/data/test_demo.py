@@ -1,4 +1,4 @@
-"""The drawn data set: layout, determinism, repair, and what it must leave alone."""
+"""The demo images: layout, determinism, repair, and folders with other content."""
 
 import hashlib
 import subprocess
@@ -26,19 +26,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ensure_demo(tmp_path_factory.mktemp("cache") / "demo", num_train=40, num_val=20)
 
 
-def test_classes_are_balanced_folders(demo: Path) -> None:
+def test_classes_are_balanced_folders_of_jpegs_of_many_sizes(demo: Path) -> None:
     counts = Counter(image.parent.relative_to(demo).as_posix() for image in demo.rglob("*.jpg"))
     assert counts == {f"{split}/{name}": n for split, n in (("train", 4), ("val", 2)) for name in DEMO_CLASSES}
     assert len(DEMO_CLASSES) == 10 and list(DEMO_CLASSES) == sorted(DEMO_CLASSES)
-
-
-def test_a_count_that_ten_does_not_divide_is_met(tmp_path: Path) -> None:
-    ensure_demo(tmp_path / "demo", num_train=13, num_val=10)
-    per_class = [len(list((tmp_path / "demo/train" / name).iterdir())) for name in DEMO_CLASSES]
-    assert sum(per_class) == 13 and max(per_class) - min(per_class) == 1
-
-
-def test_images_are_jpegs_of_many_sizes(demo: Path) -> None:
     sizes = []
     for path in demo.rglob("*.jpg"):
         with Image.open(path) as image:
@@ -51,36 +42,35 @@ def test_images_are_jpegs_of_many_sizes(demo: Path) -> None:
     assert (widths / heights).min() < 3 / 4 and (widths / heights).max() > 4 / 3
 
 
+def test_an_uneven_number_of_images_is_spread_over_the_classes(tmp_path: Path) -> None:
+    ensure_demo(tmp_path / "demo", num_train=13, num_val=10)
+    per_class = [len(list((tmp_path / "demo/train" / name).iterdir())) for name in DEMO_CLASSES]
+    assert sum(per_class) == 13 and max(per_class) - min(per_class) == 1
+
+
 def test_some_images_are_grey() -> None:
-    grey = sum(draw(0, 0, 0, index)[0].mode == "L" for index in range(200))
+    grey = sum(draw(0, 0, index)[0].mode == "L" for index in range(200))
     assert 1 <= grey <= 20
 
 
-def test_mean_colour_does_not_tell_the_class() -> None:
-    images = [[draw(0, 0, label, index)[0].convert("RGB") for index in range(30)] for label in range(10)]
+def test_the_mean_colour_does_not_depend_on_the_class() -> None:
+    images = [[draw(0, label, index)[0].convert("RGB") for index in range(30)] for label in range(10)]
     means = np.array([[np.asarray(image).mean(axis=(0, 1)) for image in of_class] for of_class in images])
     between, within = means.mean(axis=1).var(axis=0), means.var(axis=1).mean(axis=0)
     assert (between < 0.15 * within).all()
 
 
-def test_the_same_seed_draws_the_same_bytes_in_any_number_of_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_number_of_processes_draws_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = ensure_demo(tmp_path / "many", num_train=200, num_val=10)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     one = ensure_demo(tmp_path / "one", num_train=200, num_val=10)
     assert files_of(many) == files_of(one) and len(set(files_of(one).values())) == 210
 
 
-def test_another_seed_draws_other_images(demo: Path, tmp_path: Path) -> None:
-    other = ensure_demo(tmp_path / "demo", seed=1, num_train=40, num_val=20)
-    assert files_of(other).keys() == files_of(demo).keys()
-    assert not set(files_of(other).values()) & set(files_of(demo).values())
-
-
-def test_a_larger_set_begins_with_the_smaller(demo: Path, tmp_path: Path) -> None:
-    small = files_of(ensure_demo(tmp_path / "demo", num_train=20, num_val=10))
-    assert small.items() <= files_of(demo).items()
+def test_a_larger_set_begins_with_the_smaller_and_is_replaced_by_it(demo: Path, tmp_path: Path) -> None:
+    large = ensure_demo(tmp_path / "demo", num_train=40, num_val=20)
+    small = files_of(ensure_demo(large, num_train=20, num_val=10))
+    assert len(small) == 30 and small.items() <= files_of(demo).items()
 
 
 def test_a_complete_folder_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,17 +91,12 @@ def test_a_missing_file_is_drawn_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_other_counts_replace_what_is_there(tmp_path: Path) -> None:
-    folder = ensure_demo(tmp_path / "demo", num_train=20, num_val=10)
-    assert len(files_of(ensure_demo(folder, num_train=10, num_val=10))) == 20
-
-
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     assert len(files_of(ensure_demo(tmp_path, num_train=10, num_val=10))) == 20
 
 
 @pytest.mark.parametrize("content", ["train/cat/photo.jpg", "notes.txt"])
-def test_a_folder_of_someone_else_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_folder_with_other_content_is_refused(tmp_path: Path, content: str) -> None:
     precious = tmp_path / "demo" / content
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
@@ -120,22 +105,26 @@ def test_a_folder_of_someone_else_is_refused(tmp_path: Path, content: str) -> No
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [precious]
 
 
-def test_without_its_marker_a_folder_counts_as_someone_elses(tmp_path: Path) -> None:
+def test_a_folder_without_the_marker_is_refused(tmp_path: Path) -> None:
     folder = ensure_demo(tmp_path / "demo", num_train=10, num_val=10)
     next(folder.glob("*.json")).unlink()
     with pytest.raises(ConfigError, match=r"no imagenet_opt_demo\.json in it"):
         ensure_demo(folder, num_train=10, num_val=10)
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(ConfigError, match=r"cannot write the demo images.*set data\.cache_dir"):
-        ensure_demo(tmp_path / "cache" / "demo", num_train=10, num_val=10)
-
-
-def test_too_few_images_for_ten_classes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.num_val=9: the demo needs at least 10"):
-        ensure_demo(tmp_path / "demo", num_train=10, num_val=9)
+@pytest.mark.parametrize(
+    ("folder", "num_val", "words"),
+    [
+        ("file/demo", 10, r"cannot write the demo images.*set data\.cache_dir"),
+        ("demo", 9, r"data\.num_val=9: the demo needs at least 10"),
+    ],
+)
+def test_an_unwritable_folder_and_too_few_images_are_refused(
+    tmp_path: Path, folder: str, num_val: int, words: str
+) -> None:
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(ConfigError, match=words):
+        ensure_demo(tmp_path / folder, num_train=10, num_val=num_val)
 
 
 def test_three_processes_at_once_leave_one_whole_folder(demo: Path, tmp_path: Path) -> None:

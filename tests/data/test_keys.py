@@ -1,4 +1,4 @@
-"""The place in the run, as a resume sets it and an epoch's start moves it."""
+"""Keys after the start of an epoch, and after a resume."""
 
 import pytest
 
@@ -9,26 +9,20 @@ def keys(num_batches: int = 5) -> BatchKeySampler:
     return BatchKeySampler(num_batches=num_batches, size_of=lambda epoch: 32)
 
 
-def test_an_epoch_has_all_its_steps_and_the_next_one_too() -> None:
-    sampler = keys()
-    for epoch in (0, 1):
-        sampler.set_epoch(epoch)
-        assert list(sampler) == [BatchKey(epoch, step, 32) for step in range(5)]
-
-
+@pytest.mark.parametrize("step", [0, 3, 5])
 @pytest.mark.parametrize("following", [2, 3])
-def test_a_resume_goes_on_inside_its_epoch_and_the_next_pass_is_whole(following: int) -> None:
+def test_a_resume_continues_its_epoch_and_the_next_pass_is_whole(following: int, step: int) -> None:
     sampler = keys()
-    sampler.seek(2, 3)
-    sampler.set_epoch(2)  # as Lightning does after every start
-    assert [key[:2] for key in sampler] == [(2, 3), (2, 4)]
+    sampler.seek(2, step)
+    sampler.set_epoch(2)  # Lightning does so after every start
+    assert list(sampler) == [BatchKey(2, step, 32) for step in range(step, 5)]
     assert len(sampler) == 5
     sampler.set_epoch(following)
-    assert [key[:2] for key in sampler] == [(following, step) for step in range(5)]
+    assert list(sampler) == [BatchKey(following, step, 32) for step in range(5)]
 
 
 @pytest.mark.parametrize(("first_parts", "num_parts"), [(1, 1), (3, 1), (2, 2)])
-def test_later_keys_are_foreseen(first_parts: int, num_parts: int) -> None:
+def test_after_gives_the_later_keys(first_parts: int, num_parts: int) -> None:
     sampler = BatchKeySampler(num_batches=5, size_of=lambda epoch: 32, first_parts=first_parts, num_parts=num_parts)
     sampler.seek(2, 1)
     keys = list(sampler)
@@ -37,13 +31,7 @@ def test_later_keys_are_foreseen(first_parts: int, num_parts: int) -> None:
         assert [key.after(i, num_parts) for i in range(len(keys) - number)] == keys[number:]
 
 
-def test_a_resume_at_the_end_of_an_epoch_has_nothing_left_of_it() -> None:
-    sampler = keys()
-    sampler.seek(1, 5)
-    assert list(sampler) == []
-
-
-def test_the_size_is_asked_for_at_each_epoch() -> None:
+def test_each_epoch_has_its_image_size() -> None:
     sampler = keys(2)
     sampler.size_of = lambda epoch: 128 + 32 * epoch
     sizes = []
@@ -53,7 +41,7 @@ def test_the_size_is_asked_for_at_each_epoch() -> None:
     assert sizes == [[128, 128], [160, 160], [192, 192]]
 
 
-def test_keys_keep_the_epoch_that_was_set_when_their_pass_began() -> None:
+def test_keys_keep_the_epoch_of_the_start_of_their_pass() -> None:
     sampler = keys(2)
     sampler.set_epoch(1)
     pass_of_epoch_1 = iter(sampler)

@@ -1,56 +1,41 @@
-"""The same batches for any number of workers, ranks and any start; slow storage, large sets and long runs."""
+"""The same batches for any number of workers and ranks, any start and slow storage."""
 
-import os
-import re
-import resource
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader
 
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.loader import (
-    RankInfo,
-    batch_bytes,
-    eval_loader,
-    mean_crop_bytes,
-    open_index,
-    store_of,
-    train_loader,
-)
-from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, store_of, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
-from imagenet_opt.errors import ConfigError
-from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
 
-@pytest.mark.parametrize(("shuffle", "resize_on"), [("global", "worker"), ("global", "device"), ("block", "worker")])
+@pytest.mark.parametrize(
+    ("shuffle", "resize_on", "more"),
+    [("global", "worker", {}), ("global", "device", {}), ("block", "worker", {})]
+    + [("global", resize_on, AUGMENTED) for resize_on in ("worker", "device")],
+)
 @pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 0), (0, 3), (2, 2)])
 def test_workers_and_starting_points_change_nothing(
-    images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str
+    images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str, more: dict
 ) -> None:
-    options = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on}
+    options = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on, **more}
     expected = batches(loader(images_root, **options))
     assert len(expected) == 4
+    torch.manual_seed(workers)
+    np.random.seed(workers)
     made = loader(images_root, num_workers=workers, **options)
-    for epoch in (1, 2, 1):  # workers stay, and what they read ahead may turn out wrong
+    for epoch in (1, 2, 1):  # persistent workers, and read-ahead of batches that do not come
         found = batches(made, epoch=epoch, first=first)
         assert [batch.key[:3] for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
-    for batch, known in zip(found, expected[first:], strict=True):
-        assert torch.equal(batch.images, known.images)
-        assert torch.equal(batch.labels, known.labels)
-        assert torch.equal(batch.indices, known.indices)
+    assert_equal(found, expected[first:])
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block"])
@@ -78,12 +63,12 @@ class CountingStore(FolderStore):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_is_read_ahead_is_what_comes(images_root: Path, tmp_path: Path, workers: int) -> None:
+def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, tmp_path: Path, workers: int) -> None:
     index = open_split(images_root, "train", tmp_path)
     store = CountingStore(index)
     options = loading(batch_size=6, num_workers=workers, reads_in_flight=1)
     made = train_loader(index, options, RankInfo(device=CPU), store)
-    store.counts[:] = 0  # some sizes were looked at
+    store.counts[:] = 0  # the budget reads some images
     for epoch in range(3):
         assert len(batches(made, epoch)) == 6
     made.close()
@@ -91,8 +76,7 @@ def test_what_is_read_ahead_is_what_comes(images_root: Path, tmp_path: Path, wor
 
 
 def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader, tmp_path: Path) -> None:
-    made = loader(images_root, batch_size=8, train_crop="center", val_crop_ratio=0.8)
-    trained = {int(i): image for batch in batches(made) for i, image in zip(batch.indices, batch.images, strict=True)}
+    trained = by_index(batches(loader(images_root, batch_size=8, train_crop="center", val_crop_ratio=0.8)))
     index, options = open_split(images_root, "train", tmp_path), loading(batch_size=13, val_crop_ratio=0.8)
     validated = eval_loader(index, options, RankInfo(device=CPU))
     images = torch.cat([batch.images.clone() for batch in validated])
@@ -101,31 +85,28 @@ def test_centred_training_crops_are_those_of_validation(images_root: Path, loade
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_each_epoch_shows_other_crops_in_another_order(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
+def test_each_epoch_has_other_crops_in_another_order(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
     made = loader(images_root, batch_size=8, shuffle=shuffle)
-    shown = []
-    for epoch in (0, 1):
-        found = batches(made, epoch=epoch)
-        shown.append({int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)})
-    both = shown[0].keys() & shown[1].keys()
+    first, second = (by_index(batches(made, epoch=epoch)) for epoch in (0, 1))
+    both = first.keys() & second.keys()
     assert len(both) > 20
-    assert list(shown[0]) != list(shown[1])
-    assert not any(torch.equal(shown[0][i], shown[1][i]) for i in both)
+    assert list(first) != list(second)
+    assert not any(torch.equal(first[i], second[i]) for i in both)
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block"])
+@pytest.mark.parametrize("more", [{}, {"shuffle": "block"}, AUGMENTED], ids=["global", "block", "augmented"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_two_ranks_make_the_global_batch_of_one(
-    images_root: Path, loader: MakeLoader, shuffle: str, resize_on: str
+    images_root: Path, loader: MakeLoader, more: dict, resize_on: str
 ) -> None:
-    """Both with blocks of 16, of which 39 samples have two."""
-    options = {"shuffle": shuffle, "resize_on": resize_on}
+    """In blocks of 16, if in blocks; 39 samples have two blocks."""
+    options = {"resize_on": resize_on, **more}
     whole = batches(loader(images_root, batch_size=32, **options))
     halves = [batches(loader(images_root, batch_size=16, rank=rank, world_size=2, **options)) for rank in (0, 1)]
     for one, *parts in zip(whole, *halves, strict=True):
-        images = {int(i): image for part in parts for i, image in zip(part.indices, part.images, strict=True)}
-        assert set(images) == set(one.indices.tolist()) and len(images) == 32
-        assert all(torch.equal(images[int(i)], image) for i, image in zip(one.indices, one.images, strict=True))
+        images, expected = by_index(parts), by_index([one])
+        assert images.keys() == expected.keys() and len(images) == 32
+        assert all(torch.equal(images[i], image) for i, image in expected.items())
 
 
 def test_validation_shows_every_sample_once_to_one_of_the_ranks(images_root: Path, tmp_path: Path) -> None:
@@ -165,7 +146,7 @@ def test_real_images_all_decode(sample_root: Path, tmp_path: Path, monkeypatch: 
     assert all(torch.equal(batch.labels, batch.indices) for batch in found)  # one image a class
 
 
-def test_storage_is_as_slow_as_asked(images_root: Path, tmp_path: Path) -> None:
+def test_options_throttle_the_storage(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "train", tmp_path)
     assert isinstance(store_of(index, loading()), FolderStore)
     slow = store_of(index, loading(added_latency_ms=20, max_mb_per_second=3))
@@ -178,61 +159,8 @@ def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_ro
     made = loader(images_root, batch_size=13, num_workers=1, added_latency_ms=30)
     for epoch in (0, 1):
         found = batches(made, epoch=epoch)
-    for batch, known in zip(found, expected, strict=True):
-        assert torch.equal(batch.images, known.images)
-    assert found[-1].stats.reads_in_flight >= 4  # storage that answers at once is asked for one at a time
-
-
-def test_the_size_of_a_batch_is_foreseen(sample_root: Path, tmp_path: Path) -> None:
-    """Bytes of crops, from the sizes of a few images, against those of all."""
-    index = open_index(sample_root, ".", tmp_path)
-    options = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
-    made = train_loader(index, options, RankInfo(device=CPU))
-    found = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
-    real = 3 * torch.cat([batch.heights * batch.widths for batch in found]).double().mean()
-    assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
-
-
-@pytest.mark.parametrize("kind", ["PCX", "ICO", "TGA"])
-def test_other_kinds_of_files_do_not_count_for_the_size_of_a_batch(
-    tmp_path: Path, loader: MakeLoader, kind: str
-) -> None:
-    """Pillow has parsers for them, which training never uses."""
-    folder = tmp_path / "data/train/a"
-    folder.mkdir(parents=True)
-    for i in range(6):
-        (folder / f"{i}.jpg").write_bytes(encoded(Image.new("RGB", (50, 40))))
-    expected = mean_crop_bytes(loader(tmp_path / "data", resize_on="device").loader.dataset)
-    (folder / "6.jpg").write_bytes(encoded(Image.new("RGB", (250, 250)), kind))
-    assert mean_crop_bytes(loader(tmp_path / "data", resize_on="device").loader.dataset) == expected
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_batches_take_the_shared_memory_that_was_planned(tmp_path: Path, loader: MakeLoader, resize_on: str) -> None:
-    folder = tmp_path / "data/train/a"
-    folder.mkdir(parents=True)
-    for i in range(24):
-        (folder / f"{i}.jpg").write_bytes(encoded(Image.new("RGB", (700 + i % 5 * 80, 600 + i % 7 * 60))))
-    made = loader(
-        tmp_path / "data", batch_size=4, num_workers=1, prefetch_factor=2, resize_on=resize_on, image_size=500
-    )
-    kept = list(made.loader)  # none is given back, so that the first batches fill all slots
-    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.lease is not None]
-    assert len(slots) == 2 + SPARE_BATCHES
-    planned = len(slots) * batch_bytes(made.loader.dataset, 4, 500)
-    assert sum(slots) == pytest.approx(planned, rel=0.1)
-
-
-def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
-    index = open_split(images_root, "train", tmp_path)
-    nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.name_offsets)
-    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), RankInfo(device=CPU))
-    assert mean_crop_bytes(made.loader.dataset) > 0
-
-
-def test_a_batch_without_whole_blocks_is_told_before_anything_starts(images_root: Path, loader: MakeLoader) -> None:
-    with pytest.raises(ConfigError, match=re.escape("data.batch_size=7 does not divide into blocks of 8 to 16")):
-        loader(images_root, batch_size=7, shuffle="block")
+    assert_equal(found, expected)
+    assert found[-1].stats.reads_in_flight >= 4  # quick storage gets one request at a time
 
 
 def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path, loader: MakeLoader) -> None:
@@ -240,87 +168,3 @@ def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path,
     before = torch.get_rng_state()
     batches(loader(images_root, num_workers=1))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def workers_of(made: DevicePrefetcher) -> list[psutil.Process]:
-    assert isinstance(made.loader, DataLoader)
-    return [psutil.Process(worker.pid) for worker in made.loader._iterator._workers]
-
-
-def own_mb(process: psutil.Process) -> float:
-    """Memory that no other process shares."""
-    return process.memory_full_info().uss / 1e6
-
-
-def anonymous_mb(process: psutil.Process) -> float:
-    """Memory without files and shared memory. What a fork shares counts, so that writing to it changes nothing."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0]) / 1e3
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
-    """Six epochs that kept their batches would add 130 MB, or 36 open files."""
-    made = loader(images_root, num_workers=1, resize_on=resize_on, image_size=224)
-
-    def used() -> Iterator[float]:
-        for process in (*workers_of(made), psutil.Process()):
-            yield anonymous_mb(process)
-            yield process.num_fds()
-            yield process.num_threads()
-
-    for epoch in range(2):
-        batches(made, epoch=epoch)
-    before = list(used())
-    for epoch in range(2, 8):
-        batches(made, epoch=epoch)
-    grown = [now - then for now, then in zip(used(), before, strict=True)]
-    assert max(grown[0], grown[3]) < 60, "MB"
-    assert max(grown[1], grown[4]) < 15, "open files"
-    assert max(grown[2], grown[5]) < 15, "threads"
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_a_batch_that_waits_takes_two_files(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
-    """Its pixels, and all that is small."""
-    found = iter(loader(images_root, num_workers=1, batch_size=4, resize_on=resize_on).loader)
-    kept = [next(found)]
-    before = len(os.listdir("/proc/self/fd"))
-    kept += [next(found) for _ in range(7)]
-    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 7
-
-
-def test_any_loader_may_open_as_many_files_as_the_machine_allows(images_root: Path, loader: MakeLoader) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    try:
-        loader(images_root)
-        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        assert allowed == (2**16 if hard == resource.RLIM_INFINITY else min(2**16, hard))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp_path: Path, shuffle: str) -> None:
-    """Against the same loader of 39 samples. As a list of paths and labels it would be over 200 MB a worker."""
-    num = 1_281_167
-    few = open_split(images_root, "train", tmp_path / "cache")
-    name = np.frombuffer(os.fsencode(os.path.relpath(few.path(0), few.folder)), np.uint8)
-    columns = {
-        "labels": np.zeros(num, np.int32),
-        "names": np.tile(name, num),
-        "name_offsets": np.arange(num + 1) * len(name),
-    }
-    for column, values in columns.items():
-        np.save(tmp_path / f"{column}.npy", values)
-    mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
-    used = []
-    for index in (few, FileIndex(few.folder, few.classes, **mapped)):
-        made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), RankInfo(device=CPU))
-        found = iter(made)
-        for _ in range(1 if index is few else 20):
-            assert len(next(found)) == 32
-        used.append(own_mb(workers_of(made)[0]))
-        found.close()
-    assert used[1] - used[0] < 60  # mostly the order of a pass, 5 MB, drawn for this and the next one

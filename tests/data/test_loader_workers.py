@@ -1,4 +1,4 @@
-"""A worker lives through what is sent to the whole process group, and ends when its parent wants."""
+"""A worker ignores signals to the process group, and ends at a SIGTERM of its parent."""
 
 import subprocess
 import tempfile
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from imagenet_opt.data.loader_workers import ignore_group_signals
 
 
-def test_a_worker_outlives_the_groups_signals_and_obeys_its_parent() -> None:
+def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent() -> None:
     loader = DataLoader(
         range(100), batch_size=None, num_workers=1, prefetch_factor=1, worker_init_fn=ignore_group_signals
     )
@@ -34,35 +34,24 @@ def test_a_worker_outlives_the_groups_signals_and_obeys_its_parent() -> None:
 
 @pytest.fixture
 def temp_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where multiprocessing makes its folders, of which this process has none yet."""
+    """The folder in which multiprocessing makes its folders; this process has none of them yet."""
     with tempfile.TemporaryDirectory(prefix="w") as folder:  # short, as names of sockets must be
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setitem(current_process()._config, "tempdir", None)
         yield Path(folder)
 
 
-def end_a_worker(folder: Path) -> None:
-    """A worker that has handed over a tensor's memory, for which it needs a folder."""
-    samples = [torch.zeros(2)] * 100
-    batches = iter(
-        DataLoader(
-            samples, batch_size=None, num_workers=1, worker_init_fn=ignore_group_signals, multiprocessing_context="fork"
-        )
-    )
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_worker_removes_its_temporary_folder_and_not_that_of_its_parent(temp_dir: Path, inherited: bool) -> None:
+    """The worker has handed over the memory of a tensor, for which it needs a folder."""
+    folders = [Path(tempfile.mkdtemp(prefix="pymp-"))] if inherited else []
+    for folder in folders:
+        current_process()._config["tempdir"] = str(folder)  # as get_temp_dir does
+    samples, fork = [torch.zeros(2)] * 100, {"num_workers": 1, "multiprocessing_context": "fork"}
+    batches = iter(DataLoader(samples, batch_size=None, worker_init_fn=ignore_group_signals, **fork))
     next(batches)
-    assert list(folder.glob("pymp-*"))
+    assert list(temp_dir.glob("pymp-*"))
     (worker,) = batches._workers
     worker.terminate()
     worker.join(timeout=60)
-
-
-def test_one_that_is_ended_leaves_no_folder_behind(temp_dir: Path) -> None:
-    end_a_worker(temp_dir)
-    assert not list(temp_dir.iterdir())
-
-
-def test_one_that_is_ended_leaves_its_parents_folder_alone(temp_dir: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="pymp-"))
-    current_process()._config["tempdir"] = str(folder)  # as get_temp_dir does, which also removes it at the very end
-    end_a_worker(temp_dir)
-    assert folder.is_dir()
+    assert list(temp_dir.iterdir()) == folders

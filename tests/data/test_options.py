@@ -1,4 +1,4 @@
-"""What the keys under data. may be."""
+"""Checks of the keys under data."""
 
 import pytest
 
@@ -27,12 +27,20 @@ from tests.data.conftest import loading
         ({"repeated_augmentation": 3, "shuffle": "block"}, r"does not work with data\.shuffle=block; set"),
         ({"repeated_augmentation": 3, "samples_per_epoch": 9}, r"does not work with data\.samples_per_epoch; set"),
         ({"exif_rotation": 1}, r"data\.exif_rotation=1 must be true or false"),
+        ({"augment": "randm7"}, r"data\.augment=randm7 must be null, trivialaugment"),
+        ({"color_jitter": -0.1}, r"data\.color_jitter=-0\.1 must be a number of at least 0"),
+        ({"random_erasing": 1.5}, r"data\.random_erasing=1\.5 must be a probability"),
+        ({"random_erasing_mode": "rand"}, r"data\.random_erasing_mode=rand must be one of const, pixel"),
+        ({"val_interpolation": "box"}, r"val_interpolation=box must be null or one of bilinear, bicubic, area"),
+        ({"std": (0.2, 0.2, 0)}, r"data\.std=\(0\.2, 0\.2, 0\) must be three numbers above 0, for red"),
+        ({"max_mb_per_second": 0}, r"data\.max_mb_per_second=0 must be a number above 0, or null"),
     ],
 )
-def test_what_cannot_be_is_told_by_its_key(options: dict, words: str) -> None:
+def test_an_error_names_the_key(options: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         loading(**options)
 
 
-def test_what_can_be_is_taken() -> None:
+def test_auto_and_negative_means_are_valid() -> None:
     assert loading(num_workers="auto", prefetch_factor="auto", reads_in_flight="auto").num_workers == "auto"
+    assert loading(mean=[-0.5, 0, 1]).mean == (-0.5, 0, 1)

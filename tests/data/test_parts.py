@@ -14,7 +14,7 @@ from imagenet_opt.data.order import PART_IMAGES, TrainOrder, part_of
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.samples import listed
-from tests.data.conftest import CPU, batches, loading
+from tests.data.conftest import AUGMENTED, CPU, batches, loading
 
 LARGE, SMALL = 1040, 208
 """A batch of three parts, and a fifth of it, which comes whole."""
@@ -43,9 +43,6 @@ def equal(found: Batch, known: list[Batch]) -> bool:
     """Whether a batch is these smaller batches, one after the other."""
     names = ("images", "labels", "indices", "valid")
     return all(torch.equal(getattr(found, n), torch.cat([getattr(one, n) for one in known])) for n in names)
-
-
-AUGMENTED = {"augment": "rand-m9-mstd0.5", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Batches in order to the end, what they took, and what is said when a worker or the storage gives up."""
+"""The prefetcher: batches in order to the end, and metrics of the loader."""
 
+import itertools
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ import torch
 
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from tests.data.conftest import CPU, MakeLoader, batches, loading
+from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
 
@@ -37,15 +38,12 @@ def test_an_epoch_left_early_does_not_spoil_the_next(images_root: Path, loader: 
         for batch in made:
             if batch.key.step == epoch:
                 break
-    for batch, known in zip(batches(made, epoch=5), expected, strict=True):
-        assert torch.equal(batch.images, known.images)
+    assert_equal(batches(made, epoch=5), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_images_have_the_type_that_was_asked_for(
-    images_root: Path, tmp_path: Path, dtype: torch.dtype, resize_on: str
-) -> None:
+def test_images_have_the_requested_dtype(images_root: Path, tmp_path: Path, dtype: torch.dtype, resize_on: str) -> None:
     index = open_index(images_root, "train", tmp_path)
     batch, exact = (
         next(iter(train_loader(index, loading(resize_on=resize_on), RankInfo(device=CPU, dtype=kind))))
@@ -56,42 +54,29 @@ def test_images_have_the_type_that_was_asked_for(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_a_batch_took_is_told(images_root: Path, loader: MakeLoader, workers: int) -> None:
+def test_metrics_are_means_over_new_batches(images_root: Path, loader: MakeLoader, workers: int) -> None:
     made = loader(images_root, num_workers=workers)
     assert made.pop_metrics() == {}
-    seen = torch.cat([batch.indices for batch in batches(made)])
-    sizes = [os.path.getsize(made.loader.dataset.reader.store.name(i)) for i in seen.tolist()]
-    told = made.pop_metrics()
-    assert set(told) == {f"loader/{key}" for key in KEYS}
-    assert told["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
-    assert 0 < told["loader/decode_seconds"] < 10
-    assert 0 <= told["loader/read_seconds"] < 10
-    assert 1 <= told["loader/reads_in_flight"] <= 512
-    assert 0 <= told["loader/queue_depth"] <= 5  # two ahead, one in hand, one being made, one on its way
-    assert 0 <= told["loader/queue_seconds"] < 10
-    assert told["loader/skipped"] == 0
+    indices = torch.cat([batch.indices for batch in batches(made)])
+    sizes = [os.path.getsize(made.loader.dataset.reader.store.name(i)) for i in indices.tolist()]
+    metrics = made.pop_metrics()
+    assert set(metrics) == {f"loader/{key}" for key in KEYS}
+    assert metrics["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
+    assert 0 < metrics["loader/decode_seconds"] < 10
+    assert 0 <= metrics["loader/read_seconds"] < 10
+    assert 1 <= metrics["loader/reads_in_flight"] <= 512
+    assert 0 <= metrics["loader/queue_depth"] <= 5  # two ahead, one in use, one in the making, one on its way
+    assert 0 <= metrics["loader/queue_seconds"] < 10
+    assert metrics["loader/skipped"] == 0
     assert made.pop_metrics() == {}
 
 
-def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader) -> None:
+def test_slow_storage_shows_in_read_seconds(images_root: Path, loader: MakeLoader) -> None:
     made = loader(images_root, reads_in_flight=6, added_latency_ms=20)
     batches(made)
-    told = made.pop_metrics()
-    assert told["loader/read_seconds"] >= 0.02 / len(made)  # nothing was decoded before the first batch was read
-    assert told["loader/reads_in_flight"] == 6
-
-
-class SlowSampler:
-    """An image size that is known for the last of six keys only once a worker has made three batches."""
-
-    def __init__(self, made: DevicePrefetcher) -> None:
-        self.made, self.num_keys = made, 0
-
-    def __call__(self, epoch: int) -> int:
-        self.num_keys += 1
-        if self.num_keys % 6 == 0:
-            wait_until_made(self.made, self.num_keys - 3)
-        return 32
+    metrics = made.pop_metrics()
+    assert metrics["loader/read_seconds"] >= 0.02 / len(made)  # the first batch waits for its first read
+    assert metrics["loader/reads_in_flight"] == 6
 
 
 def wait_until_made(made: DevicePrefetcher, num: int) -> None:
@@ -102,8 +87,15 @@ def wait_until_made(made: DevicePrefetcher, num: int) -> None:
 
 
 def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Path, loader: MakeLoader) -> None:
-    made = loader(images_root, num_workers=1, prefetch_factor=6)
-    made.sampler.size_of = SlowSampler(made)
+    """The last of six keys is sent when a worker has made three batches."""
+    made, num_keys = loader(images_root, num_workers=1, prefetch_factor=6), itertools.count(1)
+
+    def size_of(epoch: int) -> int:
+        if (num := next(num_keys)) % 6 == 0:
+            wait_until_made(made, num - 3)
+        return 32
+
+    made.sampler.size_of = size_of
     for epoch in range(2):
         made.sampler.set_epoch(epoch)
         left_early = iter(made)
@@ -113,7 +105,7 @@ def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Pa
             assert made.num_ready == 6 - delivered
 
 
-def test_the_thread_that_copies_first_chooses_its_gpu(
+def test_the_copying_thread_selects_its_gpu_first(
     images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = []

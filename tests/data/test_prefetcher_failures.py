@@ -1,4 +1,4 @@
-"""What ends a run in the prefetcher: each in one line with the remedy."""
+"""Errors of workers, storage and memory end the run with one line that says the remedy."""
 
 import errno
 import os
@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +36,7 @@ from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
 
 
 @pytest.mark.parametrize("where", ["finish", "copy"])
-def test_a_device_without_room_for_a_batch_is_told_in_one_line(
+def test_a_device_without_room_for_a_batch_ends_the_run(
     images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -50,20 +52,20 @@ def test_a_device_without_room_for_a_batch_is_told_in_one_line(
         batches(made)
 
 
-class Failing(Dataset):
-    """Has no items."""
+class Items(Dataset):
+    """Makes each item by a call."""
 
-    def __init__(self, error: type[Exception]) -> None:
-        self.error = error
+    def __init__(self, make: Callable[[], None]) -> None:
+        self.make = make
 
     def __getitem__(self, key: BatchKey) -> None:
-        raise self.error("/data/x.JPEG: what happened\nand a second line")
+        self.make()
 
 
-def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
+def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
     keys = BatchKeySampler(num_batches=3, size_of=lambda epoch: 32)
     return DevicePrefetcher(
-        DataLoader(dataset, batch_size=None, sampler=keys, **options),
+        DataLoader(Items(make), batch_size=None, sampler=keys, **options),
         keys,
         batch_size=1,
         device=CPU,
@@ -73,25 +75,15 @@ def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
     )
 
 
-def failing(error: type[Exception]) -> DevicePrefetcher:
-    return wrapped(Failing(error), num_workers=1)
+def test_workers_that_wait_for_storage_end_together_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # torch's wait for each worker
+    here, there = os.pipe()
 
-
-class Hanging(Dataset):
-    """As storage that never answers; a byte to `reached` tells that a worker waits for it."""
-
-    def __init__(self, reached: int) -> None:
-        self.reached = reached
-
-    def __getitem__(self, index: int) -> None:
-        os.write(self.reached, b".")
+    def hang() -> None:
+        os.write(there, b".")
         threading.Event().wait()
 
-
-def test_workers_that_wait_for_storage_are_ended_at_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # what torch would wait for each
-    here, there = os.pipe()
-    made = wrapped(Hanging(there), num_workers=2, persistent_workers=True, worker_init_fn=ignore_group_signals)
+    made = wrapped(hang, num_workers=2, persistent_workers=True, worker_init_fn=ignore_group_signals)
     iter(made.loader)
     assert len(os.read(here, 1) + os.read(here, 1)) == 2
     workers = made.loader._iterator._workers
@@ -103,21 +95,19 @@ def test_workers_that_wait_for_storage_are_ended_at_once_and_together(monkeypatc
     os.close(there)
 
 
-def test_an_error_of_ours_comes_out_of_a_worker_as_it_was() -> None:
-    """The DataLoader wraps a traceback around it, of which users have no use."""
-    error = end_of(lambda: list(failing(BadSample)))
-    assert isinstance(error, BadSample)
-    assert str(error) == "/data/x.JPEG: what happened\nand a second line"
+@pytest.mark.parametrize("kind", [BadSample, RuntimeError, ValueError, ConnectionResetError])
+def test_errors_of_this_project_come_from_a_worker_without_traceback(kind: type[Exception]) -> None:
+    message = "/data/x.JPEG: what happened\nand a second line"
 
+    def fail() -> None:
+        raise kind(message)
 
-@pytest.mark.parametrize("kind", [RuntimeError, ValueError, ConnectionResetError])
-def test_any_other_error_is_no_death(kind: type[Exception]) -> None:
-    error = end_of(lambda: list(failing(kind)))
+    error = end_of(lambda: list(wrapped(fail, num_workers=1)))
     assert type(error) is kind
-    assert "Traceback" in str(error) and "what happened" in str(error)
+    assert str(error) == message if kind is BadSample else "Traceback" in str(error) and "what happened" in str(error)
 
 
-def test_a_bad_sample_in_a_worker_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, tmp_path) -> None:
+def test_a_bad_sample_in_a_worker_ends_the_run(images_root: Path, loader: MakeLoader, tmp_path) -> None:
     root = Path(shutil.copytree(images_root, tmp_path / "data"))
     (root / "train/class1/image004.JPEG").write_bytes(b"")
     error = end_of(lambda: batches(loader(root, num_workers=1, on_bad_sample="raise", batch_size=39)))
@@ -129,7 +119,7 @@ def test_a_bad_sample_in_a_worker_ends_the_run_in_one_line(images_root: Path, lo
 def test_storage_that_never_answers_ends_the_run(
     images_root: Path, loader: MakeLoader, tmp_path: Path, workers: int
 ) -> None:
-    """Who opens a named pipe waits for someone who writes."""
+    """The open of a named pipe waits for a writer."""
     root = Path(shutil.copytree(images_root, tmp_path / "data"))
     made = loader(root, num_workers=workers, batch_size=39, read_timeout=0.2)
     file = root / "train/class1/image004.JPEG"
@@ -141,7 +131,7 @@ def test_storage_that_never_answers_ends_the_run(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_storage_that_fails_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, workers: int) -> None:
+def test_storage_that_fails_ends_the_run(images_root: Path, loader: MakeLoader, workers: int) -> None:
     made = loader(images_root, num_workers=workers, added_latency_ms=1, read_timeout=1, max_bad_fraction=1)
 
     def fault(index: int) -> None:
@@ -150,10 +140,8 @@ def test_storage_that_fails_ends_the_run_in_one_line(images_root: Path, loader: 
     made.loader.dataset.reader.store.fault = fault
     error = end_of(lambda: batches(made))
     assert isinstance(error, StorageFailed)
-    assert re.fullmatch(
-        r".* fails: Stale file handle for 0\.5 s, reading .*JPEG and other files; .*data\.read_timeout=1 s: .*",
-        str(error),
-    )
+    words = r".* fails: Stale file handle for 0\.5 s, reading .*JPEG and other files; .*data\.read_timeout=1 s: .*"
+    assert re.fullmatch(words, str(error))
 
 
 def train_until_killed(made: DevicePrefetcher) -> None:
@@ -170,18 +158,18 @@ KILLED = (
 )
 
 
-def test_the_death_of_a_worker_is_known_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
-    """torch's handler raises in the middle of what the main thread does, be it training or waiting."""
+def test_the_death_of_a_worker_is_explained_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
+    """torch's handler raises in the main thread, in training or in a wait."""
     for _ in range(2):
         error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
         assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else explain_worker_death(error)))
 
 
 @pytest.mark.slow
-def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path, loader: MakeLoader) -> None:
+def test_the_death_of_a_worker_is_explained_without_its_signal(images_root: Path, loader: MakeLoader) -> None:
     def work() -> None:
         made = loader(images_root, num_workers=1)
-        batches(made)  # now torch's handler is there
+        batches(made)  # installs torch's handler
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         train_until_killed(made)
 
@@ -198,24 +186,22 @@ def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path,
         "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback: mat1 and mat2 shapes",
     ],
 )
-def test_other_errors_are_left_alone(text: str) -> None:
+def test_other_errors_have_no_explanation(text: str) -> None:
     assert explain_worker_death(RuntimeError(text)) is None
 
 
-def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
+def test_an_error_without_room_for_a_queue_names_dev_shm() -> None:
     error = explain_worker_death(OSError(errno.ENOSPC, "No space left on device"))
     assert "found /dev/shm full" in str(error)
 
 
-def test_too_many_open_files_are_told_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:
+def test_too_many_open_files_end_the_run_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:
     """Each batch that is kept holds a file; torch's own text advises another sharing strategy."""
 
     def work() -> None:
         found = iter(loader(images_root, num_workers=1, batch_size=1))
         kept = [next(found)]
-        fill_gaps = [
-            os.dup(0) for _ in range(200)
-        ]  # the limit is of numbers, and files that were closed left some free
+        fill_gaps = [os.dup(0) for _ in range(200)]  # the limit is for numbers of files; closed files left gaps
         limit = max(fill_gaps) + 6
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         kept.extend(found)
@@ -226,16 +212,14 @@ def test_too_many_open_files_are_told_with_the_remedy(images_root: Path, loader:
 
 
 def fill_shared_memory(root: str, cache: str) -> None:
-    """Run in a process of its own with a small /dev/shm, which something else fills up meanwhile."""
+    """Run in a process with a small /dev/shm, which fills up during the run."""
     made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), RankInfo(device=CPU))
     found = iter(made)
     next(found)
     with open("/dev/shm/other", "wb", buffering=0) as other:
-        try:
+        with suppress(OSError):
             while True:
                 other.write(bytes(2**16))
-        except OSError:
-            pass
         try:
             for epoch in range(1_000_000):
                 made.sampler.set_epoch(epoch)
@@ -245,7 +229,7 @@ def fill_shared_memory(root: str, cache: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_shared_memory_is_told_and_nothing_hangs(tmp_path: Path) -> None:
+def test_full_shared_memory_ends_the_run(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", num_classes=2, per_class=30)
     call = f"fill_shared_memory({str(root)!r}, {str(tmp_path)!r})"
     code = f"from tests.data.test_prefetcher_failures import fill_shared_memory; {call}"

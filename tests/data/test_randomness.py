@@ -1,4 +1,4 @@
-"""Numbers that depend on their place only, and look random."""
+"""Numbers that depend only on their place, and look random."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 
 
 def test_the_stream_never_changes() -> None:
-    """Else a resumed run of another version would silently see other crops."""
+    """Otherwise a run that resumes with another version would have other crops."""
     assert uniform(key_of(0, 1), np.array([2]), 2).tolist() == [[0.7911371059697662, 0.9391030520543657]]
 
 
@@ -17,7 +17,7 @@ def test_a_number_depends_on_its_own_place_only() -> None:
     assert (uniform(key, np.arange(50), 2) == whole[:, :2]).all()
 
 
-def test_it_is_uniform_and_neighbours_know_nothing_of_each_other() -> None:
+def test_draws_are_uniform_and_neighbours_are_independent() -> None:
     draws = uniform(key_of(0, 0), np.arange(100_000), 2)
     assert 0 <= draws.min() <= draws.max() < 1
     counts = np.histogram(draws[:, 0], bins=100, range=(0, 1))[0]

@@ -1,4 +1,4 @@
-"""Shared memory is used again, and never while a batch in it is still needed."""
+"""Shared memory is reused, but not while a batch in it is needed."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -27,7 +27,7 @@ def loaded(buffers: SharedBufferPool) -> "DataLoader[tuple[torch.Tensor, Lease |
     return DataLoader(Stamps(buffers), batch_size=None, num_workers=1, prefetch_factor=2)
 
 
-def test_what_is_given_back_is_used_again() -> None:
+def test_released_buffers_are_reused() -> None:
     buffers = SharedBufferPool(num_workers=1, depth=4)
     used = set()
     for i, (buffer, lease) in enumerate(loaded(buffers)):
@@ -35,19 +35,19 @@ def test_what_is_given_back_is_used_again() -> None:
         assert lease is not None
         used.add(lease.slot)
         buffers.release(lease)
-    assert len(used) <= 3  # two ahead and the one in hand
+    assert len(used) <= 3  # two ahead, one in use
     assert buffers.holding.tolist() == [[0, 0, 0, 0]]
     assert buffers.made.tolist() == [12]
 
 
-def test_what_is_kept_is_not_written_over() -> None:
+def test_buffers_in_use_are_not_overwritten() -> None:
     buffers = SharedBufferPool(num_workers=1, depth=3)
     kept = list(loaded(buffers))
     assert [int(buffer[0]) for buffer, _ in kept] == list(range(12))
     assert [lease is None for _, lease in kept] == [False] * 3 + [True] * 9
 
 
-def test_a_late_return_does_not_free_a_later_batch() -> None:
+def test_a_late_release_does_not_free_a_later_batch() -> None:
     buffers = SharedBufferPool(num_workers=1, depth=2)
     buffers.holding[0, 1] = 7
     buffers.release(Lease(0, 1, 6))
@@ -57,19 +57,18 @@ def test_a_late_return_does_not_free_a_later_batch() -> None:
     assert int(buffers.holding[0, 1]) == 0
 
 
-def test_an_epoch_begun_anew_frees_what_was_never_fetched() -> None:
+def test_a_restarted_epoch_frees_all_buffers() -> None:
     buffers = SharedBufferPool(num_workers=1, depth=2)
     buffers.new_batch(0, 1, 0)
     buffers.holding[0] = 5
     buffers.new_batch(0, 2, 0)
     assert buffers.holding.tolist() == [[5, 5]]
-    buffers.new_batch(1, 0, 0)
-    assert buffers.holding.tolist() == [[0, 0]]
-    buffers.holding[0] = 6
-    buffers.new_batch(1, 0, 0)
-    assert buffers.holding.tolist() == [[0, 0]]
+    for _ in range(2):
+        buffers.holding[0] = 6
+        buffers.new_batch(1, 0, 0)
+        assert buffers.holding.tolist() == [[0, 0]]
 
 
-def test_in_the_process_that_trains_memory_is_ordinary() -> None:
+def test_the_training_process_gets_ordinary_memory() -> None:
     buffer, lease = SharedBufferPool(num_workers=0, depth=1).acquire(10)
     assert (lease, buffer.dtype, buffer.is_shared()) == (None, torch.uint8, False)

@@ -1,4 +1,4 @@
-"""What is told of how far a command is."""
+"""Progress that a command prints."""
 
 import io
 import re
@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from imagenet_opt.display import progress as told
+from imagenet_opt.display import progress
 
 
-def test_each_tenth_has_its_rate_and_the_time_that_is_left(
+def test_each_tenth_has_its_rate_and_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0.0, *(float(second) for second in range(10, 50, 10))])
-    monkeypatch.setattr(told.time, "perf_counter", lambda: next(now))
-    with told.progress("reading", "files") as show:
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    with progress.progress("reading", "files") as show:
         for done in (100, 105, 500, 1000):
             show(done, 1000, num_bytes=2_000_000 * done)
     lines = capsys.readouterr().err.splitlines()
@@ -26,18 +26,30 @@ def test_each_tenth_has_its_rate_and_the_time_that_is_left(
     assert not re.search(r"nan|inf", " ".join(lines))
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of all clocks."""
+    seconds = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: seconds[0])
+    monkeypatch.setattr("rich.console.monotonic", lambda: seconds[0])
+    return seconds
 
 
-def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, screen = [0.0], Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("rich.console.monotonic", lambda: now[0])
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Make stderr a terminal. A fixture cannot, since pytest sets stderr again before a test runs."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    with told.announced(10) as announce:
+    return terminal
+
+
+def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = open_terminal(monkeypatch)
+    with progress.announced(10) as announce:
         for number in range(4):
             announce(f"round {number} of 10: [start]")
             now[0] += 60.0
@@ -49,20 +61,15 @@ def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0.0, 12.0])
-    monkeypatch.setattr(told.time, "perf_counter", lambda: next(now))
-    with told.announced(14, budget_seconds=90) as announce:
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    with progress.announced(14, budget_seconds=90) as announce:
         announce("decoding")
     assert capsys.readouterr().err == "measuring: decoding (12 s of 90 s)\n"
 
 
-def test_without_a_known_number_the_bar_is_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, screen = [0.0], Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(told.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr("rich.console.monotonic", lambda: now[0])
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("TERM", "xterm")
-    with told.announced(None, budget_seconds=600) as announce:
+def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = open_terminal(monkeypatch)
+    with progress.announced(None, budget_seconds=600) as announce:
         announce("round 1: start")
         now[0] += 300
         announce("round 3, 4 of 10 rows are decided: compile")

@@ -44,7 +44,7 @@ def test_a_ratio_in_cells() -> None:
     assert ratio_cells(None) == (None, None, None)
 
 
-def test_an_interval_of_two_rounds_that_says_nothing_has_no_absurd_numbers() -> None:
+def test_a_very_wide_interval_is_shown_as_open() -> None:
     assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to far more"
     assert ratio_cells(Ratio(40.0, 16.0, 99.5, 0.95))[1] == "16.00-99.50"
 
@@ -52,9 +52,9 @@ def test_an_interval_of_two_rounds_that_says_nothing_has_no_absurd_numbers() -> 
 @pytest.mark.parametrize(
     "values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12"), ([1234.0], "1,234")]
 )
-def test_the_least_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
+def test_the_smallest_value_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
     assert shape_of(values).format(values[0]) == shown
 
 
-def test_a_column_of_nothing_has_a_format() -> None:
+def test_an_empty_column_has_a_format() -> None:
     assert shape_of([]).format(3.0) == "3"

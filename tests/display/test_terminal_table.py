@@ -48,7 +48,7 @@ def test_intervals_break_between_their_ends_where_there_is_no_room() -> None:
     assert [line.split()[-1] for line in printed(table, 14)[-2:]] == ["1,234-", "1,300"]
 
 
-def test_nothing_is_lost_where_not_even_words_have_room() -> None:
+def test_words_wider_than_the_terminal_are_folded() -> None:
     lines = printed(Table("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
     assert max(map(len, lines)) <= 12
     assert "incomprehensibilities" in "".join(line[6:].strip() for line in lines)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from imagenet_opt.data.demo import ensure_demo
-from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
+from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 
 NUM_DRAWN = 200
 

@@ -58,7 +58,7 @@ def read(index: ShardIndex) -> list[bytes]:
 
 
 def samples(folder: Path, *steps: Callable[[Any], Any]) -> list[Any]:
-    """As WebDataset gives them. It leaves its files to be closed some time."""
+    """Samples as WebDataset reads them; WebDataset leaves its files open until garbage collection."""
     pipeline = webdataset.WebDataset(sorted(map(str, folder.glob("*.tar"))), shardshuffle=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

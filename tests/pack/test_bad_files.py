@@ -12,11 +12,7 @@ import pytest
 
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    BadSample,
-    DataError,
-    PackStopped,
-)
+from imagenet_opt.errors import BadSample, DataError, PackStopped
 from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
@@ -92,7 +88,7 @@ WHOLE = jpeg(64, 48)
         (b"", False),
     ],
 )
-def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> None:
+def test_pack_and_training_accept_the_same_images(encoded: bytes, fits: bool) -> None:
     def packs() -> None:
         assert prepare(encoded, Encoding())[0] == encoded
 
@@ -110,7 +106,7 @@ def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> No
 
 
 class Faulty(Source):
-    """Answers EIO to some reads. fails: whether one does, by file and number of the try."""
+    """Fails some reads with EIO. fails: whether a read fails, by file and number of the attempt."""
 
     fails: ClassVar[Callable[[int, int], bool]]
     tries: ClassVar[Counter[int]]
@@ -124,7 +120,7 @@ class Faulty(Source):
 
 @pytest.fixture
 def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
-    """Writes a shard of eight files of storage that fails so; it is patient for a short while."""
+    """A function that writes a shard of eight files whose reads fail as `fails` says, with 0.3 s of retries."""
     monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
     source = open_train(small_tree(tmp_path / "data"), "train")
     options: dict[str, Any] = {"encoding": Encoding(), "first": 0, "advance": lambda: None}
@@ -136,7 +132,7 @@ def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return write
 
 
-def test_a_read_that_fails_once_is_made_again(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
+def test_a_read_that_fails_once_is_retried(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
     undisturbed = shard_from(lambda i, number: False)
     content = (tmp_path / "a.tar").read_bytes()
     assert shard_from(lambda i, number: number == 1) == undisturbed
@@ -161,7 +157,7 @@ def test_files_without_permission_are_listed_however_many(
     assert part.rejected[3] == (str(tmp_path / "data/train/a/3.JPEG"), "Permission denied")
 
 
-def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
+def test_a_storage_outage_stops_the_pack_and_rejects_nothing(
     shard_from: Callable[..., ShardPart], tmp_path: Path
 ) -> None:
     words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); reconnect the storage .*$"

@@ -1,4 +1,4 @@
-"""What a forecast says before a pack, against the pack itself."""
+"""A forecast compared with the pack."""
 
 from pathlib import Path
 

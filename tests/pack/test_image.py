@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_opt.errors import (
-    BadSample,
-)
+from imagenet_opt.errors import BadSample
 from imagenet_opt.pack.image import Encoding, prepare
 from tests.pack.packs import jpeg, png
 
@@ -31,7 +29,7 @@ def shrunk(encoded: bytes) -> Image.Image:
     ("width", "height", "size"),
     [(400, 300, (100, 75)), (300, 400, (75, 100)), (101, 10, (100, 10)), (3000, 2, (100, 1))],
 )
-def test_the_longer_side_is_what_was_asked(width: int, height: int, size: tuple[int, int]) -> None:
+def test_the_longer_side_is_max_side(width: int, height: int, size: tuple[int, int]) -> None:
     assert shrunk(jpeg(width, height)).size == size
 
 

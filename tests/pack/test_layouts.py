@@ -1,4 +1,4 @@
-"""ILSVRC's own archives and lists of labels as sources, and what is wrong with them."""
+"""Archives and lists of labels of ILSVRC as sources, sound and damaged."""
 
 import io
 import os
@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    ClassMismatch,
-    ConfigError,
-    DataError,
-    EmptyClass,
-)
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.pack.pack import pack
 from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, small_tree, tree
 
@@ -123,7 +118,7 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any)
         (b"not a tar file at all" * 100, "not a tar file"),
     ],
 )
-def test_an_archive_that_leads_elsewhere_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_an_archive_with_unsafe_members_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     ilsvrc(tmp_path / "data")
     (tmp_path / "data/train/n02.tar").write_bytes(content)
     with pytest.raises(DataError) as caught:
@@ -146,18 +141,14 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
         (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
-        (
-            PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01",
-            ConfigError,
-            "line 5: 'val/ILSVRC2012_val_00000001.JPEG'",
-        ),
+        (PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01", ConfigError, "line 5: 'val/ILSVRC2012_val_00000001.JPEG'"),
         (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
         (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
         ("ImageId,x\n" + "y" * 200_000, ConfigError, "line 2: expected FILE CLASS, found 'yyy"),
         ("\0" * 5000, ConfigError, "line 1: expected FILE CLASS, found "),
     ],
 )
-def test_a_list_of_labels_that_does_not_fit_is_told(
+def test_an_unsuitable_list_of_labels_is_refused(
     text: str | None, error: type[Exception], words: str, tmp_path: Path
 ) -> None:
     ilsvrc(tmp_path / "data")
@@ -170,7 +161,7 @@ def test_a_list_of_labels_that_does_not_fit_is_told(
     assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
 
 
-def test_labels_that_are_absent_or_of_no_use_are_told(tmp_path: Path) -> None:
+def test_absent_and_useless_lists_of_labels_are_refused(tmp_path: Path) -> None:
     ilsvrc(tmp_path / "data")
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere \(val_labels\): No such file"):
         pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""What is packed, from which layouts, what is left out and told, and what survives damage."""
+"""The samples, names and order of a pack."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_train_and_val_in_one_folder_is_a_warning(
     assert "train and val are the same folder" in caplog.text
 
 
-def test_odd_names_and_links_come_through(tmp_path: Path) -> None:
+def test_odd_names_and_links_are_packed(tmp_path: Path) -> None:
     odd = (
         "a.b/x.y.JPEG a.b/x_y.JPEG a.b/same.jpg a.b/same.png|a.b/two  words.JPEG|a.b/.hidden.jpg|a.b/deep.er/1.JPEG|"
         f"__meta__/1.JPEG|__meta__/__a__.JPEG|zürich/日本.JPEG|zürich/{os.fsdecode(b'byte-' + bytes([255]))}.JPEG|"
@@ -92,7 +92,7 @@ def test_the_number_of_processes_changes_nothing(images_root: Path, tmp_path: Pa
     assert contents(tmp_path / "out0") == contents(tmp_path / "out3")
 
 
-def test_shards_are_about_as_large_as_asked(images_root: Path, tmp_path: Path) -> None:
+def test_shards_are_about_as_large_as_shard_mb(images_root: Path, tmp_path: Path) -> None:
     packed = pack(images_root, tmp_path / "out", PackOptions(shard_mb=0.05))
     sizes = [shard.stat().st_size for shard in tmp_path.glob("out/*/*.tar")]
     assert packed.bytes_out == sum(sizes)
@@ -100,7 +100,7 @@ def test_shards_are_about_as_large_as_asked(images_root: Path, tmp_path: Path) -
     assert 0.03e6 < np.mean(sizes) < 0.08e6
 
 
-def test_open_files_do_not_pile_up(images_root: Path, tmp_path: Path) -> None:
+def test_files_are_closed(images_root: Path, tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
     pack(images_root, tmp_path / "out", SMALL, workers=1)
     assert len(os.listdir("/proc/self/fd")) <= len(before) + 1  # that of multiprocessing's own helper

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    ConfigError,
-    ShardMismatch,
-)
+from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.pack.pack import Packed, pack
 from imagenet_opt.pack.pack_lock import CLAIM
 from imagenet_opt.pack.plan import PackOptions
@@ -28,7 +25,7 @@ def test_packing_again_does_nothing(images_root: Path, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
-def test_other_options_are_refused_with_both(tmp_path: Path) -> None:
+def test_other_options_are_refused_and_both_are_named(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     pack(root, tmp_path / "out", SMALL)
     before = contents(tmp_path / "out")
@@ -67,7 +64,7 @@ def test_a_moved_source_is_the_same_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["data", "data/out", "data/train/out", "data/..", "link/out"])
-def test_out_and_source_must_lie_apart(out: str, tmp_path: Path) -> None:
+def test_out_and_source_must_not_overlap(out: str, tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     (tmp_path / "link").symlink_to(root)
     with pytest.raises(ConfigError, match=r"out=.* \(data\.root\) overlap"):
@@ -75,19 +72,17 @@ def test_out_and_source_must_lie_apart(out: str, tmp_path: Path) -> None:
     assert {path.name for path in root.iterdir()} == {"train", "val"}
 
 
-def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
-    root = small_tree(tmp_path / "data")
-    tree(tmp_path / "out", {"val/thesis.txt": b"x"})
-    with pytest.raises(ConfigError, match=r"out/val is not empty and has no plan\.json to resume"):
-        pack(root, tmp_path / "out", SMALL)
-    assert contents(tmp_path / "out") == {"val/thesis.txt": b"x", "claim": b""}
+PLANS = ("", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000)
 
 
-@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000])
-def test_a_damaged_plan_is_told(plan: str, tmp_path: Path) -> None:
-    tree(tmp_path / "out", {"train/plan.json": plan.encode()})
-    with pytest.raises(ConfigError, match=r"out/train is not empty and has no plan\.json to resume"):
+@pytest.mark.parametrize(
+    ("file", "content"), [("val/thesis.txt", "x"), *(("train/plan.json", plan) for plan in PLANS)], ids=range(6)
+)
+def test_other_files_and_damaged_plans_in_out_are_left_alone(file: str, content: str, tmp_path: Path) -> None:
+    tree(tmp_path / "out", {file: content.encode()})
+    with pytest.raises(ConfigError, match=rf"out/{file.split('/')[0]} is not empty and has no plan\.json to resume"):
         pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
+    assert contents(tmp_path / "out") == {file: content.encode(), "claim": b""}
 
 
 def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
@@ -96,7 +91,7 @@ def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
         pack(tmp_path / "out", tmp_path / "again", SMALL)
 
 
-def test_an_out_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_out_is_refused(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"cannot write into .*file/out \(Not a directory\); .*out=FOLDER"):
@@ -106,7 +101,7 @@ def test_an_out_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["lost", "cut", "lost column", "lost index", "half of an index", "damaged part", "leftovers"]
 )
-def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: Path, images_root: Path) -> None:
+def test_packing_again_repairs_a_pack(damage: str, out: Path, whole: Path, images_root: Path) -> None:
     folder, images_seen = out / "train", 39
     match damage:
         case "lost":
@@ -132,7 +127,7 @@ def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: P
     assert not (folder / "parts").exists()
 
 
-def test_a_shard_that_cannot_be_made_again_as_it_was_is_told(tmp_path: Path) -> None:
+def test_a_shard_of_changed_images_is_not_restored(tmp_path: Path) -> None:
     root, out = small_tree(tmp_path / "data"), tmp_path / "out"
     pack(root, out, SMALL)
     image = root / "val/a/0.JPEG"

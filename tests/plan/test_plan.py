@@ -1,4 +1,4 @@
-"""What a run will do and cost: against numbers written out from the recipes' sources."""
+"""Plans of runs, compared with numbers from the recipes' sources."""
 
 import math
 from pathlib import Path
@@ -37,19 +37,24 @@ def test_ffcvs_recipes(num_epochs: int, name: str, peak: float, steps: int) -> N
     assert plan.lr == pytest.approx(rates, rel=1e-5)
 
 
-def test_torchvisions_first_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_tv1"), IMAGENET, rate=900)
-    assert plan.lr == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
-    assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(224, 90)]
-    assert plan.total_steps == 90 * 5004
+COSINE = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
+POLYNOMIAL = [1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range(2, 37)]
 
 
-def test_nvidias_recipe() -> None:
-    """A staircase: 2.048 is reached in the eighth epoch, then half a cosine."""
-    plan = make_plan(composed("experiment=rn50_classic90"), IMAGENET, rate=900)
-    falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
-    assert plan.lr == pytest.approx([0.256 * (epoch + 1) for epoch in range(8)] + falling)
-    assert plan.total_steps == 90 * 625 and [phase.image_size for phase in plan.phases] == [224]
+@pytest.mark.parametrize(
+    ("name", "lr", "size", "steps"),
+    [
+        ("rn50_tv1", [0.1] * 30 + [0.01] * 30 + [0.001] * 30, 224, 5004),  # torchvision's first recipe
+        ("rn50_classic90", [0.256 * (epoch + 1) for epoch in range(8)] + COSINE, 224, 625),  # NVIDIA: staircase, cosine
+        ("rn50_mlperf", [0, 1.5, *POLYNOMIAL], 224, 3140),
+        ("fixres", [0.008] * 30 + [0.0008] * 26, 384, 2502),  # 8e-3 for 512 images, a tenth after 30 epochs
+    ],
+)
+def test_recipes_with_one_image_size(name: str, lr: list[float], size: int, steps: int) -> None:
+    plan = make_plan(composed(f"experiment={name}"), IMAGENET, rate=900)
+    assert plan.lr == pytest.approx(lr, rel=1e-6)
+    assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(size, len(lr))]
+    assert plan.total_steps == len(lr) * steps
 
 
 def test_mosaics_mild_recipe() -> None:
@@ -121,20 +126,6 @@ def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
         checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
     config = checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null"))
     assert config.data.batch_size == 64
-
-
-def test_mlperfs_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_mlperf"), IMAGENET, rate=900)
-    assert plan.total_steps == 37 * 3140
-    expected = [0, 1.5, *(1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range(2, 37))]
-    assert plan.lr == pytest.approx(expected, rel=1e-6)
-
-
-def test_fixres_has_the_rates_of_its_authors() -> None:
-    """8 * 1e-3 for 512 images, a tenth after 30 epochs; 56 epochs at 384 px."""
-    plan = make_plan(composed("experiment=fixres"), IMAGENET, rate=900)
-    assert plan.lr == pytest.approx([0.008] * 30 + [0.0008] * 26)
-    assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(384, 56)]
 
 
 def test_hours_are_images_over_rates() -> None:

@@ -32,7 +32,7 @@ def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
     assert whole.x[0] == pytest.approx(256 / RATES["full_cold"] * 1e3)
 
 
-def test_time_that_is_made_up_for_goes_back() -> None:
+def test_a_negative_part_goes_back() -> None:
     steps = (Step("GPU alone", 0.4), Step("contention", -0.1), Step("full", 0.3))
     back = charts.waterfall(make_diagnosis(waterfall=steps)).data[1]
     assert (back.base[0], back.x[0]) == (pytest.approx(400), pytest.approx(-100))
@@ -53,14 +53,14 @@ def test_two_runs_have_the_same_bins() -> None:
     assert (ours.name, theirs.name) == ("a: 2 steps of the run", "b: 3 steps of the doctor's full run")
 
 
-def test_the_curve_of_the_page_cache_has_the_harmonic_mean_beside_it() -> None:
+def test_the_curve_of_the_page_cache_is_beside_the_harmonic_mean() -> None:
     line = charts.curve(make_diagnosis(), "cached_share").data[1]
     half = line.y[list(line.x).index(0.5)]
     assert half == pytest.approx(2 * RATES["storage_cached"] * RATES["storage_cold"]
                                  / (RATES["storage_cached"] + RATES["storage_cold"]))  # fmt: skip
 
 
-def test_phases_too_short_to_be_seen_are_one_bar_that_lists_them() -> None:
+def test_short_phases_are_one_bar_that_lists_them() -> None:
     short = {f"callback C{number}": 0.0001 for number in range(12)}
     *seen, others = charts.phases(make_diagnosis(phases={"fetch": 0.02, **short, "step": 0.08})).data
     assert [bar.name for bar in seen] == ["fetch 20.0 ms", "step 80.0 ms"]
@@ -69,12 +69,12 @@ def test_phases_too_short_to_be_seen_are_one_bar_that_lists_them() -> None:
 
 
 @pytest.mark.parametrize("draw", [charts.ceilings, charts.waterfall, charts.phases])
-def test_a_simulated_figure_says_so(draw) -> None:
+def test_the_title_names_a_simulated_accelerator(draw) -> None:
     assert "simulated" in draw(make_diagnosis(simulated="a10g")).layout.title.text
     assert "simulated" not in draw(make_diagnosis()).layout.title.text
 
 
-def test_only_what_the_accelerator_takes_part_in_is_simulated() -> None:
+def test_only_stages_of_the_accelerator_are_simulated() -> None:
     labels = {bar.y[0] for bar in charts.ceilings(make_diagnosis(simulated="a10g")).data}
     assert f"{STAGES['gpu']} (simulated)" in labels
     assert STAGES["decode_all"] in labels

@@ -9,7 +9,7 @@ from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import make_diagnosis
 
 
-def test_the_ratio_is_that_of_the_rates_shown() -> None:
+def test_the_ratio_is_of_the_printed_rates() -> None:
     """Bursts of 50 and 200 images/s, as often each: 80 on the mean, which a median would call 125."""
     ours = make_diagnosis(ceilings={"full_cold": Ceiling((50.0, 200.0) * 4, in_bursts=True)})
     theirs = make_diagnosis(ceilings={"full_cold": Ceiling((40.0,) * 8)})
@@ -22,7 +22,7 @@ def of(**changes) -> Record:
     return Record("it", make_diagnosis(**changes))
 
 
-def test_old_and_new_verdict_rules_steps_and_versions_stand_side_by_side() -> None:
+def test_verdicts_rules_steps_and_versions_are_side_by_side() -> None:
     before = of(findings=(Finding("reads in flight", True, "", gain=3.1), Finding("neighbours", None, "")))
     after = of(
         sentence="All is well.",
@@ -50,7 +50,7 @@ def test_old_and_new_verdict_rules_steps_and_versions_stand_side_by_side() -> No
     assert "cpu" not in {name for name, *_ in found["machine"]}, "the same in both"
 
 
-def test_another_machine_or_accelerator_is_warned_of() -> None:
+def test_another_machine_or_accelerator_is_a_warning() -> None:
     ours = of(simulated="a10g")
     theirs = of(machine=dict(ours.diagnosis.measurements.machine) | {"gpu": "NVIDIA H100", "storage": "/nvme (ext4)"})
     assert careful(replace(ours, name="mine"), replace(theirs, name="before")) == [

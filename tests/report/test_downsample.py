@@ -9,7 +9,7 @@ from imagenet_opt.report.downsample import min_max
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500), st.integers(2, 100))
-def test_greatest_and_least_stay_and_few_remain(values: list[float], most: int) -> None:
+def test_maximum_and_minimum_stay(values: list[float], most: int) -> None:
     xs, ys = min_max(np.arange(len(values)), values, most=most)
     assert ys.max() == max(values) and ys.min() == min(values)
     assert len(xs) <= max(most, 2)

@@ -14,11 +14,11 @@ def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
     )
 
 
-def test_a_healthy_run_is_not_fixed_but_would_have_a_faster_gpu() -> None:
+def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
     labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in CAUSES}
     assert labels.pop("healthy") == ["now", "expected", "faster GPU", "efficiency"]
     assert all(label == ["now", "expected", "if fixed", "efficiency"] for label in labels.values())
 
 
-def test_or_those_of_imagenet() -> None:
+def test_without_a_count_an_epoch_has_the_images_of_imagenet() -> None:
     assert "an epoch of 1,281,167" in tiles(Record("run", make_diagnosis(facts=make_facts())))[0].notes[1]

@@ -1,4 +1,4 @@
-"""What the page keeps of a timeline: each sample, or of a long run each peak."""
+"""The page keeps each sample of an hour."""
 
 import base64
 import zlib
@@ -8,56 +8,52 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.telemetry.timeline import read_timeline
-from imagenet_opt.report.timeline_data import MOST_KEPT, pack
+from imagenet_opt.measure.telemetry.timeline import Timeline, read_timeline
+from imagenet_opt.report.timeline_chart import CORES, timeline
+from imagenet_opt.report.timeline_data import take_data
 from tests.doctor.diagnoses import write_timeline
 
-TYPES = {"f": np.float32, "H": np.uint16, "B": np.uint8}
+TYPES = {"f": np.float32, "B": np.uint8}
 
 
-def unpack(packed: dict[str, Any]) -> list[np.ndarray]:
-    """As timeline.js does it."""
-    data = zlib.decompress(base64.b64decode(packed["samples"]))
-    return [np.frombuffer(data, TYPES[kind], num, offset) for kind, offset, num in packed["plan"]["arrays"]]
+def unpacked(recording: Timeline) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The data of the page, and the arrays of each trace by its name, unpacked as in timeline.js."""
+    figure = timeline(recording)
+    data = take_data(figure, recording)
+    assert all(trace.x is None and trace.y is None for trace in figure.data)
+    arrays = [np.frombuffer(zlib.decompress(base64.b64decode(text)), TYPES[kind]) for kind, text in data["arrays"]]
+    keys = {"line": "xy", "lane": "x", "cores": "xz"}
+    traces = {
+        trace.name: kept | {key: arrays[kept[key]] for key in keys[kept["kind"]]}
+        for trace, kept in zip(figure.data, data["traces"], strict=True)
+    }
+    return data, traces
 
 
-def drawn(packed: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    line, arrays = packed["plan"]["lines"][name], unpack(packed)
-    return arrays[line["x"]], line["low"] + line["step"] * arrays[line["y"]]
-
-
-def test_an_hour_is_kept_sample_by_sample(tmp_path: Path) -> None:
+def test_every_sample_of_an_hour_is_kept(tmp_path: Path) -> None:
     write_timeline(tmp_path, seconds=3600, num_cpus=2)
-    found = read_timeline(tmp_path / "timeline")
-    packed = pack(found)
-    times, percent = drawn(packed, "workers")
-    np.testing.assert_allclose(times, 0.1 * np.arange(36_000), atol=1e-3)
-    values = found.samples["workers_cpu_percent"]
-    np.testing.assert_allclose(percent, values, atol=np.ptp(values) / 60_000)
-    plan, arrays = packed["plan"], unpack(packed)
-    cores = arrays[plan["cores"]["z"]].reshape(plan["cores"]["num"], -1)
-    np.testing.assert_allclose(cores[1], np.clip(found.samples["cpu1_percent"], 0, 100), atol=3)
-    ends = found.spans("step")[:, 1] - found.samples["unix_seconds"][0]
-    np.testing.assert_allclose(arrays[plan["lanes"]["step"]["end"]], ends, atol=1e-3)
-    assert plan["finest"] == "Every 100 ms"
+    recording = read_timeline(tmp_path / "timeline")
+    data, traces = unpacked(recording)
+    np.testing.assert_allclose(traces["workers"]["x"], 0.1 * np.arange(36_000), atol=1e-3)
+    np.testing.assert_array_equal(traces["workers"]["y"], recording.samples["workers_cpu_percent"])
+    cores = traces[CORES]["z"].reshape(traces[CORES]["num"], -1)
+    np.testing.assert_allclose(cores[1], np.clip(recording.samples["cpu1_percent"], 0, 100), atol=3)
+    ends = recording.spans("step")[:, 1] - recording.samples["unix_seconds"][0]
+    np.testing.assert_allclose(traces["step"]["x"][1::3], ends, atol=1e-3)
+    assert data["finest"] == "Every 100 ms"
 
 
-def test_of_a_longer_run_the_peaks_are_kept(tmp_path: Path) -> None:
-    write_timeline(tmp_path, seconds=10_000, num_cpus=1, peak_at=71_234)
-    packed = pack(read_timeline(tmp_path / "timeline"))
-    times, rates = drawn(packed, "read")
-    assert len(times) <= MOST_KEPT
-    assert rates.max() == pytest.approx(777)
-    assert times[rates.argmax()] == pytest.approx(7123.4, abs=1e-2)
-    assert packed["plan"]["finest"] == "Minimum and maximum per 0.5 s"
-
-
-def test_what_is_not_known_has_a_level_of_its_own(tmp_path: Path) -> None:
+def test_unknown_samples_stay_unknown(tmp_path: Path) -> None:
     write_timeline(tmp_path, seconds=20, num_cpus=1)
-    found = read_timeline(tmp_path / "timeline")
+    recording = read_timeline(tmp_path / "timeline")
     for name in ("queue_depth", "cpu0_percent"):
-        found.samples[name][50:60] = np.nan
-    packed = pack(found)
-    plan, arrays = packed["plan"], unpack(packed)
-    assert (np.flatnonzero(arrays[plan["lines"]["queue"]["y"]] == plan["none"]) == np.arange(50, 60)).all()
-    assert (np.flatnonzero(arrays[plan["cores"]["z"]] == plan["noCore"]) == np.arange(50, 60)).all()
+        recording.samples[name][50:60] = np.nan
+    data, traces = unpacked(recording)
+    assert (np.flatnonzero(np.isnan(traces["queue"]["y"])) == np.arange(50, 60)).all()
+    assert (np.flatnonzero(traces[CORES]["z"] == data["noCore"]) == np.arange(50, 60)).all()
+
+
+@pytest.mark.parametrize(("seconds", "finest"), [(300, "Every 100 ms"), (10_000, "Minimum and maximum per 0.5 s")])
+def test_the_title_says_how_finely_a_run_is_kept(tmp_path: Path, seconds: float, finest: str) -> None:
+    write_timeline(tmp_path, seconds=seconds, num_cpus=1)
+    assert unpacked(read_timeline(tmp_path / "timeline"))[0]["finest"] == finest

@@ -43,13 +43,13 @@ def _agreement(train: Split, val: Split) -> CheckResult:
     try:
         check_same_classes(train, val)
     except ClassMismatch as error:
-        only = [f"only in {a.folder}: {name}" for a, b in ((train, val), (val, train)) for name in _without(a, b)]
+        only = [
+            f"only in {split.folder}: {name}"
+            for split, other in ((train, val), (val, train))
+            for name in sorted({*split.classes} - {*other.classes})
+        ]
         return CheckResult("classes", "error", str(error), tuple(only))
     return CheckResult("classes", "ok", f"train and val have the same {len(train.classes)} classes")
-
-
-def _without(split: Split, other: Split) -> list[str]:
-    return sorted(set(split.classes) - set(other.classes))
 
 
 def _imagenet_classes(train: Split) -> CheckResult:
@@ -57,23 +57,19 @@ def _imagenet_classes(train: Split) -> CheckResult:
     if num == NUM_CLASSES:
         kind = "all with WordNet names" if named == num else f"{num - named} without a WordNet name"
         return CheckResult("ImageNet's classes", "ok", f"{NUM_CLASSES} classes, {kind}")
-    return CheckResult(
-        "ImageNet's classes",
-        "warning",
-        f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing",
-    )
+    text = f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing"
+    return CheckResult("ImageNet's classes", "warning", text)
 
 
 def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: int) -> CheckResult:
     counts = np.bincount(split.labels, minlength=len(split.classes))
     odd = np.flatnonzero((counts < low) | (counts > high))
-    details = _each(split, odd)
     total, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
     if not len(odd) and len(split.classes) < NUM_CLASSES:
         return CheckResult(check, "ok", f"{total}, {each} a class as in ImageNet")
     if len(odd):
         text = f"{total}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
-        return CheckResult(check, "warning", text, details)
+        return CheckResult(check, "warning", text, _each(split, odd))
     if len(split) != num_images:
         return CheckResult(check, "warning", f"{total}, not ImageNet's {num_images:,}. {_UNPACKED}")
     return CheckResult(check, "ok", f"{total}, {each} a class, as in ImageNet")
@@ -86,9 +82,8 @@ def _counts(check: str, split: Split) -> CheckResult:
         return CheckResult(check, "warning", f"{text}; {len(tiny)} classes have fewer than {_TINY}", _each(split, tiny))
     if counts.max() > _IMBALANCE * counts.min():
         rare = np.flatnonzero(counts * _IMBALANCE < counts.max())
-        return CheckResult(
-            check, "warning", f"{text}; the network will hardly learn the rarest classes", _each(split, rare)
-        )
+        text += "; the network will hardly learn the rarest classes"
+        return CheckResult(check, "warning", text, _each(split, rare))
     return CheckResult(check, "ok", text)
 
 

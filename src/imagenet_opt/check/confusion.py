@@ -38,7 +38,6 @@ class Labels:
 def judge_labels(train: Confusion, val: Confusion) -> Labels:
     """Compare the answers of one network on both splits."""
     accuracies, consistencies = (accuracy(train), accuracy(val)), (consistency(train), consistency(val))
-    single = elsewhere(val, least_images=LEAST_IMAGES)
     if accuracies[0] < LEARNED:
         return Labels("unknown", *accuracies, *consistencies, ())
     if accuracies[1] < accuracies[0] / 3:
@@ -47,8 +46,9 @@ def judge_labels(train: Confusion, val: Confusion) -> Labels:
         if several and consistencies[1] > consistencies[0] / 2:
             return Labels("permuted", *accuracies, *consistencies, mapping)
         return Labels("wrong", *accuracies, *consistencies, ())
-    known = tuple(pair for pair in single if _share(train, pair[0], pair[0]) >= 0.5)
-    return Labels("partly" if known else "right", *accuracies, *consistencies, known)
+    on_train = class_accuracies(train)
+    swapped = [pair for pair in elsewhere(val, least_images=LEAST_IMAGES) if (on_train[pair[0]] or 0) >= 0.5]
+    return Labels("partly" if swapped else "right", *accuracies, *consistencies, tuple(swapped))
 
 
 def accuracy(confusion: Confusion) -> float:
@@ -56,11 +56,10 @@ def accuracy(confusion: Confusion) -> float:
     return float(np.trace(confusion) / total) if total else 0.0
 
 
-def class_accuracies(confusion: Confusion) -> NDArray[np.float64]:
-    """Accuracy of each class; nan for a class without images."""
-    counts = confusion.sum(1)
-    right = np.diagonal(confusion)[: len(confusion)]
-    return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
+def class_accuracies(confusion: Confusion) -> list[float | None]:
+    """Accuracy of each class; None for a class without images."""
+    counts, right = confusion.sum(1).tolist(), np.diagonal(confusion).tolist()
+    return [correct / num if num else None for correct, num in zip(right, counts, strict=True)]
 
 
 def consistency(confusion: Confusion) -> float:
@@ -77,7 +76,3 @@ def elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, in
     wrong = np.flatnonzero((counts >= least_images) & (share >= LEAST_SHARE) & (answers != np.arange(len(confusion))))
     order = wrong[np.lexsort((-counts[wrong], -share[wrong]))]
     return tuple((int(label), int(answers[label])) for label in order)
-
-
-def _share(confusion: Confusion, label: int, answer: int) -> float:
-    return float(confusion[label, answer] / max(1, confusion[label].sum()))

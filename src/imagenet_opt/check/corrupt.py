@@ -57,8 +57,8 @@ def examine(
     suspects: list[ScanResult] = []
     done = 0
     with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
-        for chunk, some in zip(chunks, examined(chunks), strict=True):
-            suspects += some
+        for chunk, of_chunk in zip(chunks, examined(chunks), strict=True):
+            suspects += of_chunk
             on_progress(done := done + len(chunk), len(rows))
     return suspects
 

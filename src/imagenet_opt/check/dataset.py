@@ -18,8 +18,8 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.sampling import spread_over_classes
 from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import spread_over_classes
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.machine import usable_cpus
@@ -67,16 +67,20 @@ def check(
 
 def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
-    named = {"train": train, "val": val}
-    sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
-    results = [verdict for some in verdicts for verdict in some]
-    for (name, index), some in zip(named.items(), rows, strict=True):
-        results += _decoding(name, index, some, data.loading.read_timeout)
+    (train_sizes, results), (val_sizes, val_results) = _sizes("train", train), _sizes("val", val)
+    results += val_results
+    for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
+        with progress(f"decoding, {name}", "images") as show:
+            workers = usable_cpus() if len(decoded) > _FEW else 1
+            suspects = examine(
+                index, decoded, workers=workers, timeout_seconds=data.loading.read_timeout, on_progress=show
+            )
+        results += judge_examined(name, len(decoded), suspects)
     if train.folder == val.folder:
         return [*results, same_folder(train)]
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), sizes, compared, show)
+        twins = find_twins((train, val), (train_sizes, val_sizes), compared, show)
     return [*results, *judge_twins(train, val, compared, twins)]
 
 
@@ -89,21 +93,14 @@ def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[CheckResult
     return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
 
 
-def _decoding(name: str, index: Index, rows: Rows, timeout_seconds: float) -> list[CheckResult]:
-    with progress(f"decoding, {name}", "images") as show:
-        workers = usable_cpus() if len(rows) > _FEW else 1
-        suspects = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
-    return list(judge_examined(name, len(rows), suspects))
-
-
 def _memory(config: DictConfig, num_classes: int) -> list[CheckResult]:
     """The verdict on the memory of a training step, if the run uses a GPU."""
     if not wants_gpu(config):
         return []
     share_batch(config, num_processes(config, device_of(config))[1])
-    card = gpu_bytes(config)
-    judgement = judge_need(config, config.model.num_classes or num_classes, card)
+    memory = gpu_bytes(config)
+    judgement = judge_need(config, config.model.num_classes or num_classes, memory)
     if judgement is None:
         return []
     fits, text = judgement
-    return [CheckResult("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]
+    return [CheckResult("GPU memory", "warning" if not fits else "info" if memory is None else "ok", text)]

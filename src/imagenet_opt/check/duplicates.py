@@ -37,11 +37,10 @@ def find_twins(
     has checksums. Files that cannot be read have no twins.
     """
     wanted = np.unique(sizes[1][rows])
-    wanted = wanted[wanted > 0]
-    candidates = [np.flatnonzero(np.isin(some, wanted)) for some in sizes]
-    shared = _shared_sizes(sizes, candidates)
-    candidates = [some[np.isin(size[some], shared)] for size, some in zip(sizes, candidates, strict=True)]
-    total = sum(len(some) for index, some in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
+    values, counts = np.unique(np.concatenate(sizes), return_counts=True)
+    shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
+    candidates = [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
+    total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
     done = 0
 
     def advance() -> None:
@@ -49,27 +48,16 @@ def find_twins(
         done += 1
         on_progress(done, total)
 
-    keys = [
-        _keys(index, size[some], some, advance) for index, size, some in zip(splits, sizes, candidates, strict=True)
-    ]
+    keys = [_keys(*split, advance) for split in zip(splits, sizes, candidates, strict=True)]
     return _matches(candidates, keys, rows)
-
-
-def _shared_sizes(sizes: Sequence[NDArray[np.int64]], candidates: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Sizes that more than one file has."""
-    values, counts = np.unique(
-        np.concatenate([size[some] for size, some in zip(sizes, candidates, strict=True)]), return_counts=True
-    )
-    return np.asarray(values[counts > 1])
 
 
 def _keys(
     index: FileIndex | ShardIndex, sizes: NDArray[np.int64], rows: NDArray[np.int64], advance: Callable[[], None]
 ) -> Keys:
-    """Keys of samples; 0 for a file that cannot be read."""
+    """Keys of the samples `rows`; 0 for a file that cannot be read."""
     if isinstance(index, ShardIndex):
-        checksums = index.checksums[rows].astype(np.uint64)
-        return (sizes.astype(np.uint64) << np.uint64(32)) | checksums
+        return (sizes[rows].astype(np.uint64) << np.uint64(32)) | index.checksums[rows].astype(np.uint64)
     keys = np.zeros(len(rows), np.uint64)
     threads = ThreadPoolExecutor(_THREADS)
     try:
@@ -91,13 +79,13 @@ def _key_of(path: str) -> int:
 
 
 def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows: NDArray[np.int64]) -> list[Duplicate]:
-    ours = np.isin(candidates[1], rows) & (keys[1] != 0)
+    compared = np.isin(candidates[1], rows) & (keys[1] != 0)
     matches = []
     for split, (others, other_keys) in enumerate(zip(candidates, keys, strict=True)):
         order = np.argsort(other_keys, kind="stable")
-        first = np.searchsorted(other_keys[order], keys[1][ours], "left")
-        end = np.searchsorted(other_keys[order], keys[1][ours], "right")
-        for row, low, high in zip(candidates[1][ours].tolist(), first.tolist(), end.tolist(), strict=True):
+        first = np.searchsorted(other_keys[order], keys[1][compared], "left")
+        end = np.searchsorted(other_keys[order], keys[1][compared], "right")
+        for row, low, high in zip(candidates[1][compared].tolist(), first.tolist(), end.tolist(), strict=True):
             twins = others[order[low:high]].tolist()
             matches += [Duplicate(row, split, other) for other in twins if (split, other) != (1, row)]
     return matches

@@ -26,20 +26,14 @@ def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) ->
         yield CheckResult(check, "error", text, bad)
     else:
         yield CheckResult(check, "ok", f"none of {len(split):,}")
-    if on_lustre:
-        yield _lazy(name, split, int(status.released.sum()))
-
-
-def _lazy(name: str, split: Split, released: int) -> CheckResult:
-    check = f"lazy files, {name}"
-    if not released:
-        return CheckResult(check, "ok", "Lustre holds the data of all files")
-    return CheckResult(
-        check,
-        "warning",
-        f"Lustre does not hold the data of {released:,} of {len(split):,} files: the first read of each file waits for "
-        "the archive; imagenet-opt hydrate fetches them before training",
-    )
+    if on_lustre and not status.released.any():
+        yield CheckResult(f"lazy files, {name}", "ok", "Lustre holds the data of all files")
+    elif on_lustre:
+        text = (
+            f"Lustre does not hold the data of {status.released.sum():,} of {len(split):,} files: the first read of "
+            "each file waits for the archive; imagenet-opt hydrate fetches them before training"
+        )
+        yield CheckResult(f"lazy files, {name}", "warning", text)
 
 
 def judge_examined(name: str, num: int, suspects: Sequence[ScanResult]) -> Iterator[CheckResult]:
@@ -54,25 +48,19 @@ def judge_examined(name: str, num: int, suspects: Sequence[ScanResult]) -> Itera
     if cut:
         text = f"{len(cut)} of {num:,} are truncated; decoders fill in the missing part. Copy these files again"
         yield CheckResult(f"truncated, {name}", "warning", text, cut)
-    modes = Counter(sample.mode for sample in suspects if sample.mode and sample.mode != "RGB")
-    if modes:
-        counts = ", ".join(f"{count} {mode}" for mode, count in modes.most_common())
-        others = tuple(f"{sample.name}: {sample.mode}" for sample in suspects if sample.mode and sample.mode != "RGB")
-        yield CheckResult(f"colours, {name}", "info", f"{counts} of {num:,}; training converts them to RGB", others)
+    if others := [sample for sample in suspects if sample.mode and sample.mode != "RGB"]:
+        counts = Counter(sample.mode for sample in others).most_common()
+        text = f"{', '.join(f'{count} {mode}' for mode, count in counts)} of {num:,}; training converts them to RGB"
+        yield CheckResult(f"colours, {name}", "info", text, tuple(f"{sample.name}: {sample.mode}" for sample in others))
 
 
 def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Duplicate]) -> Iterator[CheckResult]:
     """Verdicts on the twins of the validation samples `rows`."""
-    in_train = [
-        (twin.row, f"{val.path(twin.row)} = {train.path(twin.other_row)}") for twin in twins if not twin.other_split
-    ]
-    yield _twins("val in train", len(rows), in_train, "train contains them, so the validation accuracy is too high")
-    two_labels = [
-        (twin.row, f"{val.path(twin.row)} = {val.path(twin.other_row)}")
-        for twin in twins
-        if twin.other_split and val.classes[val.labels[twin.row]] != val.classes[val.labels[twin.other_row]]
-    ]
-    yield _twins("twice in val", len(rows), two_labels, "they have two labels, and one label is wrong")
+    in_train = [twin for twin in twins if twin.other_split == 0]
+    effect = "train contains them, so the validation accuracy is too high"
+    yield _twins("val in train", val, train, len(rows), in_train, effect)
+    two_labels = [twin for twin in twins if twin.other_split and val.labels[twin.row] != val.labels[twin.other_row]]
+    yield _twins("twice in val", val, val, len(rows), two_labels, "they have two labels, and one label is wrong")
 
 
 def same_folder(index: Split) -> CheckResult:
@@ -81,9 +69,10 @@ def same_folder(index: Split) -> CheckResult:
     return CheckResult("val in train", "error", text)
 
 
-def _twins(check: str, num: int, pairs: Sequence[tuple[int, str]], effect: str) -> CheckResult:
-    images = len({row for row, _ in pairs})
-    if not images:
+def _twins(check: str, val: Split, other: Split, num: int, twins: Sequence[Duplicate], effect: str) -> CheckResult:
+    if not twins:
         return CheckResult(check, "ok", f"none of {num:,} validation images, byte for byte")
+    images = len({twin.row for twin in twins})
     text = f"{images} of {num:,} validation images, byte for byte: {effect}"
-    return CheckResult(check, "error" if images > _MANY * num else "warning", text, tuple(line for _, line in pairs))
+    lines = tuple(f"{val.path(twin.row)} = {other.path(twin.other_row)}" for twin in twins)
+    return CheckResult(check, "error" if images > _MANY * num else "warning", text, lines)

@@ -1,7 +1,7 @@
 """Checks the labels of val with a trained network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from imagenet_opt.check.confusion import Confusion, Labels, class_accuracies, judge_labels
-from imagenet_opt.check.result import CheckResult
+from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
@@ -57,7 +57,11 @@ def check_labels(
     network.to(device)
     confusions = [_confusion(network, selection, options, device, answers, advance) for selection in (train, val)]
     labels = judge_labels(*confusions)
-    return _verdict(labels, classes, val), _facts(labels, confusions, classes)
+    facts = asdict(labels)
+    del facts["mapping"]
+    accuracies = zip(classes, *map(class_accuracies, confusions), strict=True)
+    facts["classes"] = {name: {"train": of_train, "val": of_val} for name, of_train, of_val in accuracies}
+    return _verdict(labels, classes, val), facts
 
 
 def _confusion(
@@ -83,7 +87,6 @@ def _confusion(
 
 
 def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
-    check = "labels"
     train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
     shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
     mapping = tuple(f"{val.index.folder / classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
@@ -91,31 +94,19 @@ def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckR
     if labels.kind == "permuted":
         same = f"two images of one folder of val get the same answer in {100 * labels.val_consistency:.0f} % of cases"
         text = f"{shares}, yet {same}: the folders hold other classes than their names say. {first}. {_REMEDY}"
-        return CheckResult(check, "error", text, mapping)
+        return CheckResult("labels", "error", text, mapping)
     if labels.kind == "partly":
         text = f"{shares}; {len(mapping)} folders of val seem to hold another class: {first}. Look at their images"
-        return CheckResult(check, "warning", text, mapping)
+        return CheckResult("labels", "warning", text, mapping)
     if labels.kind == "wrong":
-        near_chance = labels.val_accuracy <= 2 / len(classes)
+        level: Level = "error" if labels.val_accuracy <= 2 / len(classes) else "warning"
         text = f"{shares}: single files of val have wrong labels, val is damaged, or the network is overfitted"
-        return CheckResult(check, "error" if near_chance else "warning", text)
+        return CheckResult("labels", level, text)
     if labels.kind == "unknown":
         text = f"{shares}: the network has learned too little to judge labels; choose a ckpt= with more training"
-        return CheckResult(check, "info", text)
-    return CheckResult(check, "ok", shares)
+        return CheckResult("labels", "info", text)
+    return CheckResult("labels", "ok", shares)
 
 
 def _class(classes: tuple[str, ...], answer: int) -> str:
     return classes[answer] if answer < len(classes) else f"class {answer}, which the data does not have"
-
-
-def _facts(labels: Labels, confusions: list[Confusion], classes: tuple[str, ...]) -> dict[str, Any]:
-    train, val = ([None if np.isnan(value) else float(value) for value in class_accuracies(c)] for c in confusions)
-    return {
-        "kind": labels.kind,
-        "train_accuracy": labels.train_accuracy,
-        "val_accuracy": labels.val_accuracy,
-        "train_consistency": labels.train_consistency,
-        "val_consistency": labels.val_consistency,
-        "classes": {name: {"train": a, "val": b} for name, a, b in zip(classes, train, val, strict=True)},
-    }

@@ -1,8 +1,9 @@
 """`imagenet-opt check`: finds faults of a data set before training."""
 
+import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, check_writable
@@ -41,16 +42,6 @@ The check asks for the size of every file, which takes minutes on slow storage. 
 perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line. sample: None for all samples."""
-
-    overrides: tuple[str, ...] = ()
-    ckpt: Path | None = None
-    sample: int | None = 2000
-    json: Path | None = None
-
-
 def main(argv: list[str]) -> None:
     """Exit with status 1 if a verdict is an error."""
     options = parse(argv)
@@ -62,35 +53,30 @@ def main(argv: list[str]) -> None:
     if labels is not None:
         show_worst(labels["classes"])
     if options.json is not None:
-        report = {
-            "command": ["imagenet-opt", "check", *argv],
-            "verdicts": list(map(asdict, verdicts)),
-            "labels": labels,
-        }
-        options.json.write_text(json.dumps(report, indent=1))
+        command = ["imagenet-opt", "check", *argv]
+        results = {"command": command, "verdicts": list(map(asdict, verdicts)), "labels": labels}
+        options.json.write_text(json.dumps(results, indent=1))
     if any(verdict.level == "error" for verdict in verdicts):
         sys.exit(1)
 
 
-def parse(argv: list[str]) -> Options:
-    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse the command line; `sample` is None for all samples. Raises ConfigError for unsuitable options."""
     parser = Parser("check")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.sample is not None and (arguments.all or arguments.sample < 1):
-        raise ConfigError(f"--sample {arguments.sample} must be at least 1, and cannot be combined with --all")
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    given = [word for word in arguments.overrides if word.startswith("ckpt=")]
-    ckpt = Path(given[-1].removeprefix("ckpt=")).expanduser() if given else None
+    options = parser.parse_intermixed_args(argv)
+    if options.sample is not None and (options.all or options.sample < 1):
+        raise ConfigError(f"--sample {options.sample} must be at least 1, and cannot be combined with --all")
+    if options.json is not None:
+        check_writable(options.json)
+    checkpoints = [word for word in options.overrides if word.startswith("ckpt=")]
+    ckpt = Path(checkpoints[-1].removeprefix("ckpt=")).expanduser() if checkpoints else None
     if ckpt == Path():
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
-    return Options(
-        overrides=tuple(word for word in arguments.overrides if word not in given),
-        ckpt=ckpt / "last.ckpt" if ckpt is not None and ckpt.is_dir() else ckpt,
-        sample=None if arguments.all else arguments.sample or Options.sample,
-        json=arguments.json,
-    )
+    options.ckpt = ckpt / "last.ckpt" if ckpt is not None and ckpt.is_dir() else ckpt
+    options.overrides = tuple(word for word in options.overrides if word not in checkpoints)
+    options.sample = None if options.all else options.sample or 2000
+    return options

@@ -13,11 +13,8 @@ imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
 
 Needs a key (`wandb login`) and pip install wandb-workspaces."""
 SECTIONS = {
-    "Throughput": (
-        "throughput/it_per_second",
-        "throughput/images_per_second",
-        "throughput/data_wait_fraction",
-        "throughput/epoch_seconds",
+    "Throughput": tuple(
+        f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction", "epoch_seconds")
     ),
     "GPU": ("gpu/utilization_percent", "gpu/memory_used_gib", "gpu/power_watts"),
     "Host": ("host/cpu_percent", "host/memory_used_gib"),
@@ -59,12 +56,10 @@ def create(entity: str, project: str) -> str:
 
     if not has_key():
         raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")
-    sections = [
-        workspaces.Section(
-            name=section, is_open=True, panels=[reports.LinePlot(title=m, x=axis(m), y=[m]) for m in metrics]
-        )
-        for section, metrics in SECTIONS.items()
-    ]
+    sections = []
+    for section, metrics in SECTIONS.items():
+        panels = [reports.LinePlot(title=metric, x=axis(metric), y=[metric]) for metric in metrics]
+        sections.append(workspaces.Section(name=section, is_open=True, panels=panels))
     workspace = workspaces.Workspace(name="Is the GPU fed?", entity=entity, project=project, sections=sections)
     workspace.save()
     return str(workspace.url)

@@ -1,14 +1,10 @@
 """`imagenet-opt hydrate`: reads every file of a lazy mount once, with hundreds of requests in flight."""
 
+import argparse
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """Read every file of a lazy mount once, with hundreds of requests in flight.
 
@@ -37,20 +33,8 @@ Files may be released again: a file system that fills up, or that releases files
 their data, and the next read is slow again. On Lustre, --verify finds these files; on others, only --again helps. To
 keep the files, copy or pack them onto a local disk: imagenet-opt pack --help."""
 
-SPLITS = ("train", "val")
 MOST_IN_FLIGHT = 900
 """Fits the usual limit of 1024 open files."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line."""
-
-    overrides: tuple[str, ...] = ()
-    in_flight: int = 256
-    splits: tuple[str, ...] = SPLITS
-    verify: bool = False
-    again: bool = False
 
 
 def main(argv: list[str]) -> None:
@@ -59,7 +43,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.dataset import compose_data
     from imagenet_opt.hydrate.run import hydrate_splits
 
-    data = compose_data(list(options.overrides))
+    data = compose_data(options.overrides)
     tally = hydrate_splits(
         data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
     )
@@ -67,18 +51,19 @@ def main(argv: list[str]) -> None:
         sys.exit(1)
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("hydrate")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--in-flight", type=int, default=Options.in_flight)
-    parser.add_argument("--splits", default=",".join(SPLITS))
+    parser.add_argument("--in-flight", type=int, default=256)
+    parser.add_argument("--splits", default="train,val")
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--again", action="store_true")
-    arguments = parser.parse_intermixed_args(argv)
-    if not 1 <= arguments.in_flight <= MOST_IN_FLIGHT:
-        raise ConfigError(f"--in-flight {arguments.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
-    splits = tuple(dict.fromkeys(arguments.splits.split(",")))
-    if not set(splits) <= set(SPLITS):
-        raise ConfigError(f"--splits {arguments.splits} must be train, val or train,val")
-    return Options(tuple(arguments.overrides), arguments.in_flight, splits, arguments.verify, arguments.again)
+    options = parser.parse_intermixed_args(argv)
+    if not 1 <= options.in_flight <= MOST_IN_FLIGHT:
+        raise ConfigError(f"--in-flight {options.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
+    splits = list(dict.fromkeys(options.splits.split(",")))
+    if not {*splits} <= {"train", "val"}:
+        raise ConfigError(f"--splits {options.splits} must be train, val or train,val")
+    options.splits = splits
+    return options

@@ -2,18 +2,16 @@
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imagenet_opt.cli.arguments import key_and_value
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
-
-if TYPE_CHECKING:
-    from imagenet_opt.pack.plan import PackOptions
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
@@ -52,35 +50,11 @@ resumes, and the result is the same to the byte. The same command also rewrites 
 
 FLAGS = ("--verify",)
 KEYS = (
-    "data.root",
-    "out",
-    "for",
-    "max_side",
-    "quality",
-    "reencode",
-    "shard_mb",
-    "workers",
-    "seed",
-    "val_labels",
-    "data.train_folder",
-    "data.val_folder",
-)
+    "data.root", "out", "for", "max_side", "quality", "reencode", "shard_mb", "workers", "seed", "val_labels",
+    "data.train_folder", "data.val_folder",
+)  # fmt: skip
 _ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
-"""Whole number -> the least and the most that it may be."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arguments:
-    """root: None if only verifying. val_labels: None to look for a list."""
-
-    root: Path | None
-    out: Path
-    options: "PackOptions"
-    workers: int
-    val_labels: Path | None
-    train_folder: str
-    val_folder: str
-    verify: bool
+"""Key of a whole number -> its least and its greatest value."""
 
 
 def main(argv: list[str]) -> None:
@@ -93,48 +67,50 @@ def main(argv: list[str]) -> None:
         raise
 
 
-def parse(argv: list[str]) -> Arguments:
+def parse(argv: list[str]) -> Namespace:
     """Parse `key=value` words and flags. Values are not parsed as YAML.
 
     Raises ConfigError for unknown, missing and unsuitable keys.
     """
-    given = dict(key_and_value(word, KEYS, FLAGS) for word in argv if word not in FLAGS)
+    words = dict(key_and_value(word, KEYS, FLAGS) for word in argv if word not in FLAGS)
     verify = "--verify" in argv
     for key in ("out",) if verify else ("data.root", "out"):
-        if key not in given:
+        if key not in words:
             raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
-    root, labels, workers = given.get("data.root"), given.get("val_labels"), given.get("workers", "auto")
-    numbers: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
-    if "shard_mb" in given:
-        numbers["shard_mb"] = _megabytes(given["shard_mb"])
-    if given.get("reencode", "shrunk") not in ("shrunk", "all"):
-        raise ConfigError(f"reencode={given['reencode']} must be shrunk or all")
-    if "for" in given and "max_side" in given:
+    options: dict[str, Any] = {key: _whole(words, key, *ends) for key, ends in _ENDS.items() if key in words}
+    if "shard_mb" in words:
+        options["shard_mb"] = _megabytes(words["shard_mb"])
+    if "reencode" in words:
+        options["reencode"] = words["reencode"]
+    if options.get("reencode", "shrunk") not in ("shrunk", "all"):
+        raise ConfigError(f"reencode={words['reencode']} must be shrunk or all")
+    if "for" in words and "max_side" in words:
         raise ConfigError(
-            f"for={given['for']} and max_side={given['max_side']} both set the size; leave one of them out"
+            f"for={words['for']} and max_side={words['max_side']} both set the size; leave one of them out"
         )
-    if given.get("for", "224") not in ("224", "176"):
-        raise ConfigError(f"for={given['for']} must be 224 or 176; max_side=PIXELS sets any size")
-    from imagenet_opt.pack.plan import PRESETS, PackOptions  # numpy, for which no --help and no mistake waits
+    if words.get("for", "224") not in ("224", "176"):
+        raise ConfigError(f"for={words['for']} must be 224 or 176; max_side=PIXELS sets any size")
+    workers = words.get("workers", "auto")
+    from imagenet_opt.pack.plan import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
 
-    preset = PRESETS[int(given["for"])] if "for" in given else PackOptions()
-    if "reencode" in given:
-        numbers["reencode"] = given["reencode"]
-
-    return Arguments(
-        root=None if root is None else Path(root).expanduser(),
-        out=Path(given["out"]).expanduser(),
-        options=replace(preset, **numbers),
-        workers=usable_cpus() if workers == "auto" else _whole(given, "workers", 1, 1024, ", or auto"),
-        val_labels=None if labels is None else Path(labels).expanduser(),
-        train_folder=given.get("data.train_folder", "train"),
-        val_folder=given.get("data.val_folder", "val"),
+    return Namespace(
+        root=_path(words, "data.root"),
+        out=_path(words, "out"),
+        options=replace(PRESETS[int(words["for"])] if "for" in words else PackOptions(), **options),
+        workers=usable_cpus() if workers == "auto" else _whole(words, "workers", 1, 1024, ", or auto"),
+        val_labels=_path(words, "val_labels"),
+        train_folder=words.get("data.train_folder", "train"),
+        val_folder=words.get("data.val_folder", "val"),
         verify=verify,
     )
 
 
-def _whole(given: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:
-    value = given[key]
+def _path(words: dict[str, str], key: str) -> Path | None:
+    return Path(words[key]).expanduser() if key in words else None
+
+
+def _whole(words: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:
+    value = words[key]
     if not (value.isdecimal() and low <= int(value) <= high):
         raise ConfigError(f"{key}={value} must be a whole number from {low} to {high}{or_else}")
     return int(value)
@@ -150,11 +126,10 @@ def _megabytes(value: str) -> float:
     return number
 
 
-def _pack(arguments: Arguments) -> str:
+def _pack(arguments: Namespace) -> str:
     """Pack, or resume packing. Returns a line about the result. Raises the errors of `imagenet_opt.pack`."""
     from imagenet_opt.pack.pack import pack
 
-    assert arguments.root is not None
     began = time.perf_counter()
     with progress("packing", "images") as show:
         packed = pack(
@@ -168,16 +143,16 @@ def _pack(arguments: Arguments) -> str:
             on_progress=show,
         )
     seconds = time.perf_counter() - began
-    what = (
+    content = (
         f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' * (packed.rejected > 0)}, "
         f"{size(packed.bytes_in)} in, {size(packed.bytes_out)} out"
     )
     if not packed.images_seen:
-        return f"{arguments.out} is packed already: {what}; nothing to do"
-    return f"packed {arguments.out}: {what}, {seconds:.1f} s, {packed.images_seen / seconds:.0f} images/s"
+        return f"{arguments.out} is packed already: {content}; nothing to do"
+    return f"packed {arguments.out}: {content}, {seconds:.1f} s, {packed.images_seen / seconds:.0f} images/s"
 
 
-def _verify(arguments: Arguments) -> str:
+def _verify(arguments: Namespace) -> str:
     """Compare the packed data with its checksums. Returns a line about the result.
 
     Raises ConfigError if nothing was packed; ShardMismatch if anything differs, after a line for each difference.
@@ -189,16 +164,15 @@ def _verify(arguments: Arguments) -> str:
     for folder in folders:
         if not is_packed(folder):
             raise ConfigError(f"no pack in {folder} (out); expected the out=FOLDER that imagenet-opt pack was given")
-    total, done = sum(len(load_index(folder)) for folder in folders), 0
-
+    sizes = [len(load_index(folder)) for folder in folders]
+    lines: list[str] = []
     with progress("verifying", "images") as show:
+        for folder, before in zip(folders, (0, sizes[0]), strict=True):
 
-        def advance(samples: int) -> None:
-            nonlocal done
-            done += samples
-            show(done, total)
+            def advance(done: int, before: int = before) -> None:
+                show(before + done, sum(sizes))
 
-        lines = [line for folder in folders for line in verify(folder, arguments.workers, advance)]
+            lines += verify(folder, arguments.workers, advance)
     for line in lines:
         print(printable(line))
     if lines:
@@ -206,4 +180,4 @@ def _verify(arguments: Arguments) -> str:
             f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
             "folder if an .npy is damaged, and run the same pack command again: it writes what is missing"
         )
-    return f"{arguments.out} is intact: all {total} images match their checksums"
+    return f"{arguments.out} is intact: all {sum(sizes)} images match their checksums"

@@ -1,11 +1,12 @@
 """`imagenet-opt plan`: what a run will do and cost, before it starts."""
 
+import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,31 +32,18 @@ images/s at 224 px are 1,760 at 160 px. Where the loader is too slow, some image
 show what imagenet-opt pack would give."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line."""
-
-    overrides: tuple[str, ...]
-    rate: float | None = None
-    loader_rate: float | None = None
-    price_per_hour: float | None = None
-    watts: float | None = None
-    json: Path | None = None
-
-
 def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
-    from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import print_tables
     from imagenet_opt.plan.packs import packed_runs
     from imagenet_opt.plan.plan import IMAGENET, make_plan
     from imagenet_opt.plan.tables import tables
 
-    config, sizes, has_data = composed(options.overrides), IMAGENET, False
-    if config.data.get("root") or "root" not in config.data:
-        has_data = True
+    config, sizes = composed(tuple(options.overrides)), IMAGENET
+    has_data = bool(config.data.get("root")) or "root" not in config.data
+    if has_data:
         data = data_of(config) if "root" in config.data else demo_of(config)
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
@@ -77,14 +65,13 @@ def main(argv: list[str]) -> None:
 
 
 def _loader_rates(
-    options: Options, config: "DictConfig", image_sizes: list[int], *, has_data: bool
+    options: argparse.Namespace, config: "DictConfig", image_sizes: list[int], *, has_data: bool
 ) -> tuple[dict[int, float], str]:
     """Images/s of the loader by image size, and a sentence that says how they are known, or why they are not."""
     if options.loader_rate is not None:
         return dict.fromkeys(image_sizes, options.loader_rate), "The loader's rate is that of --loader-rate."
     if not has_data:
         return {}, "The loader is assumed to keep up; with data.root it is measured, and --loader-rate sets its rate."
-    from imagenet_opt.display.progress import announced
     from imagenet_opt.plan.loader_rates import SECONDS, measure_loader_rates
 
     try:
@@ -98,19 +85,17 @@ def _loader_rates(
     )
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("plan")
     parser.add_argument("overrides", nargs="*")
-    numbers = ("rate", "loader_rate", "price_per_hour", "watts")
-    for name in numbers:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
+    flags = ("--rate", "--loader-rate", "--price-per-hour", "--watts")
+    numbers = [parser.add_argument(flag, type=float) for flag in flags]
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_intermixed_args(argv)
-    for name in numbers:
-        if (value := getattr(arguments, name)) is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be a number above 0")
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    chosen = {name: getattr(arguments, name) for name in numbers}
-    return Options(overrides=tuple(arguments.overrides), json=arguments.json, **chosen)
+    options = parser.parse_intermixed_args(argv)
+    for flag, number in zip(flags, numbers, strict=True):
+        if (value := getattr(options, number.dest)) is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{flag} {value:g} must be a number above 0")
+    if options.json is not None:
+        check_writable(options.json)
+    return options

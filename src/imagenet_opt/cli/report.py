@@ -1,10 +1,8 @@
 """`imagenet-opt report`: shows where the time of a run goes, on the terminal and in an HTML file."""
 
+import argparse
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.display.printable import printable
@@ -33,17 +31,6 @@ docs/report.md explains the report."""
 FILE = "report.html"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line. price_per_hour: None to leave costs out."""
-
-    run: Path
-    out: Path
-    baseline: Path | None = None
-    price_per_hour: float | None = None
-    wandb: bool = False
-
-
 def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.atomic_file import write_atomically
@@ -65,18 +52,14 @@ def main(argv: list[str]) -> None:
     if options.wandb:
         from imagenet_opt.run.loggers.wandb_logger import log_report
 
-        print(printable(log_report(options.run, options.out, project=_project(record.config))))
+        try:
+            project = str(record.config["logger"]["wandb"]["project"])
+        except (KeyError, TypeError):
+            project = "imagenet-opt"
+        print(printable(log_report(options.run, options.out, project=project)))
 
 
-def _project(config: Mapping[str, Any]) -> str:
-    """The run's W&B project."""
-    try:
-        return str(config["logger"]["wandb"]["project"])
-    except (KeyError, TypeError):
-        return "imagenet-opt"
-
-
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("report")
     parser.add_argument("run", metavar="RUN", type=Path)
@@ -84,14 +67,14 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--wandb", action="store_true")
-    arguments = parser.parse_args(argv)
-    for flag, place in (("", arguments.run), ("--baseline ", arguments.baseline)):
+    options = parser.parse_args(argv)
+    for flag, place in (("", options.run), ("--baseline ", options.baseline)):
         if place is not None and not place.exists():
             raise ConfigError(f"{flag}{place}: there is no such folder or file; expected a run folder or a doctor.json")
-    price = arguments.price_per_hour
+    price = options.price_per_hour
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour {price} is no price; expected dollars, such as 1.21")
-    if arguments.wandb and not arguments.run.is_dir():
-        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {arguments.run} is a file")
-    folder = arguments.run if arguments.run.is_dir() else arguments.run.parent
-    return Options(arguments.run, arguments.out or folder / FILE, arguments.baseline, price, arguments.wandb)
+    if options.wandb and not options.run.is_dir():
+        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {options.run} is a file")
+    options.out = options.out or (options.run if options.run.is_dir() else options.run.parent) / FILE
+    return options

@@ -41,7 +41,7 @@ def compose_data(overrides: list[str]) -> DataSet:
 
 def check_folders(config: "DictConfig") -> None:
     """Check that the folders exist, before imports that take seconds. Raises DatasetNotFound."""
-    from imagenet_opt.data.index.folder_index import split_folder
+    from imagenet_opt.data.index.split_folder import split_folder
 
     if "root" not in config.data:
         return

@@ -1,4 +1,4 @@
-"""Makes the next item of an iterable while the present one is used."""
+"""Makes the next item of an iterator while the current item is used."""
 
 import threading
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _SIGNAL_SECONDS = 1.0
-"""A signal that arrives just before the wait begins does not end it; the handler runs after this time at the latest."""
+"""A signal just before a wait does not end the wait. Waits end after this time, so that the signal handler runs."""
 
 
 class BackgroundIterator(Generic[T]):
-    """Iterates over `source`, one item ahead: when an item is taken, a thread begins to make the next one.
+    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
 
-    An error of `source` is raised in its place. The thread is a daemon: a source that hangs does not delay the end of
-    the process.
+    An error of `source` is raised instead of its item. The thread is a daemon, so a source that hangs does not delay
+    the end of the process.
     """
 
     def __init__(self, source: Iterator[T]) -> None:
@@ -29,25 +29,23 @@ class BackgroundIterator(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item = self._next_made()
+        while True:
+            with suppress(Empty):
+                item = self._made.get(timeout=_SIGNAL_SECONDS)
+                break
         if isinstance(item, BaseException):
-            self._made.put(StopIteration())  # for whoever asks again
+            self._made.put(StopIteration())  # for the next call
             raise item
         self._wanted.release()
         return item
 
-    def _next_made(self) -> T | BaseException:
-        while True:
-            with suppress(Empty):
-                return self._made.get(timeout=_SIGNAL_SECONDS)
-
     def stop(self) -> None:
-        """Let the thread end after its present item. Does not wait for the thread."""
+        """Let the thread end after its current item. Does not wait for the thread."""
         self._stopped = True
         self._wanted.release()
 
     def close(self) -> None:
-        """Stop the thread and wait for its end; then `source` may be used elsewhere."""
+        """Stop the thread and wait for its end. `source` may be used elsewhere afterwards."""
         self.stop()
         self._thread.join()
 
@@ -59,5 +57,5 @@ class BackgroundIterator(Generic[T]):
             if not self._stopped:
                 return self._made.put(error)
         while not self._made.empty():
-            self._made.get()  # frees the memory of an item that nobody took
+            self._made.get()  # frees the memory of an item that was not taken
         self._made.put(StopIteration())

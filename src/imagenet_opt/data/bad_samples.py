@@ -1,4 +1,4 @@
-"""Counts samples that could not be opened: warns once for each, and ends the run if there are too many."""
+"""Counts samples that could not be opened, with one warning each, and ends the run if they are too many."""
 
 import logging
 
@@ -8,14 +8,14 @@ log = logging.getLogger(__name__)
 
 _SHOWN = 3
 _ALWAYS_ALLOWED = 3
-"""Of a small data set a fraction is less than one; with a fraction of 0 none is allowed."""
+"""Bad samples allowed with any fraction above 0, because the fraction of a small data set may be less than one."""
 
 
 class BadSamples:
     """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
 
-    Each of `world_size` processes counts only the samples that it meets. In each epoch it meets a further share of the
-    data set, until it knows all of it. The allowed number grows with the share that it knows.
+    Each of `world_size` processes counts only the samples that it has read. It reads another share of the data set in
+    each epoch, so the allowed number grows until the process has read the whole data set.
     """
 
     def __init__(self, *, num_samples: int, max_fraction: float, world_size: int = 1) -> None:
@@ -36,6 +36,6 @@ class BadSamples:
             more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
             raise TooManyBadSamples(
                 f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
-                f"of the {met:.0f} that this process has met: {first}{more}. The log names each (skipped: ...); "
-                "fix them, or allow more"
+                f"of the {met:.0f} samples that this process has read: {first}{more}. The log names all of them "
+                "(skipped: ...); fix the files, or raise data.max_bad_fraction"
             )

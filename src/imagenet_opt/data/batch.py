@@ -14,15 +14,15 @@ from imagenet_opt.data.transforms.augment import Augmentation
 from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 8
-"""Bytes; of the largest element of a tensor."""
+"""Bytes of the largest element of a tensor."""
 
 
 class LoadStats(NamedTuple):
-    """Facts about how a worker made a batch. Times in seconds; `made_at` by the clock `time.monotonic`.
+    """Facts about the work of a worker on a batch.
 
-    read_seconds: time blocked on reads. reads_in_flight: simultaneous requests that the reader allowed itself. skipped:
-    (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole because
-    region decode gave up. codec_error: why the worker has no region decoder; "" if it has one.
+    read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
+    skipped: (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole
+    because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one.
     """
 
     read_seconds: float
@@ -36,17 +36,10 @@ class LoadStats(NamedTuple):
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
-        """Facts about a batch that came in parts: sums, and the largest reads_in_flight and made_at."""
-        return cls(
-            read_seconds=sum(part.read_seconds for part in parts),
-            decode_seconds=sum(part.decode_seconds for part in parts),
-            num_bytes=sum(part.num_bytes for part in parts),
-            reads_in_flight=max(part.reads_in_flight for part in parts),
-            made_at=max(part.made_at for part in parts),
-            skipped=tuple(skipped for part in parts for skipped in part.skipped),
-            num_given_up=sum(part.num_given_up for part in parts),
-            codec_error=next((part.codec_error for part in parts if part.codec_error), ""),
-        )
+        """Facts about a batch in parts: sums, the largest reads_in_flight and made_at, and the first error."""
+        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors = zip(*parts, strict=True)
+        made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
+        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""))
 
 
 @dataclass
@@ -66,19 +59,19 @@ class BatchBase:
     augmentation: Augmentation | None = field(default=None, kw_only=True)
 
     def clone(self) -> Self:
-        """A copy in ordinary memory of its own."""
+        """A copy in new ordinary memory."""
         return replace(self._each(Tensor.clone), lease=None)
 
     def pin_memory(self) -> Self:
-        """A copy in page-locked memory; the DataLoader calls this method by its name."""
+        """A copy in page-locked memory. The DataLoader looks for a method of this name."""
         return self._each(Tensor.pin_memory)
 
     def share_memory(self) -> Self:
-        """A copy in shared memory. Tensors that are not there yet go into one block, because each block costs the
-        receiver a file descriptor.
+        """A copy in shared memory. Tensors in ordinary memory go into one block, because each block costs the receiver
+        a file descriptor.
 
-        Raises RuntimeError if shared memory is full. Without this check the worker's queue would lose the batch, and
-        the training process would wait forever.
+        Raises RuntimeError if shared memory is full. Otherwise the worker's queue would lose the batch, and the
+        training process would wait forever.
         """
         return replace(self, **_in_one_block({k: v for k, v in self._tensors().items() if not v.is_shared()}))
 
@@ -87,13 +80,12 @@ class BatchBase:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory until `stream` has finished its present work."""
+        """Keep the memory until `stream` has finished the work that is queued now."""
         for tensor in self._tensors().values():
             tensor.record_stream(stream)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
-        return replace(self, **changed)
+    def _each(self, change: Callable[[Tensor], Any]) -> Self:
+        return replace(self, **{name: change(tensor) for name, tensor in self._tensors().items()})
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -107,10 +99,10 @@ def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Copies of the tensors as parts of one block of shared memory."""
     sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
     parts = shared_bytes(sum(sizes)).split(sizes)
-    copies = {}
-    for (name, tensor), part in zip(tensors.items(), parts, strict=True):
-        copies[name] = part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-    return copies
+    return {
+        name: part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }
 
 
 @dataclass
@@ -144,13 +136,11 @@ class RaggedBatch(BatchBase):
 
 
 def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
-    """One batch of the parts of a step, in their order and on their device; a single part as it is."""
+    """One batch from the parts of a step, in their order and on their device; a single part is returned unchanged."""
     first = parts[0]
     if len(parts) == 1:
         return first
-    tensors: dict[str, Any] = {}
-    for name in first._tensors():
-        tensors[name] = torch.cat([getattr(part, name) for part in parts])
+    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in first._tensors()}
     if isinstance(first, RaggedBatch):
         starts = accumulate((len(part.data) for part in parts[:-1]), initial=0)
         moved = [part._tensors()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
@@ -166,14 +156,14 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
 
 
 def images_of(batch: Any) -> Tensor | None:
-    """The images of any loader's batch: of a list or tuple [images, ...], or of an object with `images`; None for
-    others."""
+    """The images of a batch of any loader, which is a list or tuple [images, ...] or an object with `images`; None for
+    other batches."""
     images = batch[0] if isinstance(batch, list | tuple) and batch else getattr(batch, "images", None)
     return images if isinstance(images, Tensor) else None
 
 
 def need_images(batch: Any, remedy: str) -> Tensor:
-    """The images of a batch whose images `set_images` can replace. Raises ConfigError with the remedy."""
+    """The images of a batch; `set_images` can replace them. Raises ConfigError with the remedy for other batches."""
     if isinstance(batch, tuple) or (images := images_of(batch)) is None:
         raise ConfigError(
             f"no images in a batch that is a {type(batch).__name__}; expected a list [images, labels] or an object "

@@ -1,4 +1,4 @@
-"""Computes how many workers and prefetched batches this machine can hold."""
+"""Fits the numbers of workers and prefetched batches to this machine."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,16 @@ from imagenet_opt.machine import GIB
 
 _MIB = 2**20
 _MEMORY_SHARE = 0.5
-"""Of RAM and of /dev/shm that batches in flight may take; the rest is for the page cache and the processes."""
+"""Share of RAM and of /dev/shm for batches in flight; the rest is for the page cache and the processes."""
 _LOADERS = 2
-"""Of a training process: training's workers keep their memory while validation's work."""
+"""Loaders of a training process: the training workers keep their memory during validation."""
 _PREFETCH = 4
 _DECODE_BYTES = 80 * 2**20
-"""Peak memory of decoding one image of 4 Mi pixels (the default of data.max_crop_pixels) whole.
-
-Measured with Pillow 13: 76 MiB for WebP, 40 to 56 MiB for PNG.
-"""
+"""Peak memory of decoding a whole image of 4 Mi pixels, the default of data.max_crop_pixels. Measured with Pillow 13:
+76 MiB for WebP, 40 to 56 MiB for PNG."""
 _WORKER_BYTES = READ_AHEAD_BYTES + _DECODE_BYTES
 SPARE_BATCHES = 3
-"""Batches of a worker beside those ahead: being made, on the way to the device, and in use."""
+"""Batches of a worker beside the prefetched batches: one in the making, one on its way to the device, one in use."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class _Room:
     shared: int
 
     def short(self, workers: int, prefetch: int) -> str:
-        """What is insufficient; empty if everything fits."""
+        """The insufficient resource; empty if everything fits."""
         batches = workers * (prefetch + SPARE_BATCHES) * self.batch
         size = f"{self.batch / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
         if batches > self.shared:
@@ -43,7 +41,7 @@ class _Room:
         return ""
 
     def fit(self, workers: int, prefetch: int) -> tuple[int, int]:
-        """The most workers and batches that fit; batches are reduced before workers."""
+        """Most workers and prefetched batches that fit; batches are reduced before workers."""
         while prefetch > 1 and workers and self.short(workers, prefetch):
             prefetch -= 1
         while workers > 1 and self.short(workers, prefetch):
@@ -53,7 +51,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class LoaderBudget:
-    """What one loader may use; `message` is one line if that is less than requested, else None."""
+    """Limits of one loader. message: one line if they are lower than requested, else None."""
 
     num_workers: int
     prefetch_factor: int
@@ -74,10 +72,10 @@ def fit_loader(
     """Fit a loader to the CPUs and the memory of this machine, on which `processes` training processes have two loaders
     each.
 
-    Batches are in shared memory, which is part of the memory. Files read ahead and the image that is being decoded are
+    Batches are in shared memory, which is part of the memory. Files that are read ahead and the image in decoding are
     in ordinary memory. num_workers: "auto" requests one per usable CPU. prefetch_factor: "auto" requests 4.
-    batch_bytes: shared memory of one batch, see `slot_bytes`. sharing_cpus: processes that share the usable CPUs;
-    None for all. cpus, memory, shared_memory (bytes): None for the values of this machine.
+    batch_bytes: shared memory of one batch, see `slot_bytes`. sharing_cpus: processes that share the usable CPUs; None:
+    all. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
     cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory

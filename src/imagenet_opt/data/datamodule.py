@@ -1,4 +1,4 @@
-"""Lightning's view of the data: the loaders of each rank."""
+"""The loaders of each rank, as a LightningDataModule."""
 
 import logging
 import os
@@ -25,13 +25,13 @@ from imagenet_opt.run.checkpoint.position import Position, position
 
 log = logging.getLogger(__name__)
 
-_OF_IMAGES = (
+_IMAGE_OPTIONS = (
     "image_size", "crop_scale", "train_crop", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio",
     "interpolation", "val_interpolation", "mean", "std",
     "augment", "color_jitter", "random_erasing", "random_erasing_mode",
 )  # fmt: skip
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
-"""For the small images of the demo."""
+"""Defaults for the small images of the demo."""
 _GLOBAL_BATCH = "images of a global batch"
 _REPEATED = "data.repeated_augmentation"
 """Keys in checkpoints."""
@@ -40,8 +40,8 @@ _REPEATED = "data.repeated_augmentation"
 class ImageData(LightningDataModule):
     """Training and validation loaders over two indexes with the same classes.
 
-    Each rank loads its own part, so use Trainer(use_distributed_sampler=False). store: for the bytes of training
-    samples; None for the index's own store.
+    Each rank loads its own part, so use Trainer(use_distributed_sampler=False). store: provides the bytes of training
+    samples; None: the store of the index.
     """
 
     def __init__(self, train: Split, val: Split, loading: LoaderOptions, store: Store | None = None) -> None:
@@ -57,9 +57,10 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        loader = train_loader(
-            self.train, self.loading, self._rank_info(), self.store, largest_size=self._largest_size()
-        )
+        # A callback may enlarge the images; workers and memory are planned for the largest.
+        sizes = [callback.largest_size for callback in self._trainer().callbacks if hasattr(callback, "largest_size")]
+        size = max(sizes, default=self.loading.image_size)
+        loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)
         loader.sampler.seek(*self._start)
         return self._keep(loader, "train")
 
@@ -72,15 +73,14 @@ class ImageData(LightningDataModule):
             self._loaders.pop().close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """End the workers after a failed fit, in which Lightning does not call `teardown`."""
+        """End the workers after a failed fit; Lightning does not call `teardown` then."""
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """Position at which training resumes, and the samples that this process has skipped (index -> reason, by
-        split).
+        """Position at which training resumes, and the samples that this process has skipped: by split, index -> reason.
 
-        Lightning would ask the loader for its state, but restores it only if nobody asked for the loader's length
-        before, as every learning-rate schedule does.
+        Lightning can save the state of a loader, but does not restore it once a learning-rate schedule has read the
+        length of the loader.
         """
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
         images = {"images": self._image_facts(), "skipped": skipped}
@@ -91,16 +91,16 @@ class ImageData(LightningDataModule):
         logged."""
         self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
-        if self._trainer().is_global_zero:  # whose they are
+        if self._trainer().is_global_zero:  # which saved the skipped samples
             for split, reasons in self._skipped.items():
                 reasons |= state_dict["skipped"][split]
-            now = self._image_facts()
-            before = state_dict["images"]
-            if told := [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]:
-                log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
+            now, before = self._image_facts(), state_dict["images"]
+            changes = [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]
+            if changes:
+                log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(changes)}")
 
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
-        """Raise CheckpointMismatch if samples would come in another order. saved: result of `state_dict`."""
+        """Raise CheckpointMismatch if the order of samples would change. saved: result of `state_dict`."""
         facts = self._order_facts(world_size)
         saved = {_REPEATED: 1, **saved}  # older checkpoints lack it
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
@@ -115,14 +115,14 @@ class ImageData(LightningDataModule):
         return self._order_facts(self._trainer().world_size) | {"validation images": len(self.val)}
 
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
-        """Register a loader: its skipped samples are counted, and it ends with the run."""
+        """Register a loader, so that its skipped samples are saved, and its workers end with the run."""
         loader.bad.reasons = self._skipped[split]
         self._loaders.append(loader)
         return loader
 
     def _order_facts(self, world_size: int) -> dict[str, int]:
-        """Facts that determine the order of samples, besides the position in the run. Labels distinguish a changed
-        folder tree, and a tree from shards, which are shuffled."""
+        """Facts that determine the order of samples, besides the position in the run. The checksum of the labels
+        changes with the folder tree, and distinguishes a tree from shards, which are shuffled."""
         options = self.loading.for_processes(world_size)
         return {
             "seed": options.seed,
@@ -135,22 +135,15 @@ class ImageData(LightningDataModule):
         }
 
     def _image_facts(self) -> dict[str, str]:
-        """Facts that determine the images of samples, besides the seed and a callback that changes the image size."""
-        return {f"data.{name}": str(getattr(self.loading, name)) for name in _OF_IMAGES}
+        """Options that determine the images, besides the seed and a callback that changes the image size."""
+        return {f"data.{name}": str(getattr(self.loading, name)) for name in _IMAGE_OPTIONS}
 
     @cached_property
     def _label_checksum(self) -> int:
         return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
 
-    def _largest_size(self) -> int:
-        """Width in pixels of the largest training images: data.image_size, or the maximum of a callback that changes
-        it."""
-        callbacks = self._trainer().callbacks
-        return max((c.largest_size for c in callbacks if hasattr(c, "largest_size")), default=self.loading.image_size)
-
     def _rank_info(self) -> RankInfo:
-        trainer = self._trainer()
-        device = trainer.strategy.root_device
+        trainer, device = self._trainer(), self._trainer().strategy.root_device
         local = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.num_devices))
         return RankInfo(
             device=device,
@@ -181,15 +174,13 @@ def folder_data(
     cache_dir: str | None = None,
     **loading: Any,
 ) -> ImageData:
-    """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or from packed folders
-    there.
+    """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or from packed folders.
 
-    loading: fields of LoaderOptions. cache_dir: folder for the index; None for the user's cache folder.
+    loading: fields of LoaderOptions. cache_dir: folder for the index; None: the user's cache folder.
     """
-    folder = Path(root) if root else None
-    cache = cache_folder(cache_dir)
-    indexes = [open_index(folder, split, cache) for split in (train_folder, val_folder)]
-    return ImageData(indexes[0], indexes[1], LoaderOptions(**loading))
+    folder, cache = Path(root) if root else None, cache_folder(cache_dir)
+    train, val = (open_index(folder, split, cache) for split in (train_folder, val_folder))
+    return ImageData(train, val, LoaderOptions(**loading))
 
 
 def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:
@@ -204,7 +195,7 @@ def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: i
 
 
 def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
-    """Folder of the demo images; they are drawn if missing."""
+    """Folder of the demo images, which are drawn if they are missing."""
     return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -28,22 +28,22 @@ from imagenet_opt.errors import BadSample
 
 Sizes = NDArray[np.int64]
 CropPlan = Callable[[SampleIds, Sizes, Sizes], tuple[Crops, NDArray[np.bool_]]]
-"""(draw, image heights, image widths) -> crop boxes, and which images are flipped."""
+"""(samples, image heights, image widths) -> crop boxes, and whether each image is flipped."""
 
 _REPLACEMENTS = 20
-"""Other samples tried in the place of a bad one."""
+"""Samples that are tried as the replacement of a bad sample."""
 _PORTION = 32
-"""Samples that a worker reads and decodes at a time at most, so that it holds the files of few samples. Our choice:
-half as many cost time for each portion, twice as many need 4 MB more per worker."""
+"""Most samples that a worker reads and decodes at a time, so that it holds few files. Our choice: half as many cost
+time for each portion, twice as many need 4 MB more per worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDataset(Dataset["Batch | RaggedBatch"]):
-    """Maps a key to a whole batch, or to a part of a large one, so that the order of samples is decided in one place.
+    """Maps a key to a whole batch, or to a part of a large batch.
 
-    resize_here: return images of the key's size, uint8, instead of ragged crops that the device resizes. skip_bad:
-    replace samples that cannot be opened by others, drawn from (seed, pass, index); otherwise raise BadSample.
-    augmenter: None leaves images as they are.
+    augmenter: None for no augmentation. resize_here: return images of the key's size, uint8, instead of ragged crops
+    that the device resizes. skip_bad: replace samples that cannot be opened by samples that (seed, pass, index) decide;
+    otherwise raise BadSample.
     """
 
     reader: ReadAhead
@@ -64,22 +64,20 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return parts_of(self.order.batch_size)
 
     def first_parts(self, num_workers: int) -> int:
-        """Number of parts of the first batch: as many as workers, so that all of them begin with it."""
-        most = self.order.batch_size // self._block_size
+        """Number of parts of the first batch: one for each worker, so that all workers start with this batch."""
+        most = self.order.batch_size // self.order.block_size
         return self.num_parts if self.num_parts > 1 else max(1, min(num_workers, most))
 
     def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
-        began = time.perf_counter()
-        draw, given_up_before = self._draw(key), self.decoder.num_given_up
+        began, given_up_before = time.perf_counter(), self.decoder.num_given_up
         self.buffers.new_batch(key.epoch, key.step, key.part)
+        draw = self._draw(key)
         builder = (
             ImageBuilder(self.buffers, len(draw.indices), key.image_size, self.interpolation)
             if self.resize_here
             else RaggedBuilder(self.buffers, len(draw.indices))
         )
         draw, skipped, reads = self._fill(builder, key, draw)
-        labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
-        indices = torch.from_numpy(draw.indices)
         valid = torch.arange(len(draw.indices)) < draw.num_valid
         if isinstance(self.order, EvalOrder):
             valid &= torch.from_numpy(draw.pass_ids == 0)
@@ -95,22 +93,18 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             codec_error=region_codec().error,
         )
         self.buffers.count(len(draw.indices))
-        made = builder.batch(labels, indices, valid, key, stats)
+        labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
+        made = builder.batch(labels, torch.from_numpy(draw.indices), valid, key, stats)
         if self.augmenter is not None:
-            drawn = self.augmenter.draw(draw.indices, draw.pass_ids, key.image_size)
-            made = replace(made, augmentation=drawn)
+            made.augmentation = self.augmenter.draw(draw.indices, draw.pass_ids, key.image_size)
         return made if get_worker_info() is None else made.share_memory()
 
-    @property
-    def _block_size(self) -> int:
-        return self.order.block_size if isinstance(self.order, TrainOrder) else 1
-
     def _draw(self, key: BatchKey) -> SampleIds:
-        return part_of(self.order.sample_ids(key.epoch, key.step), key.part, key.num_parts, self._block_size)
+        return part_of(self.order.sample_ids(key.epoch, key.step), key.part, key.num_parts, self.order.block_size)
 
     def _portions(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
-        """What this worker reads from `key` on: portions of this key, then of the keys that it will probably get next,
-        which are every num_workers-th, and those of the next epoch."""
+        """Portions that this worker will read: of `key`, then of the keys that it will probably get next, which are
+        every num_workers-th key of this epoch and of the next."""
         info = get_worker_info()
         number, num_workers = (info.id, info.num_workers) if info else (0, 1)
         while True:
@@ -118,7 +112,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
                 draw = self._draw(key)
                 num_portions = num_portions_of(len(draw.indices))
                 for i in range(num_portions):
-                    yield (*key, i), part_of(draw, i, num_portions, self._block_size).indices
+                    yield (*key, i), part_of(draw, i, num_portions, self.order.block_size).indices
                 key = key.after(num_workers, self.num_parts)
             first = BatchKey(key.epoch + 1, 0, key.image_size, 0, self.first_parts(num_workers))
             key = first.after(number, self.num_parts)
@@ -128,8 +122,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     def _fill(
         self, builder: "ImageBuilder | RaggedBuilder", key: BatchKey, draw: SampleIds
     ) -> tuple[SampleIds, list[tuple[int, str]], list[ReadResult]]:
-        """Read and decode the samples of a key into the builder, a portion at a time, and replace bad ones. Returns the
-        samples in the batch, the skipped ones, and the reads without their samples."""
+        """Read and decode the samples of a key into the builder, portion by portion, and replace bad samples. Returns
+        the samples in the batch, the skipped samples, and the reads without their bytes."""
         draw = SampleIds(draw.indices.copy(), draw.pass_ids.copy(), draw.num_valid)
         skipped: list[tuple[int, str]] = []
         reads: list[ReadResult] = []
@@ -142,38 +136,33 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return draw, skipped, reads
 
     def _fill_rows(
-        self,
-        builder: "ImageBuilder | RaggedBuilder",
-        rows: NDArray[np.int64],
-        draw: SampleIds,
-        samples: list[Sample],
+        self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
     ) -> list[tuple[int, str]]:
-        """Decode samples into rows of the builder and replace bad ones, also in `draw`. Returns the skipped samples."""
+        """Decode samples into rows of the builder. Replaces bad samples, also in `draw`, and returns them."""
         skipped: list[tuple[int, str]] = []
-        for attempt in range(1, _REPLACEMENTS + 2):
-            chosen = SampleIds(draw.indices[rows], draw.pass_ids[rows], len(rows))
-            bad = self._decode(builder, rows, chosen, samples)
-            if not bad:
-                return skipped
-            if not self.skip_bad or attempt > _REPLACEMENTS:
+        num_tries = 0
+        while bad := self._decode(builder, rows, draw, samples):
+            num_tries += 1
+            if not self.skip_bad or num_tries > _REPLACEMENTS:
                 raise next(iter(bad.values()))
             rows = np.array(list(bad))
             skipped += [(int(draw.indices[row]), str(error)) for row, error in bad.items()]
-            keys = [key_of(self.seed, int(draw.pass_ids[row]), int(draw.indices[row]), attempt) for row in rows]
+            keys = [key_of(self.seed, int(draw.pass_ids[row]), int(draw.indices[row]), num_tries) for row in rows]
             draw.indices[rows] = [key % len(self.labels) for key in keys]
             if isinstance(self.order, EvalOrder):
-                draw.pass_ids[rows] = 1  # that is: not of this validation
+                draw.pass_ids[rows] = 1  # marks samples that do not count in this validation
             samples = self.reader.read_unplanned(draw.indices[rows])
-        raise AssertionError("the last attempt returns or raises")
+        return skipped
 
     def _decode(
         self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
     ) -> dict[int, BadSample]:
-        """Decode samples into rows of the builder; returns the errors by row. The bytes of each image are dropped from
-        `samples` once it is decoded."""
+        """Decode samples into rows of the builder. Returns errors by row. Drops the bytes of each image from `samples`
+        after decoding."""
         bad: dict[int, BadSample] = {}
         opened: list[tuple[int, Opened]] = []
-        for place, (row, index, sample) in enumerate(zip(rows.tolist(), draw.indices.tolist(), samples, strict=True)):
+        indices = draw.indices[rows].tolist()
+        for place, (row, index, sample) in enumerate(zip(rows.tolist(), indices, samples, strict=True)):
             try:
                 if isinstance(sample, BadSample):
                     raise sample
@@ -182,12 +171,12 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
                 bad[row] = error
         if not opened:
             return bad
-        places = np.array([place for place, _ in opened])
-        part = SampleIds(draw.indices[places], draw.pass_ids[places], len(places))
+        chosen = rows[[place for place, _ in opened]]
         heights = np.array([image.height for _, image in opened])
         widths = np.array([image.width for _, image in opened])
+        part = SampleIds(draw.indices[chosen], draw.pass_ids[chosen], len(chosen))
         crops, flips = self.crop_plan(part, heights, widths)
-        builder.reserve(len(places), int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
+        builder.reserve(len(chosen), int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
         boxes = zip(*(side.tolist() for side in crops), strict=True)
         opened.reverse()
         for box, flip in zip(boxes, flips.tolist(), strict=True):
@@ -202,7 +191,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
 
 class ImageBuilder:
-    """Rows of a batch as images of one size, resized in the worker."""
+    """Builds a batch of images of one size, which the worker resizes."""
 
     def __init__(self, buffers: SharedBufferPool, num_images: int, size: int, interpolation: str) -> None:
         self.size, self.interpolation = size, interpolation
@@ -211,7 +200,7 @@ class ImageBuilder:
         self.images = buffer[:num_bytes].view(num_images, 3, size, size)
 
     def reserve(self, num_crops: int, num_pixels: int) -> None:
-        """Does nothing; the memory exists already."""
+        """Does nothing, because the memory exists already."""
 
     def write(self, row: int, pixels: Pixels, flip: bool) -> None:
         crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
@@ -222,7 +211,7 @@ class ImageBuilder:
 
 
 class RaggedBuilder:
-    """Rows of a batch as crops of any size, one after the other."""
+    """Builds a batch of crops of any size, one after the other in one buffer."""
 
     def __init__(self, buffers: SharedBufferPool, num_images: int) -> None:
         self.buffers = buffers
@@ -234,7 +223,8 @@ class RaggedBuilder:
         self.num_crops = self.num_bytes = 0
 
     def reserve(self, num_crops: int, num_pixels: int) -> None:
-        """Reserve memory for these crops; if there is too little, for the whole batch with crops of this mean size."""
+        """Reserve memory for these crops. If the buffer is too small, acquire a buffer for the whole batch, with crops
+        of this mean size."""
         needed = self.num_bytes + 3 * num_pixels
         self.num_crops += num_crops
         if needed <= len(self.pixels):
@@ -261,12 +251,12 @@ class RaggedBuilder:
 
 
 def num_portions_of(num_samples: int) -> int:
-    """Number of portions in which a worker reads and decodes this many samples."""
+    """Number of portions in which a worker reads and decodes samples."""
     return -(-num_samples // _PORTION)
 
 
 def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
-    """Random crops and flips; each is a function of (seed, pass, sample index)."""
+    """Random crops and flips, as functions of (seed, pass, sample index)."""
 
     def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
         draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)

@@ -1,4 +1,4 @@
-"""Batch keys: the sampler yields them, workers receive them, and a resumed run seeks to one."""
+"""Batch keys: the sampler yields them, workers receive them, and a resumed run starts at a given key."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class BatchKey(NamedTuple):
     num_parts: int = 1
 
     def after(self, num_keys: int, parts: int) -> "BatchKey":
-        """The key that comes `num_keys` keys later, where all later batches have `parts` parts."""
+        """The key that comes `num_keys` keys later, if all later batches have `parts` parts."""
         rest = self.num_parts - self.part
         if num_keys < rest:
             return self._replace(part=self.part + num_keys)
@@ -28,12 +28,12 @@ class BatchKey(NamedTuple):
 
 
 class BatchKeySampler(Sampler[BatchKey]):
-    """Yields the keys of one epoch, from any step: `num_parts` keys per batch, `first_parts` for the first batch of
-    each pass, which all workers make together. Its length is in batches.
+    """Yields the keys of one epoch, from any step: `num_parts` keys per batch, and `first_parts` keys for the first
+    batch, which all workers make together. The length is in batches.
 
-    Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` before that. size_of: epoch ->
-    image_size; may be replaced before an epoch's first batch. on_first_key: called before an epoch's first key, when no
-    worker makes batches of an earlier epoch any more.
+    Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` earlier. size_of: epoch ->
+    image_size; may be replaced before the first batch of an epoch. on_first_key: called before the first key of an
+    epoch, when all workers have finished the earlier epochs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BatchKeySampler(Sampler[BatchKey]):
         self.first_step = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start `epoch` at its first batch, unless `seek` has chosen a step in it."""
+        """Start `epoch` at its first batch, unless `seek` has chosen a step in the same epoch."""
         if epoch != self.epoch:
             self.epoch, self.first_step = epoch, 0
 
@@ -63,7 +63,7 @@ class BatchKeySampler(Sampler[BatchKey]):
         self.epoch, self.first_step = epoch, step
 
     def __iter__(self) -> Iterator[BatchKey]:
-        """Yield the keys of the epoch that is set when the first key is requested. The next pass starts at step 0."""
+        """Yield the keys of the epoch that is set at the first key. The next iteration starts at step 0."""
         epoch, first, self.first_step = self.epoch, self.first_step, 0
         self.on_first_key()
         for step in range(first, self.num_batches):

@@ -1,9 +1,11 @@
 """Builds the loader: from an index to batches on the device, with store, reader, decoder, workers and prefetcher."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +19,9 @@ from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.decode.region_codec import load_codec
-from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
+from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
+from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
@@ -28,20 +31,22 @@ from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
-from imagenet_opt.data.transforms.augment import Augmenter, build_augmenter
+from imagenet_opt.data.transforms.augment import Augmenter
+from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
 from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
+from imagenet_opt.data.transforms.random_erasing import RandomErasing
 
 log = logging.getLogger(__name__)
 
 _MEASURED = 48
-"""Images whose sizes tell the mean size of a crop."""
+"""Images from whose sizes the mean size of a crop is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo:
-    """Place of a process: its rank of world_size, and how many processes share its machine's memory and its loader's
-    CPUs."""
+    """Place of a process. local_processes: processes on this machine, which share its memory. sharing_cpus: processes
+    that share the usable CPUs."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -65,10 +70,10 @@ def train_loader(
     *,
     largest_size: int | None = None,
 ) -> DevicePrefetcher:
-    """Batches of shuffled random crops, without end of epochs; `sampler.set_epoch` selects one.
+    """Batches of shuffled random crops, for any number of epochs; `sampler.set_epoch` selects the epoch.
 
-    store: for the bytes of samples; None for the index's own store. largest_size: width in pixels of the largest images
-    that `sampler.size_of` will request, for which workers and memory are planned; None for `options.image_size`.
+    store: provides the bytes of samples; None: the store of the index. largest_size: pixels of a side of the largest
+    images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`.
     """
     options = options.for_processes(rank_info.world_size)
     order = TrainOrder(
@@ -84,20 +89,18 @@ def train_loader(
     if order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
     dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
-    return _loader(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
+    return _prefetcher(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
 def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order; the last batch is padded. A batch has no more images than a
     part of a training batch, because validation runs the whole batch through the network at once."""
     options = options.for_processes(rank_info.world_size)
-    batch_size = min(options.batch_size, PART_IMAGES)
-    order = EvalOrder(
-        num_samples=len(index), batch_size=batch_size, rank=rank_info.rank, world_size=rank_info.world_size
-    )
+    batch_size, rank, world_size = min(options.batch_size, PART_IMAGES), rank_info.rank, rank_info.world_size
+    order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size)
     dataset = _dataset(index, options, rank_info, order, store_of(index, options))
     size = options.val_image_size or options.image_size
-    return _loader(dataset, options, rank_info, size, size)
+    return _prefetcher(dataset, options, rank_info, size, size)
 
 
 def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
@@ -107,8 +110,8 @@ def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | Sh
 
 
 def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """The store of an index, slowed down as `options` asks. drop_pages: whether to evict what was read from the page
-    cache."""
+    """The store of an index, slowed down by `options`. drop_pages: whether to evict files from the page cache after
+    reading."""
     kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
     store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
     if not options.added_latency_ms and options.max_mb_per_second is None:
@@ -118,25 +121,25 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) 
 
 
 def mean_crop_bytes(dataset: BatchDataset) -> float:
-    """Mean bytes of a decoded crop, estimated from the sizes of some images; unreadable images do not count."""
-    spread = np.linspace(0, len(dataset.labels) - 1, min(_MEASURED, len(dataset.labels))).astype(np.int64)
+    """Mean bytes of a decoded crop, estimated from the sizes of some images that can be opened."""
+    num_samples = len(dataset.labels)
+    spread = np.linspace(0, num_samples - 1, min(_MEASURED, num_samples)).astype(np.int64)
     sizes = []
     for sample in dataset.reader.read((-1, 0), spread).samples:
-        try:
+        with suppress(*REFUSED):
             if isinstance(sample, bytes):
                 sizes.append(open_image(sample).size)
-        except REFUSED:
-            continue
     widths, heights = np.array(sizes or [(500, 400)]).T
     draw = SampleIds(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
     crops, _ = dataset.crop_plan(draw, heights, widths)
     return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
 
 
-def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
-    """Shared memory of one batch, or part of a batch, of `batch_size` images."""
+def batch_bytes(dataset: BatchDataset, image_size: int) -> int:
+    """Shared memory of one batch, or of one part of a large batch."""
+    num_images = -(-dataset.order.batch_size // dataset.num_parts)
     crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
-    return slot_bytes(int(batch_size * crop_bytes))
+    return slot_bytes(int(num_images * crop_bytes))
 
 
 def _dataset(
@@ -167,21 +170,27 @@ def _dataset(
 
 
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
-    return build_augmenter(
-        seed=options.seed,
-        augment=options.augment,
-        color_jitter=options.color_jitter,
-        random_erasing=options.random_erasing,
-        random_erasing_mode=options.random_erasing_mode,
-    )
+    """None if no option augments."""
+    policy, strength, share = parse_policy(options.augment), options.color_jitter, options.random_erasing
+    policies: tuple[Policy, ...] = (policy,) if policy else ()
+    if strength:
+        policies += (ColorJitter(strength),)
+    erasing = RandomErasing(probability=share, mode=options.random_erasing_mode) if share else None
+    return Augmenter(seed=options.seed, policies=policies, erasing=erasing) if policies or erasing else None
 
 
-def _loader(
+def _prefetcher(
     dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
 ) -> DevicePrefetcher:
     load_codec()
     machine.allow_open_files()
-    budget = _budget(dataset, options, rank_info, largest_size)
+    budget = fit_loader(
+        num_workers=options.num_workers,
+        prefetch_factor=options.prefetch_factor,
+        batch_bytes=batch_bytes(dataset, largest_size),
+        processes=rank_info.local_processes,
+        sharing_cpus=rank_info.sharing_cpus,
+    )
     if budget.message and isinstance(dataset.order, TrainOrder) and rank_info.rank == 0:
         log.info(budget.message)
     buffers = SharedBufferPool(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
@@ -192,41 +201,32 @@ def _loader(
         first_parts=dataset.first_parts(budget.num_workers),
         on_first_key=buffers.restart,
     )
-    loader: DataLoader[Batch | RaggedBatch] = DataLoader(
-        replace(dataset, buffers=buffers),
-        batch_size=None,
-        sampler=keys,
-        num_workers=budget.num_workers,
-        # Workers inherit index, shared buffers and codec. From Python 3.14 on the default would start them anew.
-        multiprocessing_context="fork" if budget.num_workers else None,
-        prefetch_factor=budget.prefetch_factor if budget.num_workers else None,
-        persistent_workers=budget.num_workers > 0,
-        worker_init_fn=ignore_group_signals,
-        generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's
-    )
-    bad = BadSamples(
-        num_samples=len(dataset.labels), max_fraction=options.max_bad_fraction, world_size=rank_info.world_size
-    )
+    num_samples, most = len(dataset.labels), options.max_bad_fraction
     format = ImageFormat(dtype=rank_info.dtype, interpolation=dataset.interpolation, mean=options.mean, std=options.std)
-    finish = partial(to_images, format=format)
     return DevicePrefetcher(
-        loader,
+        _data_loader(replace(dataset, buffers=buffers), keys, budget),
         keys,
         batch_size=dataset.order.batch_size,
         device=rank_info.device,
-        finish=finish,
-        bad=bad,
+        finish=partial(to_images, format=format),
+        bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),
         buffers=buffers,
         copies=options.copies,
     )
 
 
-def _budget(dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, image_size: int) -> LoaderBudget:
-    part_images = -(-dataset.order.batch_size // dataset.num_parts)
-    return fit_loader(
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch_factor,
-        batch_bytes=batch_bytes(dataset, part_images, image_size),
-        processes=rank_info.local_processes,
-        sharing_cpus=rank_info.sharing_cpus,
+def _data_loader(
+    dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget
+) -> "DataLoader[Batch | RaggedBatch]":
+    # Workers inherit index, shared buffers and codec. From Python 3.14 on the default would start them anew.
+    of_workers: dict[str, Any] = {"multiprocessing_context": "fork", "prefetch_factor": budget.prefetch_factor}
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=keys,
+        num_workers=budget.num_workers,
+        persistent_workers=budget.num_workers > 0,
+        worker_init_fn=ignore_group_signals,
+        generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's generator
+        **(of_workers if budget.num_workers else {}),
     )

@@ -1,4 +1,4 @@
-"""How a loader's workers end: which signals they obey, and what it means when one is killed."""
+"""The end of loader workers: the signals that they obey, and the causes of their death."""
 
 import errno
 import os
@@ -13,14 +13,14 @@ from imagenet_opt.errors import WorkerDied
 from imagenet_opt.machine import GIB
 
 _LOST = (ConnectionError, EOFError)
-"""When the memory of a batch is fetched from a worker that has gone meanwhile."""
+"""Errors of fetching the memory of a batch from a dead worker."""
 
 
 def ignore_group_signals(worker_id: int) -> None:
-    """Called in a worker as it begins: it ignores Ctrl-C and SIGUSR1, and obeys a SIGTERM of its parent alone.
+    """Make a new worker ignore Ctrl-C and SIGUSR1, and obey only a SIGTERM of its parent.
 
-    SLURM and process groups send to all; a worker that died would be an error, while the parent still needs it
-    to stop in order.
+    SLURM and terminals send signals to the whole process group. The death of a worker would be an error, while the
+    parent still needs the worker to stop in order.
     """
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
@@ -30,43 +30,39 @@ def ignore_group_signals(worker_id: int) -> None:
 
 
 def _obey(parent: int, inherited: str | None) -> None:
-    """Skips the normal clean-up: the main thread may be blocked on storage for ever.
+    """End at a SIGTERM of the parent, without the normal clean-up, because storage may block the main thread forever.
 
     inherited: the parent's temporary folder, which other processes use.
     """
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
-    own = _temp_dir()  # through which tensors' memory is handed over
-    if own is not None and own != inherited:
-        shutil.rmtree(own, ignore_errors=True)
+    temp_dir = _temp_dir()  # of the sockets that hand over the memory of tensors
+    if temp_dir is not None and temp_dir != inherited:
+        shutil.rmtree(temp_dir, ignore_errors=True)
     os._exit(0)
 
 
 def _temp_dir() -> str | None:
-    """multiprocessing's temporary folder of this process; None while there is none. A fork inherits its parent's."""
+    """Temporary folder of multiprocessing for this process, or None. A fork inherits the folder of its parent."""
     folder: str | None = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
     return folder
 
 
-def _too_many_files() -> WorkerDied:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = max(4 * limit, 2**16)
-    return WorkerDied(
-        f"too many open files: each process of this run may open {limit}, and each waiting batch takes two; lower "
-        f"data.num_workers or data.prefetch_factor, or raise the limit first: ulimit -n {enough} "
-        f"(docker run --ulimit nofile={enough})"
-    )
-
-
 def explain_worker_death(error: Exception) -> WorkerDied | None:
-    """Meaning of the DataLoader's error if a worker was killed, or if shared memory or file descriptors ran out; else
-    None.
+    """The error for users if the DataLoader's error means that a worker was killed, or that shared memory or file
+    descriptors ran out; else None.
 
-    The error is raised where the batch is requested, or by a signal handler wherever the process is at that moment.
+    torch raises the error where the batch is requested, or in a signal handler, at any place in the program.
     """
     text = str(error)
     if "Too many open files" in text or "received 0 items of ancdata" in text:
-        return _too_many_files()
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        enough = max(4 * limit, 2**16)
+        return WorkerDied(
+            f"too many open files: each process of this run may open {limit}, and each waiting batch takes two; lower "
+            f"data.num_workers or data.prefetch_factor, or raise the limit first: ulimit -n {enough} "
+            f"(docker run --ulimit nofile={enough})"
+        )
     no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC  # for a lock or a queue
     full = no_space or "shared memory(shm)" in text or "Bus error" in text
     lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text

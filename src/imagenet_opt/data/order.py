@@ -1,7 +1,7 @@
 """Decides which samples make up which batch: a pure function of (seed, epoch, step, rank)."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,15 @@ from imagenet_opt.errors import BatchTooLarge, ConfigError
 _MOST_BLOCK = 16
 _LEAST_BLOCK = 8
 PART_IMAGES = 512
-"""A worker hands over a batch of more images in parts of about this many, so that the memory for workers x prefetched
-parts stays small. Our choice: 512 crops of ImageNet take about 150 MB."""
+"""Workers hand over a larger batch in parts of about this size, so that the memory for workers x prefetched parts stays
+small. Our choice: 512 crops of ImageNet take about 150 MB."""
 
 
 class SampleIds(NamedTuple):
-    """One rank's samples of one batch: int64 (batch_size,) each, and how many of them are not padding.
+    """Samples of one rank in one batch: int64 (batch_size,) each, and the number of samples before the padding.
 
-    `pass_ids`: how often the whole data set was seen before each draw; with whole epochs this is the epoch. Repetitions
-    of an image have pass_ids of their own.
+    pass_ids: passes over the data set before each sample; with whole epochs, the epoch. Each repetition of an image has
+    another pass_id.
     """
 
     indices: NDArray[np.int64]
@@ -42,8 +42,7 @@ def part_of(draw: SampleIds, part: int, num_parts: int, block_size: int = 1) -> 
 
 
 class Shuffle(NamedTuple):
-    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, wrapping around at the
-    end."""
+    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, modulo their number."""
 
     one_pass: int
     blocks: NDArray[np.int32]
@@ -55,15 +54,15 @@ class TrainOrder:
     """A new shuffle for each pass over the data; the incomplete last global batch of an epoch is dropped.
 
     With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
-    batches, so that every sample is seen once before any is seen twice. Rank r takes the r-th part of each global
-    batch. block_size: number of neighbours in the index that always come together in one batch, so that storage can
-    deliver them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so other samples are
-    left over each time. Raises BatchTooLarge if not even one global batch fits.
+    batches, so that no sample comes twice before all samples came once. Rank r takes the r-th part of each global
+    batch. block_size: neighbours in the index that always come together in one batch, so that the storage can deliver
+    them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so that other samples are left
+    over. Raises BatchTooLarge if an epoch has less than one global batch.
 
-    repetitions: how often each image of an epoch comes, for repeated augmentation (arXiv 1901.09335); needs single
-    samples and whole epochs. An epoch has as many samples as without, so it sees only one of `repetitions` images; each
-    epoch shuffles anew. The copies of an image are in one global batch, first copies before second ones, so that ranks
-    and micro-batches get different images, as they do in timm and torchvision.
+    repetitions: copies of each image in an epoch, for repeated augmentation (arXiv 1901.09335); needs single samples
+    and whole epochs. The number of samples in an epoch does not change, so an epoch has one of `repetitions` images.
+    The copies of an image are in one global batch, first copies before second copies, so that ranks and micro-batches
+    get different images, as in timm and torchvision.
     """
 
     num_samples: int
@@ -96,7 +95,7 @@ class TrainOrder:
 
     @property
     def pass_samples(self) -> int:
-        """Number of samples in a pass: all that fill whole blocks."""
+        """Number of samples in whole blocks."""
         return self.num_samples // self.block_size * self.block_size
 
     @property
@@ -109,7 +108,7 @@ class TrainOrder:
 
     @property
     def num_dropped(self) -> int:
-        """Number of samples of each pass that fill no whole global batch and are left out."""
+        """Number of samples of each pass after the last whole global batch, which are left out."""
         return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
@@ -124,9 +123,8 @@ class TrainOrder:
             chosen = passes == one_pass
             shuffle = self._shuffle(int(one_pass))
             blocks, places = np.divmod(offsets[chosen], self.block_size)
-            indices[chosen] = (
-                shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size) + places
-            ) % self.num_samples
+            places += shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size)
+            indices[chosen] = places % self.num_samples
         return SampleIds(indices, passes, self.batch_size)
 
     def _repeated(self, epoch: int, step: int) -> SampleIds:
@@ -138,7 +136,7 @@ class TrainOrder:
         return SampleIds(indices, epoch * self.repetitions + copies, self.batch_size)
 
     def _shuffle(self, one_pass: int) -> Shuffle:
-        """The shuffle of a pass. The last two are kept, because at the end of a pass the next one is already read."""
+        """The shuffle of a pass. Keeps two shuffles, because reading ahead reaches into the next pass."""
         for shuffle in self._shuffles:
             if shuffle.one_pass == one_pass:
                 return shuffle
@@ -168,6 +166,7 @@ class EvalOrder:
     batch_size: int
     rank: int = 0
     world_size: int = 1
+    block_size: ClassVar[int] = 1
 
     @property
     def num_batches(self) -> int:

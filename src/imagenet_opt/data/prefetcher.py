@@ -4,10 +4,9 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -29,17 +28,16 @@ log = logging.getLogger(__name__)
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
 _TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
-"""For workers to end by themselves. One that waits for storage would not hear of it."""
+"""Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 
 
 class DevicePrefetcher:
-    """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the present
-    one.
+    """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the current
+    batch.
 
     Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
-    the compute stream. On a CPU nothing is copied. copies: "ahead" works as described; "pinned" copies on the compute
-    stream when a batch is requested; "pageable" does the same from ordinary memory, and the host waits. The last two
-    exist for comparison. The length is that of the whole epoch, also after a resume within the epoch.
+    the compute stream. On a CPU nothing is copied. copies: see LoaderOptions; "pinned" and "pageable" copy on the
+    compute stream when a batch is requested. The length is that of the whole epoch, also after a resume within it.
 
     Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
     batch.
@@ -58,8 +56,8 @@ class DevicePrefetcher:
         copies: str = "ahead",
     ) -> None:
         self.loader = loader
-        self.sampler = keys  # Lightning looks here for set_epoch,
-        self.batch_sampler = None  # and here when there is a sampler
+        self.sampler = keys  # Lightning calls its set_epoch, and reads batch_sampler
+        self.batch_sampler = None
         self.batch_size = batch_size
         self.device = device
         self.finish = finish
@@ -84,23 +82,32 @@ class DevicePrefetcher:
                 raise
             raise death from error
         except ImagenetOptError as error:
-            if (message := _worker_message(error)) is None:
+            kind = type(error)  # in a worker, the DataLoader puts a traceback and this name before the message
+            _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+            if not name:
                 raise
-            raise type(error)(message) from error
+            raise kind(message.strip()) from error
 
     def close(self) -> None:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
-        seconds for each worker, because its queue is destroyed first."""
+        seconds for each worker, because it destroys the worker's queue first."""
         iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
         if iterator is None:
             return
-        if iterator._worker_pids_set:  # from here on the end of a worker is no error
+        if iterator._worker_pids_set:  # for torch, the end of a worker is no error any more
             signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
             iterator._worker_pids_set = False
         if self._ahead is not None:
-            _wake(iterator)
+            queue = iterator._worker_result_queue
+            queue.cancel_join_thread()  # the end of this process must not wait for the next item
+            queue.put((None, None))  # a thread that waits for a batch fails on this number, which torch does not know
             self._ahead.close()
-        late = threading.Timer(_CLOSE_SECONDS, _terminate, args=(iterator._workers,))
+
+        def terminate() -> None:  # all at once; torch would wait five seconds for each worker
+            for worker in iterator._workers:
+                worker.terminate()
+
+        late = threading.Timer(_CLOSE_SECONDS, terminate)
         late.start()
         try:
             iterator._shutdown_workers()
@@ -115,7 +122,7 @@ class DevicePrefetcher:
         return self.buffers.num_ready // self.batch_size
 
     def totals(self) -> dict[str, float]:
-        """Sums over all `batches` delivered so far, and `copy_seconds` of the `copies` that the device has made."""
+        """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
         copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
         self._add(copies=len(copies) / self.sampler.num_parts, copy_seconds=sum(copies))
         return dict(self._totals)
@@ -124,20 +131,18 @@ class DevicePrefetcher:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
         totals = self.totals()
         new = {name: total - self._drained.get(name, 0.0) for name, total in totals.items()}
-        batches, copies = new.pop("batches", 0.0), new.pop("copies")
+        batches, copies, copy_seconds = new.pop("batches", 0.0), new.pop("copies"), new.pop("copy_seconds")
         if not batches:
             return {}
         self._drained = totals
-        if not copies:
-            del new["copy_seconds"]
-        means = {
-            f"loader/{name}": value / (copies if name == "copy_seconds" else batches) for name, value in new.items()
-        }
+        means = {f"loader/{name}": value / batches for name, value in new.items()}
+        if copies:
+            means["loader/copy_seconds"] = copy_seconds / copies
         return means | {"loader/skipped": float(len(self.bad.reasons))}
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
-            self._ahead.close()  # an epoch that was left early
+            self._ahead.close()  # the last epoch may have been left early
         source = _by_step(self._on_device(iter(self.loader)))
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
@@ -150,21 +155,29 @@ class DevicePrefetcher:
 
     def _delivered(self, source: Iterator[list[Sent]]) -> Iterator[Batch]:
         for parts in source:
-            queued = self.num_ready
+            queue_depth = self.num_ready
             num_images = sum(len(part) for part, _ in parts)
             self.buffers.deliver(num_images)
             stats, key = LoadStats.of_parts([part.stats for part, _ in parts]), parts[0][0].key
             self.bad.add(stats.skipped, key.epoch)
-            self._note(stats, queued)
+            self._add(
+                batches=1,
+                read_seconds=stats.read_seconds,
+                decode_seconds=stats.decode_seconds,
+                mb_read=stats.num_bytes / 1e6,
+                reads_in_flight=stats.reads_in_flight,
+                queue_depth=queue_depth,
+                queue_seconds=max(0.0, time.monotonic() - stats.made_at),
+            )
             self._warn_of_whole_decode(stats, num_images)
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
 
     def _on_device(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
-        """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
+        """Batches on their way to the device, with the event of their arrival; None if no copy is under way."""
         if self._stream is not None:
-            torch.cuda.set_device(self._stream.device)  # a new thread begins with the machine's first GPU
+            torch.cuda.set_device(self._stream.device)  # a new thread starts with the first GPU
         for batch in batches:
             self.buffers.keep_mapped(batch.lease, batch.data)
             if self._stream is None or self.copies == "pageable":
@@ -175,12 +188,12 @@ class DevicePrefetcher:
                 yield self._send(self._pin(batch), self._stream)
 
     def _kept(self, part: Batch | RaggedBatch) -> Batch | RaggedBatch:
-        """A whole batch as it is; a part as a copy, because the worker needs its shared memory for further parts."""
+        """A whole batch unchanged; a copy of a part, because the worker needs the shared memory for further parts."""
         if part.key.num_parts == 1:
             return part
-        own = part.clone()
+        copy = part.clone()
         self.buffers.release(part.lease)
-        return own
+        return copy
 
     def _send(self, batch: Batch | RaggedBatch, stream: torch.cuda.Stream) -> Sent:
         assert self._copy_clock is not None
@@ -203,7 +216,7 @@ class DevicePrefetcher:
         return sent
 
     def _finished(self, parts: list[Sent]) -> Batch:
-        """The batch of these parts, which are dropped from the list to free their memory."""
+        """The batch of these parts. Clears the list, to free the memory of the parts."""
         with explained(*_TOO_LARGE):
             arrived = [self._arrived(part, copied) for part, copied in parts]
             parts.clear()
@@ -221,27 +234,16 @@ class DevicePrefetcher:
             return self._copy(part, self._copy_clock)
         return part
 
-    def _note(self, stats: LoadStats, queued: int) -> None:
-        self._add(
-            batches=1,
-            read_seconds=stats.read_seconds,
-            decode_seconds=stats.decode_seconds,
-            mb_read=stats.num_bytes / 1e6,
-            reads_in_flight=stats.reads_in_flight,
-            queue_depth=queued,
-            queue_seconds=max(0.0, time.monotonic() - stats.made_at),
-        )
-
     def _warn_of_whole_decode(self, stats: LoadStats, num_images: int) -> None:
-        """Once, where region decode gives up for most images of a batch."""
+        """Warn once if region decode gives up for most images of a batch."""
         if self._has_warned or 2 * stats.num_given_up <= num_images:
             return
         self._has_warned = True
-        what = f"region decode gave up for {stats.num_given_up} of the {num_images} images of a batch"
+        reason = f"region decode gave up for {stats.num_given_up} of the {num_images} images of a batch"
         if stats.codec_error:
-            what = f"nvImageCodec cannot make a decoder here ({stats.codec_error})"
+            reason = f"nvImageCodec cannot make a decoder here ({stats.codec_error})"
         log.warning(
-            f"{what}; whole images are decoded instead, which is slower. "
+            f"{reason}; whole images are decoded instead, which is slower. "
             "data.region_decode=false decodes whole images without this warning"
         )
 
@@ -251,30 +253,9 @@ class DevicePrefetcher:
 
 
 def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:
-    """The parts of each batch. Keeps no reference to a batch that it has given."""
+    """Lists of the parts of each batch. Keeps no reference to a batch after its list."""
     for first in parts:
         batch = [first, *islice(parts, first[0].key.num_parts - 1)]
         del first
         yield batch
         del batch
-
-
-def _wake(iterator: Any) -> None:
-    """Make a thread that waits for a batch of `iterator` fail, by sending a batch number that torch does not know.
-    Ending workers would never answer, so the thread would wait forever."""
-    queue = iterator._worker_result_queue
-    queue.cancel_join_thread()  # the process must not wait for this item at its end
-    queue.put((None, None))
-
-
-def _terminate(workers: Sequence[BaseProcess]) -> None:
-    """Terminate all workers at once; torch would wait five seconds for each."""
-    for worker in workers:
-        worker.terminate()
-
-
-def _worker_message(error: ImagenetOptError) -> str | None:
-    """The message of an error in a worker, without the DataLoader's traceback; None for other errors."""
-    name = f"{type(error).__module__}.{type(error).__qualname__}: "
-    _, separator, message = str(error).rpartition(name)
-    return message.strip() if separator else None

@@ -1,7 +1,7 @@
 """Random numbers as a pure function of their place in the run, for whole batches at once.
 
-A generator has a state that depends on everything drawn before; here each number is a hash of (seed, *place, index),
-so any worker count and any restart point draws the same. The hash is SplitMix64's finaliser
+Each number is a hash of (seed, *place, index), so any number of workers and any restart point draw the same numbers;
+the state of a generator would depend on all earlier draws. The hash is the finaliser of SplitMix64
 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 """
 
@@ -41,8 +41,8 @@ def sample_uniform(
 ) -> NDArray[np.float64]:
     """Draw `num_draws` numbers in [0, 1) for each sample of a batch: float64 (len(indices), num_draws).
 
-    Each is a function of (seed, pass, index). stream: tells the draws for one purpose from those for another; None for
-    crops and flips.
+    Each is a function of (seed, pass, index). stream: separates the draws for different purposes; None for crops and
+    flips.
     """
     draws = np.empty((len(indices), num_draws))
     for one_pass in np.unique(pass_ids):

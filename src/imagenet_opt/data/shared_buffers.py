@@ -1,6 +1,6 @@
-"""Shared memory in which workers hand over batches, used again and again.
+"""Reused shared memory in which workers hand over batches.
 
-Fresh shared memory costs as much as a sixth of decoding: the kernel finds and clears every page of it anew.
+New shared memory costs a sixth of the time of decoding, because the kernel must find and clear each page.
 """
 
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 _ROUNDING = 2**20
-"""Bytes to which buffers are rounded up, so that caching allocators can use their blocks again."""
+"""Buffers are rounded up to a multiple of these bytes, so that caching allocators can reuse their blocks."""
 _SPARE = 1.125
-"""A slot's size over its first batch's, as ragged batches differ."""
+"""Size of a slot, as a multiple of its first batch, because the sizes of ragged batches differ."""
 
 
 class Lease(NamedTuple):
-    """Which slot a batch is in. `number` tells it from later batches of the same slot."""
+    """Slot that holds a batch. `number` distinguishes the batch from later batches in the same slot."""
 
     worker: int
     slot: int
@@ -24,32 +24,31 @@ class Lease(NamedTuple):
 
 
 class SharedBufferPool:
-    """Shared buffers, `depth` for each worker, and which of them hold a batch that is still needed.
+    """Shared buffers, `depth` for each worker, and which buffers hold a batch that is still needed.
 
-    A worker takes one, the process that trains gives it back once the batch is copied; without a free one, memory is
-    fresh. Also counts the images that each worker has made and that were delivered.
+    A worker acquires a buffer, and the training process releases the buffer once the batch is copied; without a free
+    buffer the worker allocates memory. Also counts the images that each worker has made, and the delivered images.
     """
 
     def __init__(self, *, num_workers: int, depth: int) -> None:
         shape = (max(1, num_workers), depth)
         self.holding = torch.zeros(shape, dtype=torch.int64).share_memory_()  # numbers of leases; 0 is free
         self.made = torch.zeros(shape[0], dtype=torch.int64).share_memory_()
-        self._num_delivered = 0  # of all epochs, as `made` counts
+        self._num_delivered = 0  # over all epochs, as in `made`
         self._buffers: dict[int, Tensor] = {}
         self._number = 0
         self._place = (0, 0, 0)
-        self._seen: dict[tuple[int, int], Tensor] = {}
+        self._mapped: dict[tuple[int, int], Tensor] = {}
 
     def new_batch(self, epoch: int, step: int, part: int) -> None:
-        """Called in a worker for each batch or part. With a new epoch, or one begun anew, all earlier batches are done
-        with."""
+        """Called in a worker for each batch or part. A new epoch, or a restart of the epoch, frees all buffers."""
         place = (epoch, step, part)
         if epoch != self._place[0] or place <= self._place:
             self.holding[_worker()] = 0
         self._place = place
 
     def acquire(self, num_bytes: int) -> tuple[Tensor, Lease | None]:
-        """uint8 (num_bytes or more,), of any content. In the process that trains it is ordinary memory."""
+        """uint8 (num_bytes or more,), uninitialised; in the training process, ordinary memory."""
         size = rounded_bytes(num_bytes)
         if get_worker_info() is None:
             return torch.empty(size, dtype=torch.uint8), None
@@ -73,25 +72,25 @@ class SharedBufferPool:
         return int(self.made.numpy().sum())
 
     def restart(self) -> None:
-        """An epoch begins, and all batches of earlier epochs are done with. Called before a worker has a key of it."""
+        """Called at the start of an epoch, before a worker gets the first key: nothing of earlier epochs is ready."""
         self._num_delivered = self.num_made
 
     def deliver(self, num_images: int) -> None:
-        """A batch has reached the process that trains."""
+        """Called when a batch has reached the training process."""
         self._num_delivered += num_images
 
     @property
     def num_ready(self) -> int:
-        """Images of this epoch that are made and not delivered."""
+        """Images of this epoch that were made and not delivered."""
         return max(0, self.num_made - self._num_delivered)
 
     def keep_mapped(self, lease: Lease | None, pixels: Tensor) -> None:
-        """Keep the memory mapped here, so that the next batch in that slot need not map it again."""
+        """Keep the memory mapped here, so that the next batch in the same slot is not mapped again."""
         if lease is not None:
-            self._seen[lease.worker, lease.slot] = pixels
+            self._mapped[lease.worker, lease.slot] = pixels
 
     def release(self, lease: Lease | None) -> None:
-        """The batch is copied, or dropped. Does nothing when its slot holds a later one by now."""
+        """Free the slot of a batch, unless the slot holds a later batch."""
         if lease is not None and int(self.holding[lease.worker, lease.slot]) == lease.number:
             self.holding[lease.worker, lease.slot] = 0
 
@@ -102,7 +101,7 @@ def _worker() -> int:
 
 
 def slot_bytes(num_bytes: int) -> int:
-    """Shared memory that a slot takes whose first batch has `num_bytes`."""
+    """Size of a slot in shared memory, if its first batch has `num_bytes`."""
     return int(rounded_bytes(num_bytes) * _SPARE)
 
 
@@ -112,5 +111,5 @@ def rounded_bytes(num_bytes: int) -> int:
 
 
 def shared_bytes(size: int) -> Tensor:
-    """uint8 (size,), of any content. Raises RuntimeError where shared memory is full."""
+    """uint8 (size,), uninitialised, in shared memory. Raises RuntimeError if shared memory is full."""
     return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size, device="cpu"))

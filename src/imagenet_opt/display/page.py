@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -53,31 +54,21 @@ def figure_of(plot: Plot) -> go.Figure:
 
 
 def _errors(series: Series) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
-        "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
-    }
+    y, low, high = map(np.asarray, (series.y, series.low, series.high))
+    return {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
 
 
 def _ratios(plot: Plot) -> go.Figure:
     """A forest plot: in the band there is no difference, and hollow marks are undecided."""
     figure = go.Figure()
     for series in plot.series:
-        low, high = (tuple(min(max(end, 1 / FAR), FAR) for end in ends) for ends in (series.low, series.high))
-        shown = replace(series, low=low, high=high)
+        low, high = (tuple(np.clip(ends, 1 / FAR, FAR).tolist()) for ends in (series.low, series.high))
         verdicts = [verdict(Ratio(*values, 1.0)) for values in zip(series.y, series.low, series.high, strict=True)]
-        symbols = ["circle-open" if one == UNDECIDED else "circle" for one in verdicts]
-        figure.add_trace(
-            go.Scatter(
-                x=series.y,
-                y=[escaped(str(name)) for name in series.x],
-                error_x=_errors(shown),
-                mode="markers",
-                marker={"symbol": symbols, "size": 10},
-            )
-        )
+        figure.add_scatter(
+            x=series.y, y=[escaped(str(name)) for name in series.x], mode="markers",
+            error_x=_errors(replace(series, low=low, high=high)),
+            marker={"symbol": ["circle-open" if each == UNDECIDED else "circle" for each in verdicts], "size": 10},
+        )  # fmt: skip
     figure.add_vrect(x0=1 / MARGIN, x1=MARGIN, fillcolor="gray", opacity=0.25, line_width=0)
     num = max((len(series.x) for series in plot.series), default=0)
     figure.update_layout(layout(height=140 + 36 * num, title=plot.title), colorway=_COLOURS, showlegend=False)

@@ -52,11 +52,11 @@ def print_tables(tables: Sequence[Table]) -> Console:
 def terminal_table(table: Table, width: int) -> RichTable:
     """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow."""
     texts = [[column.heading for column in table.columns], *table.texts()]
-    columns = [[printable(text) for text in own] for own in zip(*texts, strict=True)]
+    columns = [[printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
-    if _least_width(columns) + gaps > width:
+    if sum(map(_longest_word, columns)) + gaps > width:
         columns = [[heading, *(_ENDS.sub("- ", cell) for cell in cells)] for heading, *cells in columns]
-    wide = _least_width(columns) + 2 * gaps <= width
+    wide = sum(map(_longest_word, columns)) + 2 * gaps <= width
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
     drawn.title, drawn.title_justify = printable(table.title), "left"
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
@@ -81,10 +81,6 @@ def _fitted(spans: list[tuple[int, int]], room: int) -> list[int]:
     while limit and sum(max(least, min(most, limit)) for least, most in spans) > room:
         limit -= 1
     return [max(least, min(most, limit)) for least, most in spans]
-
-
-def _least_width(columns: list[list[str]]) -> int:
-    return sum(map(_longest_word, columns))
 
 
 def _longest_word(texts: list[str]) -> int:

@@ -10,17 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imagenet_opt import machine
-from imagenet_opt.data.index.files import SplitFiles
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
-from imagenet_opt.data.storage.outage import SparseWarnings, is_out
-from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.journal import Journal
@@ -32,14 +27,6 @@ _NUM_PROBES, _PROBE_SECONDS = 8, 10.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SILENCE_SECONDS = 1800.0
 """Time without a byte after which the command stops; hundreds of large shards from S3 may take almost as long."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """The files of a split, and the journal of the files that are done."""
-
-    files: SplitFiles
-    journal: Journal
 
 
 @dataclass
@@ -55,33 +42,23 @@ class Tally:
         return self.num_files + len(self.bad)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Timing of first reads, one file at a time. latency_seconds: median over num_files, to open and read a file."""
+def probe(journals: Sequence[Journal], tally: Tally, *, patience: float) -> list[float]:
+    """Seconds for each of a few remaining files, spread over the data set, to open and read the file alone.
 
-    num_files: int
-    latency_seconds: float
-
-    def predict_seconds(self, num_files: int, in_flight: int) -> float:
-        """Time for `num_files`, if requests in flight do not slow each other down."""
-        return num_files * self.latency_seconds / min(in_flight, max(1, num_files))
-
-
-def probe(parts: Sequence[Part], tally: Tally, *, patience: float) -> Probe:
-    """Time the reads of a few remaining files, spread over the data set; they count as done. Raises StorageFailed."""
+    The files count as done. Raises StorageFailed.
+    """
     seconds: list[float] = []
-    for part, number in _spread(parts):
-        reader = FileReader(part, tally, patience)
+    for journal, number in _spread(journals):
         began = time.perf_counter()
-        reader.read(number)
+        FileReader(journal, tally, patience).read(number)
         seconds.append(time.perf_counter() - began)
         if sum(seconds) > _PROBE_SECONDS:
             break
-    return Probe(len(seconds), median(seconds) if seconds else 0.0)
+    return seconds
 
 
 def hydrate(
-    parts: Sequence[Part],
+    journals: Sequence[Journal],
     tally: Tally,
     *,
     in_flight: int,
@@ -95,39 +72,37 @@ def hydrate(
 
     Raises StorageFailed where all files fail; ReadTimeout where the storage does not answer.
     """
-    for part in parts:
-        if lustre.can_restore(part.files.folder):
-            _restore(part, tally, in_flight, on_progress)
-        _read(part, tally, in_flight, patience, on_progress)
+    for journal in journals:
+        if lustre.can_restore(journal.files.folder):
+            _restore(journal, tally, in_flight, on_progress)
+        _read(journal, tally, in_flight, patience, on_progress)
 
 
-def _spread(parts: Sequence[Part]) -> list[tuple[Part, int]]:
-    left: list[NDArray[np.int64]] = [part.journal.left for part in parts]
-    starts = np.cumsum([0, *map(len, left)])
-    places = np.unique(np.linspace(0, starts[-1] - 1, min(_NUM_PROBES, int(starts[-1]))).astype(np.int64))
-    return [
-        (part, int(numbers[place - start]))
-        for part, numbers, (start, end) in zip(parts, left, pairwise(starts.tolist()), strict=True)
-        for place in places[(places >= start) & (places < end)].tolist()
-    ]
+def _spread(journals: Sequence[Journal]) -> list[tuple[Journal, int]]:
+    left = [journal.left for journal in journals]
+    owners, numbers = np.repeat(np.arange(len(left)), list(map(len, left))), np.concatenate(left)
+    places = np.unique(np.linspace(0, len(numbers) - 1, min(_NUM_PROBES, len(numbers))).astype(np.int64))
+    return [(journals[owners[place]], int(numbers[place])) for place in places.tolist()]
 
 
-def _restore(part: Part, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
+def _restore(journal: Journal, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
     def record(number: int) -> None:
-        part.journal.done[number] = 1
+        journal.done[number] = 1
         tally.num_files += 1
-        tally.num_bytes += os.stat(part.files.path(number)).st_size
+        tally.num_bytes += os.stat(journal.files.path(number)).st_size
         on_progress(tally)
 
     try:
-        lustre.restore(part.files, part.journal.left.tolist(), in_flight=in_flight, on_done=record)
+        lustre.restore(journal.files, journal.left.tolist(), in_flight=in_flight, on_done=record)
     except (lustre.LfsFailed, OSError) as error:
         log.warning(f"{error}; reading the remaining files instead")
 
 
-def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
-    left = part.journal.left.tolist()
-    reader, numbers = FileReader(part, tally, patience), iter(left)
+def _read(
+    journal: Journal, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]
+) -> None:
+    left = journal.left.tolist()
+    reader, numbers = FileReader(journal, tally, patience), iter(left)
     threads = DaemonPool(min(in_flight, len(left)))
     running: set[Future[None]] = {threads.submit(reader.read_each, numbers) for _ in range(threads.num)}
     try:
@@ -142,22 +117,22 @@ def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress
 
 
 class FileReader:
-    """Reads whole files of a part and discards the bytes; may be called from several threads.
+    """Reads whole files of a split and discards the bytes; may be called from several threads.
 
     stopped: set to end the threads. On FUSE the reads bypass the page cache where the mount allows that: reads through
     the page cache use the kernel's read-ahead, which has at most 12 requests in flight for all threads
     (max_background of docs.kernel.org/filesystems/fuse.html).
     """
 
-    def __init__(self, part: Part, tally: Tally, patience: float) -> None:
-        self.part, self.tally, self.patience = part, tally, patience
+    def __init__(self, journal: Journal, tally: Tally, patience: float) -> None:
+        self.journal, self.tally, self.patience = journal, tally, patience
         self.stopped = False
         self._lock = threading.Lock()
         self._local = threading.local()
         self._open: set[int] = set()
         self._answered_at = time.monotonic()
         self._warn = SparseWarnings(log)
-        self._direct = "(fuse" in machine.mount_of(str(part.files.folder))
+        self._direct = "(fuse" in machine.mount_of(str(journal.files.folder))
 
     def read_each(self, numbers: Iterator[int]) -> None:
         """Read all files of an iterator that the threads share. Raises StorageFailed."""
@@ -170,7 +145,7 @@ class FileReader:
 
     def read(self, number: int) -> None:
         """Read a file and record the result. Raises StorageFailed."""
-        path, reason, num_bytes = self.part.files.path(number), "", 0
+        path, reason, num_bytes = self.journal.files.path(number), "", 0
         self._open.add(number)
         try:
             num_bytes = retry_transient(partial(self._read, path), _name(path), self.patience, self._warn)
@@ -186,13 +161,13 @@ class FileReader:
             else:
                 self.tally.num_files += 1
                 self.tally.num_bytes += num_bytes
-                self.part.journal.done[number] = 1
+                self.journal.done[number] = 1
 
     def check_silence(self) -> None:
         """Raises ReadTimeout after half an hour without a byte."""
         if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
             return
-        name = _name(self.part.files.path(next(iter(tuple(self._open)), 0)))
+        name = _name(self.journal.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
             f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
             "check that ls works on the mount, then run the same command again; it resumes"
@@ -225,16 +200,16 @@ class FileReader:
 
     def _check_storage(self, number: int, reason: str) -> None:
         """Raises StorageFailed if other files fail with the same kind of error."""
-        if not is_out(number, self.part.files.num, self._touch_other):
+        if not is_out(number, self.journal.files.num, self._touch_other):
             return
-        name = _name(self.part.files.path(number))
+        name = _name(self.journal.files.path(number))
         raise StorageFailed(
             f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
             "check that ls works on the mount, then run the same command again; it resumes"
         )
 
     def _touch_other(self, number: int) -> None:
-        with open(self.part.files.path(number), "rb", buffering=0) as file:
+        with open(self.journal.files.path(number), "rb", buffering=0) as file:
             file.read(1)
 
 

@@ -13,15 +13,15 @@ from imagenet_opt.errors import ConfigError
 
 
 class Journal:
-    """One byte per file in a memory-mapped file, which survives any end of the process, even kill -9.
+    """The files of a split, and a memory-mapped byte for each file, which survives any end of the process.
 
-    done: uint8 (num_files,), 1 for done. outdated: whether a journal of other files of this folder existed and was
-    removed.
+    done: uint8 (num_files,), 1 for done. outdated: whether a journal of other files of this folder was removed.
 
     Raises ConfigError for a folder that cannot be written.
     """
 
     def __init__(self, folder: Path, files: SplitFiles) -> None:
+        self.files = files
         place = hashlib.sha256(os.fsencode(files.folder)).hexdigest()[:16]
         self.path = folder / f"{place}-{files.fingerprint}.done"
         try:
@@ -30,7 +30,8 @@ class Journal:
             for other in others:
                 other.unlink(missing_ok=True)
             if not self.path.exists() or self.path.stat().st_size != files.num:
-                self._begin(files.num)
+                with replacing(self.path) as fresh:  # full size: a full disk would end the process at a later write
+                    fresh.write_bytes(bytes(files.num))
             self.done: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(files.num,))
         except OSError as error:
             raise ConfigError(
@@ -42,8 +43,3 @@ class Journal:
     def left(self) -> NDArray[np.int64]:
         """Indices of the files that are not done."""
         return np.flatnonzero(self.done != 1)
-
-    def _begin(self, num_files: int) -> None:
-        """Create the file with its full size: a full disk under a memory-mapped file would end the process later."""
-        with replacing(self.path) as fresh:
-            fresh.write_bytes(bytes(num_files))

@@ -3,13 +3,14 @@
 import sys
 import time
 from collections.abc import Sequence
+from statistics import median
 
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.hydrate.hydrate import Part, Tally, hydrate, probe
+from imagenet_opt.hydrate.hydrate import Tally, hydrate, probe
 from imagenet_opt.hydrate.journal import Journal
 from imagenet_opt.machine import mount_of
 from imagenet_opt.measure.storage.lustre import is_lustre
@@ -19,23 +20,27 @@ _LISTED = 100
 
 
 def hydrate_splits(data: DataSet, splits: Sequence[str], *, in_flight: int, verify: bool, again: bool) -> Tally:
-    """Read all remaining files of the splits and print the result. verify, again: see the command's help. Raises
-    ImagenetOptError."""
+    """Read all remaining files of the splits and print the result. verify, again: options of the command.
+
+    Raises ImagenetOptError.
+    """
     by_folder = {files.folder: files for files in (files_of(data.open(split)) for split in splits)}
     for folder in by_folder:
         if verify and not is_lustre(folder):
             raise ConfigError(f"--verify needs Lustre; {mount_of(str(folder))} does not tell which files it holds")
-    parts = [Part(files, Journal(data.cache / "hydrate", files)) for files in by_folder.values()]
-    if again:
-        for part in parts:
-            part.journal.done[:] = 0
+    journals = [Journal(data.cache / "hydrate", files) for files in by_folder.values()]
+    for journal in journals:
+        if journal.outdated:
+            print(printable(f"{journal.files.folder} has different files now; starting a new journal"))
+        if again:
+            journal.done[:] = 0
     tally = Tally()
     try:
-        _read(parts, tally, in_flight, data.loading.read_timeout / 2)
+        _read(journals, tally, in_flight, data.loading.read_timeout / 2)
         if verify:
-            _verify(parts)
+            _verify(journals)
     except KeyboardInterrupt:
-        left = sum(len(part.journal.left) for part in parts)
+        left = sum(len(journal.left) for journal in journals)
         print(
             f"stopped with {left} file{'s' * (left != 1)} left; run the same command again to resume", file=sys.stderr
         )
@@ -43,43 +48,32 @@ def hydrate_splits(data: DataSet, splits: Sequence[str], *, in_flight: int, veri
     return tally
 
 
-def _read(parts: list[Part], tally: Tally, in_flight: int, patience: float) -> None:
-    total, left = sum(part.files.num for part in parts), sum(len(part.journal.left) for part in parts)
-    _tell_journal(parts, total, left)
+def _read(journals: list[Journal], tally: Tally, in_flight: int, patience: float) -> None:
+    total, left = sum(journal.files.num for journal in journals), sum(len(journal.left) for journal in journals)
     if not left:
+        print(f"nothing to do: earlier calls have read all {total} files (--again reads them again)")
         return
+    if left < total:
+        print(f"{total - left} of {total} files were done by earlier calls; {left} are left")
     began = time.perf_counter()
-    estimate = probe(parts, tally, patience=patience)
+    first_reads = probe(journals, tally, patience=patience)
     rest = left - tally.num_tried
+    expected_seconds = rest * median(first_reads) / min(in_flight, max(1, rest))
     print(
-        f"a first read takes {1e3 * estimate.latency_seconds:.1f} ms (median of {estimate.num_files} files, one at a "
-        "time); "
-        f"{rest} files with {in_flight} in flight: {duration(estimate.predict_seconds(rest, in_flight))} "
-        "if the storage keeps pace",
+        f"a first read takes {1e3 * median(first_reads):.1f} ms (median of {len(first_reads)} files, one at a time); "
+        f"{rest} files with {in_flight} in flight: {duration(expected_seconds)} if the storage keeps pace",
         flush=True,
     )
     with progress("hydrating", "files") as show:
-        hydrate(
-            parts,
-            tally,
-            in_flight=in_flight,
-            patience=patience,
-            on_progress=lambda tally: show(tally.num_tried, left, tally.num_bytes),
-        )
-    _tell(tally, time.perf_counter() - began, in_flight)
+
+        def on_progress(tally: Tally) -> None:
+            show(tally.num_tried, left, tally.num_bytes)
+
+        hydrate(journals, tally, in_flight=in_flight, patience=patience, on_progress=on_progress)
+    _print_result(tally, time.perf_counter() - began, in_flight)
 
 
-def _tell_journal(parts: list[Part], total: int, left: int) -> None:
-    for part in parts:
-        if part.journal.outdated:
-            print(printable(f"{part.files.folder} has different files now; starting a new journal"))
-    if not left:
-        print(f"nothing to do: earlier calls have read all {total} files (--again reads them again)")
-    elif left < total:
-        print(f"{total - left} of {total} files were done by earlier calls; {left} are left")
-
-
-def _tell(tally: Tally, seconds: float, in_flight: int) -> None:
+def _print_result(tally: Tally, seconds: float, in_flight: int) -> None:
     for path, reason in list(tally.bad.items())[:_LISTED]:
         print(printable(f"{path}: {reason}"))
     if len(tally.bad) > _LISTED:
@@ -91,14 +85,12 @@ def _tell(tally: Tally, seconds: float, in_flight: int) -> None:
     )
 
 
-def _verify(parts: list[Part]) -> None:
+def _verify(journals: list[Journal]) -> None:
     """Mark the files whose data Lustre has released as not read, and print their number."""
-    for part in parts:
+    for journal in journals:
         with progress("verifying", "files") as show:
-            released = status_of(part.files, show).released
-        part.journal.done[released] = 0
-        num = int(released.sum())
-        remedy = "; the same command again brings them back" if num else ""
-        print(
-            printable(f"{part.files.folder}: Lustre does not hold the data of {num} of {part.files.num} files{remedy}")
-        )
+            released = status_of(journal.files, show).released
+        journal.done[released] = 0
+        missing = f"{released.sum()} of {journal.files.num} files"
+        remedy = "; the same command again brings them back" if released.any() else ""
+        print(printable(f"{journal.files.folder}: Lustre does not hold the data of {missing}{remedy}"))

@@ -1,11 +1,9 @@
 """Forecasts what a pack gives before it is made: some images are packed in memory and decoded beside the originals."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from imagenet_opt.data.storage.memory_store import MemoryStore
+from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.stats.block_ratios import Ratio, pair_ratio
 from imagenet_opt.pack.image import prepare
@@ -41,7 +39,10 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
         originals.append(encoded)
     if not packed:
         return None
-    batches = [_batches(testbed, images) for images in (originals, packed)]
+    index, batches = testbed.samples.in_memory, []
+    for images in (originals, packed):  # random crops, made in this process
+        store = MemoryStore(images, len(index))
+        batches.append(iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader))
     seconds: list[list[float]] = [[], []]
     for number in range(_ROUNDS + 1):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -50,10 +51,3 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
             seconds[which].append(time.perf_counter() - began)
     ratio = sum(map(len, packed)) / sum(map(len, originals))
     return Forecast(len(packed), ratio, pair_ratio(seconds[0][1:], seconds[1][1:]))  # the first batches warm up
-
-
-def _batches(testbed: Testbed, images: list[bytes]) -> Iterator[Any]:
-    """Batches of random crops, made in this process when they are taken."""
-    index = testbed.samples.in_memory
-    store = MemoryStore(images, len(index))
-    return iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader)

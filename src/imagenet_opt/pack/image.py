@@ -32,8 +32,9 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
         raise BadSample("the file is empty")
     try:
         with open_image(encoded) as image:
-            if encoding.max_side is not None and max(image.size) > encoding.max_side:
-                return _encode(image, _shrunk(image, encoding.max_side), encoding.quality), "jpg"
+            if encoding.max_side is not None and (longer := max(image.size)) > encoding.max_side:
+                width, height = (max(1, round(side * encoding.max_side / longer)) for side in image.size)
+                return _encode(image, (width, height), encoding.quality), "jpg"
             if encoding.reencode == "all":
                 again = _encode(image, image.size, encoding.quality)
                 if len(again) < len(encoded):
@@ -53,13 +54,6 @@ def _decode(image: Image.Image) -> None:
     if image.width * image.height > _MOST_PIXELS:
         raise BadSample(f"{image.width} x {image.height} pixels are too many to decode")
     image.load()
-
-
-def _shrunk(image: Image.Image, max_side: int) -> tuple[int, int]:
-    """Width and height."""
-    scale = max_side / max(image.size)
-    width, height = (max(1, round(side * scale)) for side in image.size)
-    return width, height
 
 
 def _encode(image: Image.Image, size: tuple[int, int], quality: int) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
 from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.pack.labels import find_labels, read_labels

@@ -113,8 +113,7 @@ def _check_folders(root: Path, out: Path, train_folder: str, val_folder: str) ->
 
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are missing or incomplete."""
-    about = _finished(split)
-    if about is not None:
+    if (about := _finished(split)) is not None:
         return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
     parts = {}
     for i in range(split.num_shards):
@@ -156,12 +155,16 @@ def _finish(split: PackSplit, made: list[int]) -> About:
 def _write_index(split: PackSplit) -> About:
     parts = [_read_part(split.part(i)) for i in range(split.num_shards)]
     rejected = [row for part in parts for row in part.rejected]
-    _write_rejected(split.folder / REJECTED, rejected)
+    with atomic_file(split.folder / REJECTED) as file:
+        text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
+        csv.writer(text).writerows([("file", "reason"), *rejected])
+        text.detach()
     columns = _columns(parts)
     if not len(columns["labels"]):
         raise DataError(
             f"no image in {split.source.files.folder} (data.root) can be packed; {split.folder / REJECTED} says why"
         )
+    shards = [{"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)]
     about = {
         "format": FORMAT,
         "classes": split.source.files.classes,
@@ -169,9 +172,7 @@ def _write_index(split: PackSplit) -> About:
         "rejected": len(rejected),
         "bytes_in": sum(part.bytes_in for part in parts),
         "columns": {name: _write_column(split.folder / f"{name}.npy", column) for name, column in columns.items()},
-        "shards": [
-            {"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)
-        ],
+        "shards": shards,
     }
     write_json(split.folder / INDEX, about)
     return read_about(split.folder)
@@ -196,10 +197,3 @@ def _write_column(path: Path, column: NDArray[Any]) -> int:
     with atomic_file(path) as file:
         file.write(content.getbuffer())
     return zlib.crc32(content.getbuffer())
-
-
-def _write_rejected(path: Path, rejected: list[tuple[str, str]]) -> None:
-    with atomic_file(path) as file:
-        text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
-        csv.writer(text).writerows([("file", "reason"), *rejected])
-        text.detach()

@@ -1,7 +1,7 @@
 """Locks an output folder, so that one pack at a time writes into it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import Timeout
@@ -27,14 +27,11 @@ def pack_lock(out: Path) -> Iterator[None]:
         raise ConfigError(
             f"cannot write into {out} ({error.strerror}); choose another folder with out=FOLDER"
         ) from error
-    try:
+    with ExitStack() as stack:
+        stack.callback(held.release)
+        stack.callback(_sweep, out)
         _sweep(out)
-        try:
-            yield
-        finally:
-            _sweep(out)
-    finally:
-        held.release()
+        yield
 
 
 def _sweep(out: Path) -> None:

@@ -24,10 +24,10 @@ _NUM_SIZED, _NUM_SHRUNK = 1000, 100
 
 @dataclass(frozen=True)
 class PackOptions:
-    """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images. reencode:
-    which images are encoded, those that are "shrunk", or "all" whose bytes become fewer by it.
+    """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images.
 
-    shard_mb: approximate size of a shard in 10^6 bytes. seed: seed of the order of the training images.
+    reencode: "shrunk" encodes only images that are shrunk, "all" also others whose files become smaller. shard_mb:
+    approximate size of a shard in 10^6 bytes. seed: of the order of the training images.
     """
 
     max_side: int | None = None
@@ -78,16 +78,14 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
     Raises ConfigError for a folder with other content, before any plan is written.
     """
     wanted = [_about(split) for split in splits]
-    stored = [_read_plan(split.folder) for split in splits]
-    for split, want, old in zip(splits, wanted, stored, strict=True):
-        _check_same(split.folder, old, want)
-    planned = []
-    for split, want, old in zip(splits, wanted, stored, strict=True):
-        if old is None:
-            old = want | {"num_shards": _fitting_shards(split)}
-            write_json(split.folder / PLAN, old)
-        planned.append(replace(split, num_shards=old["num_shards"]))
-    return planned
+    plans = [_read_plan(split.folder) for split in splits]
+    for split, want, stored in zip(splits, wanted, plans, strict=True):
+        _check_same(split.folder, stored, want)
+    for number, split in enumerate(splits):
+        if plans[number] is None:
+            plans[number] = wanted[number] | {"num_shards": _fitting_shards(split)}
+            write_json(split.folder / PLAN, plans[number])
+    return [replace(split, num_shards=stored["num_shards"]) for split, stored in zip(splits, plans, strict=True)]
 
 
 def _about(split: PackSplit) -> dict[str, Any]:
@@ -125,12 +123,12 @@ def _read_plan(folder: Path) -> Any:
         ) from error
 
 
-def _check_same(folder: Path, old: Any, wanted: dict[str, Any]) -> None:
-    if old is None or all(old.get(key) == wanted[key] for key in ("format", "options", "fingerprint")):
+def _check_same(folder: Path, stored: Any, wanted: dict[str, Any]) -> None:
+    if stored is None or all(stored.get(key) == wanted[key] for key in ("format", "options", "fingerprint")):
         return
     raise ConfigError(
-        f"{folder} holds a pack of {_describe(old)}, but this command packs {_describe(wanted)}"
-        f"{', and the images have other names, labels or sizes' * (old['fingerprint'] != wanted['fingerprint'])}. "
+        f"{folder} holds a pack of {_describe(stored)}, but this command packs {_describe(wanted)}"
+        f"{', and the images have other names, labels or sizes' * (stored['fingerprint'] != wanted['fingerprint'])}. "
         f"Choose another folder with out=FOLDER, use the options of the existing pack, or remove {folder.parent} to "
         "start over"
     )

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from imagenet_opt.errors import PackStopped
@@ -40,7 +41,11 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
         return
     total = sum(len(task.source) for task in tasks)
     if workers == 0:
-        _make_here(tasks, lambda done: on_progress(done, total))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns about metadata
+            for num_done, task in zip(accumulate(len(task.source) for task in tasks), tasks, strict=True):
+                _write(task, advance=lambda: None)
+                on_progress(num_done, total)
         return
     spawn = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
     counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would never release
@@ -63,16 +68,6 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _make_here(tasks: Sequence[ShardTask], on_progress: Callable[[int], None]) -> None:
-    done = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns about metadata
-        for task in tasks:
-            _write(task, advance=lambda: None)
-            done += len(task.source)
-            on_progress(done)
 
 
 @contextmanager

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.storage.outage import is_out
-from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.data.storage.retry import is_out, retry_transient
 from imagenet_opt.errors import PackStopped
 
 _THREADS = 32

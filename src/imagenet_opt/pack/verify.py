@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ from imagenet_opt.data.index.shard_index import COLUMNS, AboutShard, ShardIndex,
 _CHUNK = 2**20
 
 
-def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lambda samples: None) -> list[str]:
+def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
     """A line for each damaged column, shard or sample of a packed split; empty if all are intact.
 
-    on_progress: called with the number of samples of each shard after it was read.
+    on_progress: called after each shard with the number of samples that were read.
 
     Raises ShardMismatch where there is no index to compare with.
     """
@@ -27,11 +28,10 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
     ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     threads = ThreadPoolExecutor(workers)  # both reading and zlib.crc32 let other threads run
     try:
-        shards = zip(index.shards, about.shards, strict=True)
-        checks = threads.map(lambda samples, shard: _check_shard(index, samples, *shard), ranges, shards)
+        checks = threads.map(partial(_check_shard, index), ranges, index.shards, about.shards)
         for samples, damage in zip(ranges, checks, strict=True):
             lines += damage
-            on_progress(len(samples))
+            on_progress(samples.stop)
     finally:
         threads.shutdown(cancel_futures=True)
     return lines

@@ -40,7 +40,7 @@ def packed_runs(
     for width, options in PRESETS.items():
         if (expected := forecast(testbed, options)) is None:
             continue
-        faster = {size: found * expected.speedup.ratio for size, found in loader_rates.items()}
+        faster = {size: loader_rate * expected.speedup.ratio for size, loader_rate in loader_rates.items()}
         hours = make_plan(config.copy(), sizes, rate=rate, loader_rates=faster).gpu_hours
         gigabytes = sizes[0] * expected.bytes_ratio * sum(map(len, encoded)) / len(encoded) / 1e9
         runs.append(PackedRun(f"for={width}", gigabytes, expected.speedup.ratio, hours))

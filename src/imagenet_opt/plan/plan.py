@@ -1,6 +1,6 @@
 """Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -81,27 +81,14 @@ def make_plan(
     data.
     """
     num_train, num_val, num_classes = sizes
-    asked = config.model.num_classes
-    if asked is not None and asked < num_classes:
-        raise ConfigError(f"the data has {num_classes} classes, the network only {asked} (model.num_classes)")
-    named = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
-    share_batch(config, 1)
-    batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
-    if not isinstance(batch, int):
-        raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
-    if num_epochs < 1:
-        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
-    images = config.data.samples_per_epoch or num_train
-    steps = int(images) // batch
-    if steps < 1:
-        raise ConfigError(f"{named}={batch} is larger than the {images} training images")
+    steps, batch, num_epochs = _lengths(config, num_train, num_classes)
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
-    costs = _Costs(config, num_classes, rate)
-    phases = tuple(_phases(config, steps, batch, costs, loader_rates))
+    seconds_of = _image_seconds(config, num_classes, rate)
+    phases = tuple(_phases(config, steps, batch, seconds_of, loader_rates))
     val_size = config.data.val_image_size or config.data.image_size
-    val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * costs.seconds(val_size) / TRAINING_FORWARDS
+    val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
     return Plan(
         phases=phases,
@@ -114,28 +101,43 @@ def make_plan(
     )
 
 
-class _Costs:
-    """Seconds of a training image by its size, on a GPU of this rate at 224 px."""
+def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
+    """Steps of an epoch, images of a step, and epochs of the run. Raises ConfigError as make_plan does."""
+    outputs = config.model.num_classes
+    if outputs is not None and outputs < num_classes:
+        raise ConfigError(f"the data has {num_classes} classes, the network only {outputs} (model.num_classes)")
+    key = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
+    share_batch(config, 1)
+    batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
+    if not isinstance(batch, int):
+        raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
+    if num_epochs < 1:
+        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
+    images = int(config.data.samples_per_epoch or num_train)
+    if images < batch:
+        raise ConfigError(f"{key}={batch} is larger than the {images} training images")
+    return images // batch, batch, num_epochs
 
-    def __init__(self, config: DictConfig, num_classes: int, rate: float | None) -> None:
-        network = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
-        with torch.device("meta"):
-            self._net = build_network(**network)
-        self._seconds_per_flop = 1 / (A10G_RATE * _RESNET50_FLOPS) if rate is None else 1 / (rate * self._flops(224))
 
-    def _flops(self, size: int) -> int:
-        return forward_flops(self._net, size)
-
-    def seconds(self, size: int) -> float:
-        return self._flops(size) * self._seconds_per_flop
+def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> Callable[[int], float]:
+    """A function from an image size to the GPU's seconds for a training image. rate: as for make_plan."""
+    network = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
+    with torch.device("meta"):
+        net = build_network(**network)
+    flops_per_second = A10G_RATE * _RESNET50_FLOPS if rate is None else rate * forward_flops(net, 224)
+    return lambda size: forward_flops(net, size) / flops_per_second
 
 
 def _phases(
-    config: DictConfig, steps: int, batch: int, costs: _Costs, loader_rates: Mapping[int, float]
+    config: DictConfig,
+    steps: int,
+    batch: int,
+    seconds_of: Callable[[int], float],
+    loader_rates: Mapping[int, float],
 ) -> Iterator[Phase]:
     first = 0
     for size, epochs in groupby(image_sizes(config)):
-        num, seconds, loaded = len(list(epochs)), costs.seconds(size), loader_rates.get(size)
+        num, seconds, loaded = len(list(epochs)), seconds_of(size), loader_rates.get(size)
         slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
         yield Phase(first, num, size, num * steps, 1 / seconds, loaded, num * steps * batch * slowest / 3600)
         first += num

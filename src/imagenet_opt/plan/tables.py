@@ -30,11 +30,10 @@ def tables(
     )
     rows = []
     for phase in plan.phases:
-        last = phase.first_epoch + phase.num_epochs
+        epochs = f"{phase.first_epoch + 1} to {phase.first_epoch + phase.num_epochs}"
         rates = (phase.images_per_second_needed, phase.images_per_second_loaded)
-        numbers = (float(phase.image_size), float(phase.steps), *rates, phase.hours)
         limit = "loader" if phase.waits_for_loader else "GPU"
-        rows.append((f"{phase.first_epoch + 1} to {last}", *numbers, limit))
+        rows.append((epochs, float(phase.image_size), float(phase.steps), *rates, phase.hours, limit))
     phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, about_loader)))
     facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
     facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]

@@ -26,8 +26,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import RankInfo, image_dtype, store_of, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
-from imagenet_opt.data.storage.memory_store import MemoryStore
-from imagenet_opt.data.storage.store import Store
+from imagenet_opt.data.storage.store import MemoryStore, Store
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow

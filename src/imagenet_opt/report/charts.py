@@ -1,9 +1,10 @@
 """Figures of a diagnosis: ceilings, the parts of a step, step times, and curves."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
@@ -11,9 +12,6 @@ from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import Steps
-
-if TYPE_CHECKING:  # plotly takes a second to import
-    import plotly.graph_objects as go
 
 REACH = 2.0
 """Bars are cut at this multiple of the GPU's ceiling, since the GPU cannot use a higher rate."""
@@ -28,34 +26,27 @@ CURVES = {
 """Name of a curve -> title, label of the x axis, stage whose colour it has."""
 
 
-def ceilings(diagnosis: Diagnosis) -> "go.Figure":
+def ceilings(diagnosis: Diagnosis) -> go.Figure:
     """A bar with an interval for each experiment; lines across for the full run (solid) and its expected rate (dashed).
 
     The lines are drawn only if the diagnosis was judged.
     """
-    import plotly.graph_objects as go
-
-    stages = [name for name in STAGES if name in diagnosis.measurements.ceilings]
-    ends = [
-        diagnosis.measurements.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))
-    ]
+    measured, simulated = diagnosis.measurements.ceilings, diagnosis.measurements.simulated is not None
+    stages = [name for name in STAGES if name in measured]
+    ends = [measured[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
     limit = REACH * max([*ends, diagnosis.measured, diagnosis.expected])
     figure = go.Figure()
     for name in stages:
-        _add_ceiling(
-            figure, name, diagnosis.measurements.ceilings[name], limit, diagnosis.measurements.simulated is not None
-        )
+        _add_ceiling(figure, name, measured[name], limit, simulated)
     if is_judged(diagnosis):
         _add_rates(figure, diagnosis)
-    look = layout(
-        height=120 + 30 * len(stages), title="Images per second", simulated=diagnosis.measurements.simulated is not None
-    )
+    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=simulated)
     figure.update_layout(look, margin_t=60)
     figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
-def _add_rates(figure: "go.Figure", diagnosis: Diagnosis) -> None:
+def _add_rates(figure: go.Figure, diagnosis: Diagnosis) -> None:
     lines = sorted([(diagnosis.measured, "measured", "solid"), (diagnosis.expected, "expected", "dash")])
     for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
         figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
@@ -64,57 +55,41 @@ def _add_rates(figure: "go.Figure", diagnosis: Diagnosis) -> None:
         )
 
 
-def _add_ceiling(figure: "go.Figure", name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:
+def _add_ceiling(figure: go.Figure, name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:
     _, low, high, sure, num = ceiling.estimate
     rate = ceiling.images_per_second
     label = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
     cut = rate > limit
-    whisker = {"type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "width": 4}
-    whisker["arrayminus"] = [max(0.0, rate - low)]
+    whisker = {
+        "type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "arrayminus": [max(0.0, rate - low)],
+        "width": 4, "thickness": 1.5, "color": COLOURS["full"],
+    }  # fmt: skip
     figure.add_bar(
-        x=[min(rate, limit)],
-        y=[label],
-        orientation="h",
-        marker_color=colour(name),
-        opacity=0.55 if name == "decode_one" else 0.9,
-        error_x=None if cut or num == 1 else whisker | {"thickness": 1.5, "color": COLOURS["full"]},
+        x=[min(rate, limit)], y=[label], orientation="h", marker_color=colour(name),
+        opacity=0.55 if name == "decode_one" else 0.9, error_x=None if cut or num == 1 else whisker,
         hovertext=[f"{label}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
         hoverinfo="text",
-    )
-    end = limit if cut else high
+    )  # fmt: skip
     words = f" {rate:,.0f}{' →' if cut else ''}"
-    figure.add_annotation(x=end, y=label, text=words, xanchor="left", xshift=4, showarrow=False)
+    figure.add_annotation(x=limit if cut else high, y=label, text=words, xanchor="left", xshift=4, showarrow=False)
 
 
-def waterfall(diagnosis: Diagnosis) -> "go.Figure":
+def waterfall(diagnosis: Diagnosis) -> go.Figure:
     """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
-    import plotly.graph_objects as go
-
     *parts, whole = diagnosis.waterfall
     starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
     figure = go.Figure()
     for step, start in zip([*parts, whole], [*starts, 0.0], strict=True):
-        sign = "+" if start and step.seconds >= 0 else ""
+        milliseconds, sign = step.seconds * 1e3, "+" if start and step.seconds >= 0 else ""
         figure.add_bar(
-            x=[step.seconds * 1e3],
-            y=[escaped(step.name)],
-            base=[start * 1e3],
-            orientation="h",
+            x=[milliseconds], y=[escaped(step.name)], base=[start * 1e3], orientation="h",
             marker_color=COLOURS["full"] if step is whole else part_colour(step.name),
-            marker_pattern_shape="/" if step.seconds < 0 else "",
-            text=[f" {sign}{step.seconds * 1e3:,.1f} ms"],
-            textposition="outside" if step.seconds >= 0 else "inside",
-            cliponaxis=False,
-            hovertext=[f"{escaped(step.name)}: {step.seconds * 1e3:,.2f} ms"],
-            hoverinfo="text",
-        )
-    figure.update_layout(
-        layout(
-            height=110 + 34 * (len(parts) + 1),
-            title="One step, by what it is made of",
-            simulated=diagnosis.measurements.simulated is not None,
-        )
-    )
+            marker_pattern_shape="/" if milliseconds < 0 else "", text=[f" {sign}{milliseconds:,.1f} ms"],
+            textposition="outside" if milliseconds >= 0 else "inside", cliponaxis=False,
+            hovertext=[f"{escaped(step.name)}: {milliseconds:,.2f} ms"], hoverinfo="text",
+        )  # fmt: skip
+    height, simulated = 110 + 34 * (len(parts) + 1), diagnosis.measurements.simulated is not None
+    figure.update_layout(layout(height=height, title="One step, by what it is made of", simulated=simulated))
     end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
     figure.update_xaxes(title_text="ms", range=[0, end * 1e3 * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -137,10 +112,8 @@ SMALL_PHASE = 0.01
 """Phases below this share of a step are drawn together, since a run has a phase for each of a dozen callbacks."""
 
 
-def phases(diagnosis: Diagnosis) -> "go.Figure":
+def phases(diagnosis: Diagnosis) -> go.Figure:
     """The phases of the main process in one step of the full run, as one stacked bar."""
-    import plotly.graph_objects as go
-
     figure = go.Figure()
     for name, seconds, hover in _phases_to_draw(diagnosis.measurements.phases):
         figure.add_bar(
@@ -167,10 +140,8 @@ def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]
     return drawn
 
 
-def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figure":
+def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> go.Figure:
     """Histogram of step times in ms, with p50 and p99. runs: by name; all runs have the same bins."""
-    import plotly.graph_objects as go
-
     edges = np.histogram_bin_edges(np.concatenate([steps.seconds for steps in runs.values()]) * 1e3, bins=NUM_BINS)
     figure = go.Figure()
     for number, (name, steps) in enumerate(runs.items()):
@@ -189,7 +160,7 @@ def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figu
     return figure.update_xaxes(title_text="ms")
 
 
-def _mark_percentiles(figure: "go.Figure", steps: Steps, tint: str, number: int, suffix: str) -> None:
+def _mark_percentiles(figure: go.Figure, steps: Steps, tint: str, number: int, suffix: str) -> None:
     for level, share in enumerate((50, 99)):
         place = float(np.percentile(steps.seconds, share)) * 1e3
         figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
@@ -199,10 +170,8 @@ def _mark_percentiles(figure: "go.Figure", steps: Steps, tint: str, number: int,
         )  # fmt: skip
 
 
-def curve(diagnosis: Diagnosis, name: str) -> "go.Figure":
+def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
     """Images per second over a setting. Dashed: the rate of the GPU while the loader runs."""
-    import plotly.graph_objects as go
-
     title, setting, kind = CURVES[name]
     xs, ys = zip(*sorted(diagnosis.measurements.curves[name]), strict=True)
     figure = go.Figure()
@@ -210,16 +179,15 @@ def curve(diagnosis: Diagnosis, name: str) -> "go.Figure":
         x=xs, y=ys, mode="lines+markers", line={"color": COLOURS[kind], "width": 2}, marker_size=7,
         hovertemplate=f"{setting} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
     )  # fmt: skip
-    if name == "cached_share" and {"storage_cached", "storage_cold"} <= diagnosis.measurements.ceilings.keys():
-        cached, cold = (
-            diagnosis.measurements.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold")
-        )
+    ceilings = diagnosis.measurements.ceilings
+    if name == "cached_share" and {"storage_cached", "storage_cold"} <= ceilings.keys():
+        cached, cold = (ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
         shares = np.linspace(0, 1, 101)
         figure.add_scatter(
             x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
             line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
         )  # fmt: skip
-    gpu = diagnosis.measurements.ceilings.get("gpu_beside_loader", diagnosis.measurements.ceilings.get("gpu"))
+    gpu = ceilings.get("gpu_beside_loader", ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:
         figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
@@ -242,10 +210,8 @@ RATES = {
 """Column of metrics.csv -> label, stage whose colour it has."""
 
 
-def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> "go.Figure":
+def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> go.Figure:
     """The speed columns of metrics.csv over the steps."""
-    from plotly.subplots import make_subplots
-
     known = [name for name in RATES if any(name in row for _, row in rows)]
     figure = make_subplots(rows=max(1, len(known)), cols=1, shared_xaxes=True, vertical_spacing=0.06)
     for place, name in enumerate(known, 1):

@@ -27,18 +27,14 @@ def careful(ours: Record, theirs: Record) -> list[str]:
     """Reasons why a ratio of the two runs may not show the effect of a change; sentences without their full stop."""
     warnings = []
     if ours.simulated != theirs.simulated:
-        kinds = [f"{record.name} has {_accelerator(record)}" for record in (ours, theirs)]
-        warnings.append(f"the accelerators differ: {', '.join(kinds)}")
+        kinds = [f"a simulated {run.simulated}" if run.simulated else "a real accelerator" for run in (ours, theirs)]
+        warnings.append(f"the accelerators differ: {ours.name} has {kinds[0]}, {theirs.name} has {kinds[1]}")
     mine, other = (dict(run.diagnosis.measurements.machine) if run.diagnosis else {} for run in (ours, theirs))
     return warnings + [
         f"{name} differs: {ours.name} has {mine[name]}, {theirs.name} has {other[name]}"
         for name in HARDWARE
         if name in mine and name in other and mine[name] != other[name]
     ]
-
-
-def _accelerator(record: Record) -> str:
-    return f"a simulated {record.simulated}" if record.simulated else "a real accelerator"
 
 
 def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]]:
@@ -49,14 +45,10 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
         mine, other = ours.diagnosis, theirs.diagnosis
         tables |= {"ceilings": ceiling_rows(mine, other), "step": step_rows(mine, other)}
         plain |= {"verdict": verdict_rows(mine, other), "rules": rule_rows(mine, other)}
-        plain["machine"] = _changed(_place(mine), _place(other))
+        machines = ({**run.measurements.machine, **run.measurements.versions} for run in (mine, other))
+        plain["machine"] = _changed(*machines)
     whole = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
     return whole | {name: [row[:3] for row in rows] for name, rows in plain.items()}
-
-
-def _place(diagnosis: Diagnosis) -> dict[str, str]:
-    """The machine and the versions of its software."""
-    return {**diagnosis.measurements.machine, **diagnosis.measurements.versions}
 
 
 def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
@@ -77,12 +69,9 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
 def rule_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Rows for the rules that fired in at least one of the two diagnoses."""
     mine, other = ({finding.rule: finding for finding in diagnosis.findings} for diagnosis in (ours, theirs))
-    fired = [name for name in dict.fromkeys([*mine, *other]) if _fired(mine.get(name)) or _fired(other.get(name))]
-    return [Row(name, _outcome(mine.get(name)), _outcome(other.get(name))) for name in fired]
-
-
-def _fired(finding: Finding | None) -> bool:
-    return finding is not None and bool(finding.fired)
+    fired = {finding.rule for finding in (*ours.findings, *theirs.findings) if finding.fired}
+    rules = [rule for rule in dict.fromkeys([*mine, *other]) if rule in fired]
+    return [Row(rule, _outcome(mine.get(rule)), _outcome(other.get(rule))) for rule in rules]
 
 
 def _outcome(finding: Finding | None) -> str:
@@ -104,21 +93,16 @@ def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Rows for the stages that both diagnoses measured."""
     mine, other = ours.measurements.ceilings, theirs.measurements.ceilings
     return [
-        Row(label, _rate(mine[name]), _rate(other[name]), _ratio(mine[name], other[name]))
-        for name, label in STAGES.items()
-        if name in mine and name in other
+        _ceiling_row(label, mine[name], other[name]) for name, label in STAGES.items() if name in mine and name in other
     ]
 
 
-def _rate(ceiling: Ceiling) -> str:
-    return f"{ceiling.images_per_second:,.0f}"
-
-
-def _ratio(ours: Ceiling, theirs: Ceiling) -> str:
-    """The ratio with the widest interval that both intervals allow, since the windows of two runs are not paired."""
+def _ceiling_row(label: str, ours: Ceiling, theirs: Ceiling) -> Row:
+    """The ratio has the widest interval that both intervals allow, since the windows of two runs are not paired."""
+    rates = ours.images_per_second, theirs.images_per_second
     mine, other = ours.estimate, theirs.estimate
-    ratio = ours.images_per_second / theirs.images_per_second
-    return f"{ratio:.2f} ({mine.low / other.high:.2f} to {mine.high / other.low:.2f})"
+    interval = f"{mine.low / other.high:.2f} to {mine.high / other.low:.2f}"
+    return Row(label, f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", f"{rates[0] / rates[1]:.2f} ({interval})")
 
 
 def metric_rows(ours: Record, theirs: Record) -> list[Row]:
@@ -129,15 +113,13 @@ def _numbers(record: Record) -> dict[str, float]:
     diagnosis = record.diagnosis
     if diagnosis is None:
         return dict(record.summary)
-    verdict = {
-        "measured images/s": diagnosis.measured,
-        "expected images/s": diagnosis.expected,
-        "efficiency": diagnosis.efficiency,
-    }
-    known = verdict if is_judged(diagnosis) else {}
+    verdict = {}
+    if is_judged(diagnosis):
+        verdict = {"measured images/s": diagnosis.measured, "expected images/s": diagnosis.expected}
+        verdict["efficiency"] = diagnosis.efficiency
     phases = {f"{name}, seconds of a step": seconds for name, seconds in diagnosis.measurements.phases.items()}
     facts = {name: value for name, value in diagnosis.measurements.facts.known().items() if not isinstance(value, str)}
-    return known | phases | facts | dict(record.summary)
+    return verdict | phases | facts | dict(record.summary)
 
 
 def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: str) -> list[Row]:

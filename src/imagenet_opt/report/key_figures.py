@@ -21,24 +21,19 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
     diagnosis = record.diagnosis
     if diagnosis is None or not is_judged(diagnosis):
         return _of_summary(record)
-    made = [
-        Tile(
-            label,
-            f"{rate / diagnosis.measurements.batch_size:.2f} it/s",
-            (f"{rate:,.0f} images/s", epoch(rate, diagnosis, price_per_hour)),
-        )
-        for label, rate in rates(diagnosis).items()
-    ]
-    return [*made, Tile("efficiency", f"{diagnosis.efficiency:.0%}", ("measured / expected",))]
+    speeds = []
+    for label, rate in rates(diagnosis).items():
+        notes = f"{rate:,.0f} images/s", epoch(rate, diagnosis, price_per_hour)
+        speeds.append(Tile(label, f"{rate / diagnosis.measurements.batch_size:.2f} it/s", notes))
+    return [*speeds, Tile("efficiency", f"{diagnosis.efficiency:.0%}", ("measured / expected",))]
 
 
 def rates(diagnosis: Diagnosis) -> dict[str, float]:
     """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster GPU."""
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
     if diagnosis.next_gain is not None:
-        known["faster GPU" if diagnosis.cause == "healthy" else "if fixed"] = (
-            rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
-        )
+        label = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
+        known[label] = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
     return known
 
 
@@ -47,11 +42,8 @@ def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> st
     images = diagnosis.measurements.facts.num_samples or IMAGENET_IMAGES
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
-    return f"{_duration(hours)}{price} an epoch of {images:,.0f}"
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+    time = f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+    return f"{time}{price} an epoch of {images:,.0f}"
 
 
 _SUMMARY = {

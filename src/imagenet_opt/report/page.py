@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from imagenet_opt.display.page import html_of, render_page
@@ -11,14 +12,12 @@ from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.explanation import explanation, least_stage
 from imagenet_opt.doctor.verdict import meaning
-from imagenet_opt.report import charts, timeline_chart
+from imagenet_opt.report import charts
 from imagenet_opt.report.comparison import careful, differences, show
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.run_files import Record, leaves
-from imagenet_opt.report.timeline_data import pack
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from imagenet_opt.report.timeline_chart import timeline
+from imagenet_opt.report.timeline_data import take_data
 
 PARTS = {
     "ceilings": "What each stage can do",
@@ -31,7 +30,6 @@ PARTS = {
     "about": "Machine, versions, configuration",
 }
 """Anchor -> heading."""
-EMPTY = "the doctor has no measurement for this part"
 
 
 def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
@@ -39,84 +37,76 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 
     jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
     """
-    diagnosis = record.diagnosis
-    drawn = figures(record, baseline)
+    figures = _figures(record, baseline)
+    data = take_data(figures["timeline"], record.timeline) if record.timeline else None
     return render_page(
         Path(__file__).with_name("page.html"),
-        title=_title(record),
+        title=f"{record.name} (simulated)" if record.simulated else record.name,
         plotly=True,
         record=record,
         baseline=baseline,
-        diagnosis=diagnosis,
-        cause=meaning(diagnosis) if diagnosis else None,
-        explanation=explanation(diagnosis) if diagnosis else [],
-        least_stage=least_stage(diagnosis) if diagnosis else None,
-        next_stage=STAGES.get(diagnosis.next_stage, diagnosis.next_stage)
-        if diagnosis and diagnosis.next_stage
-        else None,
-        sure=confidence(diagnosis) if diagnosis else None,
         simulated=record.simulated,
         tiles=tiles(record, price_per_hour),
         parts=PARTS,
-        empty=EMPTY,
-        figures={name: _html(name, figure) for name, figure in drawn.items()},
-        curves=[name for name in charts.CURVES if name in drawn],
-        findings=_by_outcome(diagnosis) if diagnosis else {},
+        empty="the doctor has no measurement for this part",
+        figures={name: _html(name, figure) for name, figure in figures.items()},
+        curves=[name for name in charts.CURVES if name in figures],
         careful=careful(record, baseline) if baseline else [],
         rows=differences(record, baseline) if baseline else {},
         about=about(record),
-        packed=pack(record.timeline, simulated=record.simulated is not None) if record.timeline else None,
+        timeline=data,
+        diagnosis=record.diagnosis,
+        **_verdict(record.diagnosis) if record.diagnosis else {},
     )
 
 
-def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Figure"]:
-    """The figures that have data, by their name in page.html."""
-    diagnosis = record.diagnosis
-    drawn: dict[str, go.Figure] = {}
-    if diagnosis is not None:
-        drawn = _of_diagnosis(diagnosis)
-    if record.timeline is not None:
-        drawn["timeline"] = timeline_chart.timeline(record.timeline, simulated=record.simulated is not None)
-    if len(record.metrics) > 1:
-        drawn["metrics"] = charts.rates(record.metrics, simulated=record.simulated is not None)
-    if record.steps is not None:
-        drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=record.simulated is not None)
-        if baseline is not None and baseline.steps is not None:
-            runs = {record.name: record.steps, f"{baseline.name} (baseline)": baseline.steps}
-            simulated = any(run.simulated is not None for run in (record, baseline))
-            drawn["overlay"] = charts.histogram(runs, simulated=simulated)
-    return drawn
-
-
-def _of_diagnosis(diagnosis: Diagnosis) -> dict[str, "go.Figure"]:
-    drawn = {"ceilings": charts.ceilings(diagnosis)} if diagnosis.measurements.ceilings else {}
-    if diagnosis.waterfall:
-        drawn["waterfall"] = charts.waterfall(diagnosis)
-    if diagnosis.measurements.phases:
-        drawn["phases"] = charts.phases(diagnosis)
-    return drawn | {
-        name: charts.curve(diagnosis, name) for name in charts.CURVES if diagnosis.measurements.curves.get(name)
+def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Values of the page that only a diagnosis has. findings: by outcome, those that fired by falling gain."""
+    fired, quiet, blind = ([f for f in diagnosis.findings if f.fired is outcome] for outcome in (True, False, None))
+    return {
+        "cause": meaning(diagnosis),
+        "explanation": explanation(diagnosis),
+        "least_stage": least_stage(diagnosis),
+        "next_stage": STAGES.get(diagnosis.next_stage or "", diagnosis.next_stage),
+        "sure": confidence(diagnosis),
+        "findings": {"fired": sorted(fired, key=_gain, reverse=True), "quiet": quiet, "blind": blind},
     }
 
 
-def _html(name: str, figure: "go.Figure") -> Markup:
+def _gain(finding: Finding) -> float:
+    return finding.gain or 0
+
+
+def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
+    """The figures that have data, by their name in page.html."""
+    diagnosis, simulated = record.diagnosis, record.simulated is not None
+    drawn: dict[str, go.Figure] = {}
+    if diagnosis is not None:
+        measured = {
+            "ceilings": diagnosis.measurements.ceilings,
+            "waterfall": diagnosis.waterfall,
+            "phases": diagnosis.measurements.phases,
+        }
+        drawn = {name: getattr(charts, name)(diagnosis) for name, data in measured.items() if data}
+        curves = [name for name in charts.CURVES if diagnosis.measurements.curves.get(name)]
+        drawn |= {name: charts.curve(diagnosis, name) for name in curves}
+    if record.timeline is not None:
+        drawn["timeline"] = timeline(record.timeline, simulated=simulated)
+    if len(record.metrics) > 1:
+        drawn["metrics"] = charts.rates(record.metrics, simulated=simulated)
+    if record.steps is not None:
+        drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=simulated)
+        if baseline is not None and baseline.steps is not None:
+            runs = {record.name: record.steps, f"{baseline.name} (baseline)": baseline.steps}
+            drawn["overlay"] = charts.histogram(runs, simulated=simulated or baseline.simulated is not None)
+    return drawn
+
+
+def _html(name: str, figure: go.Figure) -> Markup:
     bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False}
     if name == "timeline":  # only the visible part is drawn, so plotly cannot scale to all data
         bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
     return html_of(figure, id=f"plot-{name}", **bar)
-
-
-def _title(record: Record) -> str:
-    return f"{record.name} (simulated)" if record.simulated else record.name
-
-
-def _by_outcome(diagnosis: Diagnosis) -> dict[str, list[Finding]]:
-    """Findings by outcome: fired (largest gain first), quiet, blind (not checked)."""
-    groups: dict[str, list[Finding]] = {"fired": [], "quiet": [], "blind": []}
-    for finding in diagnosis.findings:
-        groups["blind" if finding.fired is None else "fired" if finding.fired else "quiet"].append(finding)
-    groups["fired"].sort(key=lambda finding: -(finding.gain or 0))
-    return groups
 
 
 def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
@@ -124,20 +114,16 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     diagnosis = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
     if diagnosis is not None:
+        level, doubts = confidence(diagnosis)
+        certainty: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
+        if diagnosis.unexplained is not None:
+            certainty |= {"measured / expected": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
         known = {
             "Machine": diagnosis.measurements.machine,
             "Versions": diagnosis.measurements.versions,
-            "Confidence": _certainty(diagnosis),
+            "Confidence": certainty,
+            "Trial of the remedy": diagnosis.trial or {},
+            "Measured beside the stages": diagnosis.measurements.facts.known(),
         }
-        known |= {"Trial of the remedy": diagnosis.trial or {}}
-        known |= {"Measured beside the stages": diagnosis.measurements.facts.known()}
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
-
-
-def _certainty(diagnosis: Diagnosis) -> dict[str, Any]:
-    level, doubts = confidence(diagnosis)
-    known: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
-    unexplained = diagnosis.unexplained
-    shares = {"measured / expected": diagnosis.efficiency, "unexplained": unexplained}
-    return known | ({} if unexplained is None else shares)

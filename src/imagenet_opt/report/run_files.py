@@ -37,8 +37,8 @@ class Record:
     """The files of a run that exist and can be read.
 
     summary, metrics: summary.json, and the rows of metrics.csv with their steps. config: plain containers.
-    texts: files to show unchanged, by name. absent: for each missing part, by the name of its field, a sentence that
-    says how to create it. command: the command that measured or trained.
+    texts: files to show unchanged, by name. absent: name of a missing field -> sentence that says how to create it.
+    command: the command that measured or trained.
     """
 
     name: str
@@ -62,12 +62,11 @@ class Record:
     @property
     def steps(self) -> Steps | None:
         """The longer series of step times: from the run's timeline or from the doctor's full run."""
-        run = Steps(() if self.timeline is None else step_seconds(self.timeline), "the run")
-        full = Steps(
-            () if self.diagnosis is None else self.diagnosis.measurements.step_seconds, "the doctor's full run"
-        )
-        longer = run if len(run.seconds) >= len(full.seconds) else full
-        return longer if longer.seconds else None
+        of_run = () if self.timeline is None else step_seconds(self.timeline)
+        of_doctor = () if self.diagnosis is None else self.diagnosis.measurements.step_seconds
+        if len(of_run) >= len(of_doctor):
+            return Steps(of_run, "the run") if of_run else None
+        return Steps(of_doctor, "the doctor's full run")
 
 
 def step_seconds(recording: Timeline) -> tuple[float, ...]:
@@ -103,12 +102,8 @@ def read_record(place: Path) -> Record:
     Raises ConfigError for a doctor.json that cannot be read, or a folder without any file to report.
     """
     if place.is_file():
-        return _record(
-            place.absolute().parent.name or place.stem,
-            place.parent,
-            {"diagnosis": diagnosis_file.read_diagnosis(place)},
-            place,
-        )
+        name = place.absolute().parent.name or place.stem
+        return _record(name, place.parent, {"diagnosis": diagnosis_file.read_diagnosis(place)}, place)
     parts: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for name, (file, read, remedy) in _READERS.items():
@@ -128,14 +123,14 @@ def read_record(place: Path) -> Record:
 
 
 def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
+    """Add the files as they are and the command to `parts`, which has the values of fields."""
     diagnosis = parts.get("diagnosis")
     absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
     config = parts.get("config") or (diagnosis.measurements.config if diagnosis else {})
     files = {diagnosis_file.FILE: doctor, SUMMARY: folder / SUMMARY, str(CONFIG): folder / CONFIG}
     texts = {title: file.read_text(errors="replace") for title, file in files.items() if file.is_file()}
-    return Record(
-        name, **parts | {"absent": absent, "config": config, "texts": texts, "command": _command(diagnosis, folder)}
-    )
+    more = {"absent": absent, "config": config, "texts": texts, "command": _command(diagnosis, folder)}
+    return Record(name, **parts | more)
 
 
 def _command(diagnosis: Diagnosis | None, folder: Path) -> str:

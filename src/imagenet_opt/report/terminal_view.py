@@ -6,9 +6,10 @@ from rich.text import Text
 
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
+from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.terminal_view import print_diagnosis
 from imagenet_opt.doctor.verdict import is_judged
-from imagenet_opt.report.comparison import Row, careful, rule_rows, verdict_rows
+from imagenet_opt.report.comparison import careful, rule_rows, verdict_rows
 from imagenet_opt.report.key_figures import epoch, rates, tiles
 from imagenet_opt.report.run_files import Record
 
@@ -25,39 +26,29 @@ def print_summary(record: Record, baseline: Record | None, price_per_hour: float
         console.print(Text(printable(record.name)))
     console.print(_numbers(record, price_per_hour))
     if baseline is not None:
-        _print_difference(record, baseline, console)
+        for warning in careful(record, baseline):
+            console.print(Text(printable(f"careful: {warning}"), style="yellow"))
+        if record.diagnosis is not None and baseline.diagnosis is not None:
+            console.print(_differences(record.name, record.diagnosis, baseline.name, baseline.diagnosis))
     if (absent := record.absent.get("diagnosis")) is not None:
         console.print(Text(printable(f"no verdict: {absent}")))
 
 
-def _print_difference(record: Record, baseline: Record, console: Console) -> None:
-    for warning in careful(record, baseline):
-        console.print(Text(printable(f"careful: {warning}"), style="yellow"))
-    ours, theirs = record.diagnosis, baseline.diagnosis
-    if ours is not None and theirs is not None:
-        rows = [*verdict_rows(ours, theirs), *rule_rows(ours, theirs)]
-        console.print(_beside(rows, f"now: {record.name}", f"baseline: {baseline.name}"))
-
-
 def _numbers(record: Record, price_per_hour: float | None) -> Table:
     """Epoch times for a diagnosis with a verdict, which prints its own rates; otherwise the tiles."""
-    table, diagnosis = Table.grid(padding=(0, 2)), record.diagnosis
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(style="bold", no_wrap=True)
-    if diagnosis is not None and is_judged(diagnosis):
-        rows = {label: epoch(rate, diagnosis, price_per_hour) for label, rate in rates(diagnosis).items()}
+    if record.diagnosis is not None and is_judged(record.diagnosis):
+        rows = {label: epoch(rate, record.diagnosis, price_per_hour) for label, rate in rates(record.diagnosis).items()}
     else:
         rows = {tile.label: tile.value for tile in tiles(record)}
     simulated = " (simulated)" if record.simulated else ""
-    return facts_table(
-        ((f"{label}{simulated}", Text(words, style="bold")) for label, words in rows.items()), style="dim"
-    )
+    facts = ((f"{label}{simulated}", Text(words, style="bold")) for label, words in rows.items())
+    return facts_table(facts, style="dim")
 
 
-def _beside(rows: list[Row], ours: str, theirs: str) -> Table:
+def _differences(name: str, diagnosis: Diagnosis, baseline_name: str, baseline: Diagnosis) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("", ours, theirs):
+    for heading in ("", f"now: {name}", f"baseline: {baseline_name}"):
         table.add_column(Text(printable(heading)), overflow="fold")
-    for row in rows:
+    for row in (*verdict_rows(diagnosis, baseline), *rule_rows(diagnosis, baseline)):
         table.add_row(*(Text(printable(cell)) for cell in row[:3]))
     return table

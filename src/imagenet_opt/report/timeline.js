@@ -1,16 +1,15 @@
-// Redraws the visible part of the timeline from all its samples after each zoom.
+// Draws the visible part of the timeline from all its samples, first the whole timeline and then after each zoom.
 {
-  const TYPES = {f: Float32Array, H: Uint16Array, B: Uint8Array};
+  const TYPES = {f: Float32Array, B: Uint8Array};
   const plot = document.getElementById("plot-timeline");
   const plan = JSON.parse(document.getElementById("timeline-plan").textContent);
-  let arrays = null;
+  const unpacked = Promise.all(plan.arrays.map(unpack));
+  let arrays;
 
-  async function unpack() {
-    const text = document.getElementById("timeline-samples").textContent.trim();
+  async function unpack([type, text]) {
     const packed = new Blob([Uint8Array.from(atob(text), letter => letter.charCodeAt(0))]);
     const stream = packed.stream().pipeThrough(new DecompressionStream("deflate"));
-    const buffer = await new Response(stream).arrayBuffer();
-    return plan.arrays.map(([type, offset, length]) => new TYPES[type](buffer, offset, length));
+    return new TYPES[type](await new Response(stream).arrayBuffer());
   }
 
   // Indices of the samples from `from` to `to`, with one more sample on either side.
@@ -21,19 +20,19 @@
 
   // Minimum and maximum of each stretch, in their order; a stretch may be a single sample.
   function line(kept, from, to) {
-    const times = arrays[kept.x], levels = arrays[kept.y], x = [], y = [];
+    const times = arrays[kept.x], values = arrays[kept.y], x = [], y = [];
     const [first, end] = visible(times, from, to);
     const stride = end - first > plan.mostPoints ? Math.ceil(2 * (end - first) / plan.mostPoints) : 1;
     for (let begin = first; begin < end; begin += stride) {
       let least = begin, greatest = begin;
       for (let place = begin; place < Math.min(begin + stride, end); place++) {
-        if (levels[place] === plan.none) continue;
-        if (levels[least] === plan.none || levels[place] < levels[least]) least = place;
-        if (levels[greatest] === plan.none || levels[place] > levels[greatest]) greatest = place;
+        if (Number.isNaN(values[place])) continue;
+        if (!(values[place] >= values[least])) least = place;
+        if (!(values[place] <= values[greatest])) greatest = place;
       }
       for (const place of new Set([Math.min(least, greatest), Math.max(least, greatest)])) {
         x.push(times[place]);
-        y.push(levels[place] === plan.none ? null : kept.low + kept.step * levels[place]);
+        y.push(values[place]);
       }
     }
     return {x, y};
@@ -55,34 +54,31 @@
   }
 
   // Start and end of the visible events of a kind; if there are too many, the longest.
-  function spans(kind, from, to, most) {
-    const begins = arrays[plan.lanes[kind].begin], ends = arrays[plan.lanes[kind].end], found = [];
-    begins.forEach((begin, place) => {
-      if (begin <= to && ends[place] >= from) found.push([begin, ends[place]]);
-    });
-    if (found.length <= most) return found;
-    return found.sort((one, other) => other[1] - other[0] - one[1] + one[0]).slice(0, most);
+  function spans(kept, from, to, most) {
+    const ends = arrays[kept.x], shown = [];
+    for (let place = 0; place < ends.length; place += 3)
+      if (ends[place] <= to && ends[place + 1] >= from) shown.push([ends[place], ends[place + 1]]);
+    if (shown.length <= most) return shown;
+    return shown.sort((span, other) => other[1] - other[0] - span[1] + span[0]).slice(0, most);
   }
 
-  function lane(trace, from, to) {
-    const found = spans(trace.name, from, to, plan.mostPoints), y = plan.lanes[trace.name].y;
-    return {x: found.flatMap(([begin, end]) => [begin, end, null]), y: found.flatMap(() => [y, y, y])};
+  function lane(kept, from, to) {
+    const shown = spans(kept, from, to, plan.mostPoints);
+    return {x: shown.flatMap(([begin, end]) => [begin, end, null]), y: shown.flatMap(() => Array(3).fill(kept.y))};
   }
 
   function title(from, to) {
-    const [first, end] = plan.clock === null ? [0, 0] : visible(arrays[plan.clock], from, to), num = end - first;
+    const [first, end] = visible(arrays[plan.clock], from, to), num = end - first;
     const seconds = (2 * num / plan.mostPoints * plan.seconds).toFixed(1);
     return num > plan.mostPoints ? plan.coarse.replace("{}", seconds) : plan.finest;
   }
 
   async function draw(from, to) {
-    arrays ??= await unpack();
-    for (const trace of plot.data) {
-      if (trace.name in plan.lines) Object.assign(trace, line(plan.lines[trace.name], from, to));
-      else if (trace.name in plan.lanes) Object.assign(trace, lane(trace, from, to));
-      else if (plan.cores) Object.assign(trace, cores(plan.cores, from, to));
-    }
-    const waits = "fetch" in plan.lanes ? spans("fetch", from, to, plan.mostBands) : [];
+    arrays = await unpacked;
+    const points = {line, cores, lane};
+    plan.traces.forEach((kept, place) => Object.assign(plot.data[place], points[kept.kind](kept, from, to)));
+    const fetch = plan.traces[plot.data.findIndex(trace => trace.name === "fetch")];
+    const waits = fetch ? spans(fetch, from, to, plan.mostBands) : [];
     const bands = waits.map(([x0, x1]) => ({...plan.band, x0, x1}));
     const marks = (plot.layout.shapes ?? []).filter(shape => shape.type === "line");
     const text = plan.title.replace("{}", title(from, to));
@@ -94,4 +90,5 @@
     const axis = Object.keys(change).map(key => /^(xaxis\d*)\./.exec(key)?.[1]).find(Boolean);
     if (axis) draw(...plot.layout[axis].range);
   });
+  draw(...plot.layout.xaxis.range);
 }

@@ -1,117 +1,79 @@
-"""All samples of a timeline, embedded in the page; timeline.js draws the visible part."""
+"""The data of a timeline figure, compressed for the page; timeline.js draws the visible part."""
 
 import base64
 import zlib
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
-from imagenet_opt.display.theme import layout
+from imagenet_opt.display.theme import COLOURS
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, Timeline
 from imagenet_opt.report.downsample import min_max
-from imagenet_opt.report.timeline_chart import (
-    BAND,
-    COARSE,
-    MOST_BANDS,
-    MOST_POINTS,
-    MOST_TIMES,
-    Line,
-    cores_thinned,
-    longest,
-    resolution,
-    shown_lanes,
-    shown_lines,
-    start_seconds,
-    with_gaps,
-)
+from imagenet_opt.report.timeline_chart import ACROSS, LANES, MOST_KEPT, ends
 
-MOST_KEPT = 40_000
-"""Samples of a line in the page: all samples of an hour; of a longer run the minimum and maximum of each stretch."""
-_NONE = 65535
-"""Level that stands for nan among levels of 16 bits."""
+MOST_POINTS = 4000
+"""Points drawn at a time for a line or a kind of event: seven minutes of samples without downsampling."""
+MOST_BANDS = 300
+"""Number of the longest visible waits that are shaded through all rows."""
+MOST_TIMES = 1500
+"""Columns of the heat map of the cores; a column shows each core's maximum in a stretch of time."""
+_COARSE = "Minimum and maximum per {} s"
+"""Title when there are too many samples to draw each of them."""
 _NO_CORE = 255
 _CORE_PERCENT = 5
 """Resolution of a core's percent in the page; the kernel's clock has steps of 10 percent per sample."""
-_ALIGNED_BYTES = 4
+
+Arrays = list[tuple[str, str]]
+"""Type (f or B for float32 or uint8) and content of each array, compressed with zlib, in base64."""
 
 
-class _Arrays:
-    """Concatenates arrays; equal arrays are stored once."""
+def take_data(figure: go.Figure, recording: Timeline) -> dict[str, Any]:
+    """Remove the data from the traces of `timeline(recording)`, and return what timeline.js needs to draw them.
 
-    def __init__(self) -> None:
-        self.places: list[tuple[str, int, int]] = []
-        self._numbers: dict[bytes, int] = {}
-        self._parts: list[bytes] = []
-        self._num_bytes = 0
-
-    def add(self, array: NDArray[Any], kind: str) -> int:
-        """Store an array and return its number. kind: f, H or B for float32, uint16 or uint8, little-endian."""
-        data = np.ascontiguousarray(array, f"<{kind}").tobytes()
-        key = kind.encode() + data
-        if key not in self._numbers:
-            self._numbers[key] = len(self.places)
-            self.places.append((kind, self._num_bytes, array.size))
-            self._parts.append(data + bytes(-len(data) % _ALIGNED_BYTES))
-            self._num_bytes += len(self._parts[-1])
-        return self._numbers[key]
-
-    def packed(self) -> str:
-        return base64.b64encode(zlib.compress(b"".join(self._parts), 9)).decode()
-
-
-def pack(recording: Timeline, *, simulated: bool = False) -> dict[str, Any]:
-    """`samples`: all arrays, compressed with zlib, in base64; `plan`: the offset and the meaning of each array.
-
-    Times are seconds since the start. The values of a line are quantized to 1/65534 of their range: low + step x level.
+    `traces`: for each trace the numbers of its arrays. `clock`: number of the array with the times of the samples.
     """
-    arrays, start = _Arrays(), start_seconds(recording)
-    shown = [line for row in shown_lines(recording).values() for line in row]
-    lines = {line.label: _line(recording, line, start, arrays) for line in shown}
-    num = len(recording.samples.get("unix_seconds", ()))
-    plan = {
-        "lines": lines,
-        "lanes": {kind: _lane(recording, kind, start, arrays) | {"y": y} for kind, y in shown_lanes(recording).items()},
-        "cores": _cores(recording, start, arrays),
-        "clock": next((lines[line.label]["x"] for line in shown if line.table == "samples"), None),
-        "seconds": INTERVAL_SECONDS * max(1.0, num / MOST_KEPT),
-        "title": layout(height=0, title="{}", simulated=simulated)["title"]["text"],
-        "finest": resolution(num, MOST_KEPT),
-        "coarse": COARSE,
-        "band": BAND,
-        "none": _NONE,
+    arrays: Arrays = []
+    traces = [_take_trace(trace, arrays) for trace in figure.data]
+    times = recording.samples.get("unix_seconds", np.zeros(0)) - ends(recording)[0]
+    stretch = INTERVAL_SECONDS * max(1.0, len(times) / MOST_KEPT)
+    finest = f"Every {1e3 * stretch:.0f} ms" if len(times) <= MOST_KEPT else _COARSE.format(f"{2 * stretch:.1f}")
+    return {
+        "traces": traces,
+        "clock": _add(arrays, min_max(times, times, most=MOST_KEPT)[0], "f"),
+        "seconds": stretch,
+        "title": figure.layout.title.text,
+        "finest": finest,
+        "coarse": _COARSE,
+        "band": ACROSS | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0},
         "noCore": _NO_CORE,
         "mostPoints": MOST_POINTS,
         "mostTimes": MOST_TIMES,
         "mostBands": MOST_BANDS,
-        "arrays": arrays.places,
+        "arrays": arrays,
     }
-    return {"plan": plan, "samples": arrays.packed()}
 
 
-def _line(recording: Timeline, line: Line, start: float, arrays: _Arrays) -> dict[str, float]:
-    table = getattr(recording, line.table)
-    xs, ys = min_max(*with_gaps(table["unix_seconds"] - start, table[line.column]), most=MOST_KEPT)
-    levels, low, step = _quantised(ys)
-    return {"x": arrays.add(xs, "f"), "y": arrays.add(levels, "H"), "low": low, "step": step}
+def _take_trace(trace: Any, arrays: Arrays) -> dict[str, Any]:
+    kept: dict[str, Any] = {"x": _add(arrays, trace.x, "f")}
+    if trace.type == "heatmap":
+        levels = np.where(np.isnan(trace.z), _NO_CORE, np.round(np.nan_to_num(trace.z) / _CORE_PERCENT) * _CORE_PERCENT)
+        kept |= {"kind": "cores", "z": _add(arrays, levels, "B"), "num": len(levels)}
+        trace.update(x=None, z=None)
+    elif trace.name in LANES:
+        kept |= {"kind": "lane", "y": float(trace.y[0])}
+        trace.update(x=None, y=None)
+    else:
+        kept |= {"kind": "line", "y": _add(arrays, trace.y, "f")}
+        trace.update(x=None, y=None)
+    return kept
 
 
-def _lane(recording: Timeline, kind: str, start: float, arrays: _Arrays) -> dict[str, int]:
-    begins, ends = (longest(recording.spans(kind), MOST_KEPT) - start).T
-    return {"begin": arrays.add(begins, "f"), "end": arrays.add(ends, "f")}
-
-
-def _cores(recording: Timeline, start: float, arrays: _Arrays) -> dict[str, int] | None:
-    """Arrays of the heat map, with a row for each core; None without samples of cores."""
-    times, busy = cores_thinned(recording, start, MOST_KEPT)
-    if not busy.size:
-        return None
-    levels = np.where(np.isnan(busy), _NO_CORE, np.round(np.nan_to_num(busy) / _CORE_PERCENT) * _CORE_PERCENT)
-    return {"x": arrays.add(times, "f"), "z": arrays.add(levels, "B"), "num": len(busy)}
-
-
-def _quantised(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, float]:
-    """Levels of 16 bits, the value of level 0, and the difference between two levels."""
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    step = (high - low) / (_NONE - 1) or 1.0
-    return np.where(np.isnan(values), _NONE, np.round((np.nan_to_num(values) - low) / step)), low, step
+def _add(arrays: Arrays, values: ArrayLike, kind: str) -> int:
+    """Append an array unless an equal array is there, and return its number."""
+    content = np.ascontiguousarray(values, f"<{kind}").tobytes()
+    packed = kind, base64.b64encode(zlib.compress(content, 9)).decode()
+    if packed not in arrays:
+        arrays.append(packed)
+    return arrays.index(packed)

@@ -25,7 +25,7 @@ from tests.data.decode.crops import crop, decoding, part, whole
         (encoded(picture(48, 64), "GIF")[:30], "some.JPEG"),
     ],
 )
-def test_what_nothing_opens_is_told_by_name(data: bytes, words: str) -> None:
+def test_files_that_no_decoder_opens_are_named(data: bytes, words: str) -> None:
     with pytest.raises(BadSample, match=words) as caught:
         crop(data, (0, 0, 1, 1))
     assert "some.JPEG" in str(caught.value)
@@ -39,7 +39,7 @@ def test_padding_behind_the_end_does_no_harm() -> None:
 
 
 def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: bool = True) -> tuple[int, float]:
-    """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
+    """Bytes of a crop, and peak MB of its decoding, measured in another process."""
     command = (
         "import sys, torch; from imagenet_opt.data.decode.decoder import Decoder;"
         "from imagenet_opt.data.decode.region_codec import load_codec; load_codec();"
@@ -67,7 +67,7 @@ def test_twenty_thousand_pixels_take_little_memory() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("region_decode", [True, False])
 def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decode: bool) -> None:
-    """Without region decode that of the picture."""
+    """Without region decode, the memory of the whole image."""
     data = encoded(Image.new("RGB", (8000, 8000)), quality=50)
     num_bytes, grown_mb = peak_growth(data, (7000, 7000, 300, 300), region_decode=region_decode)
     assert num_bytes == 3 * 300 * 300
@@ -91,8 +91,8 @@ def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
-def test_damage_is_told_or_decoded_and_never_worse(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """capfd: libraries complain to file descriptor 2."""
+def test_a_damaged_image_is_refused_by_name_or_decoded(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """capfd: libraries write to file descriptor 2."""
     rng = np.random.default_rng(0)
     sound, decoder = encoded(picture(48, 64), kind), decoding(max_crop_pixels=40 * 60)
     opened = 0

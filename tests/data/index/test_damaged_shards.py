@@ -1,7 +1,9 @@
-"""A damaged pack is refused in one line with the file and the remedy."""
+"""A damaged pack is refused with one line that names the file and the remedy."""
 
+import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,110 +28,74 @@ def change(folder: Path, **about: object) -> None:
     (folder / "index.json").write_text(json.dumps(content | about))
 
 
-def damage(folder: Path, what: str) -> None:
-    """One of the ways in which a pack goes bad."""
-    match what:
-        case "no shard":
-            (folder / "shard-00001.tar").unlink()
-        case "cut shard":
-            os.truncate(folder / "shard-00001.tar", 1024)
-        case "no column":
-            (folder / "sizes.npy").unlink()
-        case "cut column":
-            os.truncate(folder / "offsets.npy", 200)
-        case "short column":
-            np.save(folder / "labels.npy", np.zeros(5, np.int32))
-        case "other type":
-            np.save(folder / "labels.npy", np.zeros(39, np.int64))
-        case "wild label":
-            np.save(folder / "labels.npy", np.full(39, 3, np.int32))
-        case "wild offset":
-            np.save(folder / "offsets.npy", np.full(39, 10**9))
-        case "label below zero":
-            np.save(folder / "labels.npy", np.full(39, -1, np.int32))
-        case "shard below zero":
-            np.save(folder / "shard_ids.npy", np.full(39, -1, np.int32))
-        case "size below zero":
-            np.save(folder / "sizes.npy", np.full(39, -1))
-        case "offset and size overflow":
-            np.save(folder / "offsets.npy", np.full(39, 2**63 - 1))
-            np.save(folder / "sizes.npy", np.full(39, 2**63 - 1))
-        case "samples overlap":
-            np.save(folder / "offsets.npy", np.full(39, 512))
-        case "shards out of order":
-            np.save(folder / "shard_ids.npy", np.load(folder / "shard_ids.npy")[::-1])
-        case "names overlap":
-            np.save(folder / "name_offsets.npy", np.load(folder / "name_offsets.npy")[::-1])
-        case "pickled":
-            np.save(folder / "labels.npy", np.array([Evil()] * 39, dtype=object), allow_pickle=True)
-        case "archive":
-            with open(folder / "labels.npy", "wb") as file:
-                np.savez(file, labels=np.zeros(39, np.int32))
-        case "more than there is":
-            header = "{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904,)}"
-            (folder / "labels.npy").write_bytes(npy_header(header) + bytes(39 * 4))
-        case "shape below zero":
-            header = "{'descr': '<i4', 'fortran_order': False, 'shape': (-39,)}"
-            (folder / "labels.npy").write_bytes(npy_header(header) + bytes(39 * 4))
-        case "other shards":
-            change(folder, shards=[{"bytes": 2**70, "crc32": 0}])
-        case "classes are no names":
-            change(folder, classes=[[1], 2])
-        case "no samples":
-            change(folder, samples=0)
-        case "deep":
-            (folder / "index.json").write_text("[" * 100_000)
-        case "no header":
-            (folder / "names.npy").write_bytes(b"\0" * 300)
-        case "unfinished":
-            (folder / "index.json").unlink()
-        case "damaged index":
-            (folder / "index.json").write_text("{")
-        case "other format":
-            (folder / "index.json").write_text('{"format": 99}')
+Damage = Callable[[Path], object]
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("no shard", "shard-00001.tar: No such file or directory"),
-        ("cut shard", "shard-00001.tar has 1024 bytes, not the "),
-        ("no column", "sizes.npy cannot be opened: No such file"),
-        ("cut column", "offsets.npy has 200 bytes, not those of 39 numbers"),
-        ("short column", "labels.npy is int32 (5,), not 39 numbers of int32"),
-        ("other type", "labels.npy is int64 (39,), not 39 numbers of int32"),
-        ("wild label", "labels.npy is damaged: it has numbers outside of 0 to 2"),
-        ("wild offset", "points outside of its shard"),
-        ("label below zero", "labels.npy is damaged: it has numbers outside of 0 to 2"),
-        ("shard below zero", "shard_ids.npy is damaged: it has numbers outside of 0 to "),
-        ("size below zero", "points outside of its shard"),
-        ("offset and size overflow", "points outside of its shard"),
-        ("samples overlap", "is damaged: samples overlap"),
-        ("shards out of order", "is damaged"),
-        ("names overlap", "name_offsets.npy is damaged"),
-        ("pickled", "labels.npy is object (39,), not 39 numbers of int32"),
-        ("archive", "labels.npy cannot be opened"),
-        ("more than there is", "labels.npy is int32 (4611686018427387904,), not 39 numbers of int32"),
-        ("shape below zero", "labels.npy is int32 (-39,), not 39 numbers of int32"),
-        ("other shards", "index.json is damaged: shards.0.bytes: "),
-        ("classes are no names", "index.json is damaged: classes.0: "),
-        ("no samples", "index.json is damaged: samples: "),
-        ("deep", "index.json is damaged: Invalid JSON: recursion limit exceeded"),
-        ("no header", "names.npy cannot be opened"),
-        ("unfinished", "is no finished pack: it has no index.json"),
-        ("damaged index", "index.json is damaged"),
-        ("other format", "index.json is of format 99, not 1"),
-    ],
-)
-def test_damage_is_told_with_the_file_and_the_remedy(what: str, words: str, copy: Path) -> None:
-    damage(copy, what)
+def column(name: str, values: np.ndarray) -> Damage:
+    return lambda pack: np.save(pack / f"{name}.npy", values)
+
+
+def content(name: str, content: bytes) -> Damage:
+    return lambda pack: (pack / name).write_bytes(content)
+
+
+def full(value: int, dtype: type = np.int64) -> np.ndarray:
+    return np.full(39, value, dtype)
+
+
+def overflow(pack: Path) -> None:
+    for name in ("offsets", "sizes"):
+        np.save(pack / f"{name}.npy", full(2**63 - 1))
+
+
+def reverse(name: str) -> Damage:
+    return lambda pack: np.save(pack / f"{name}.npy", np.load(pack / f"{name}.npy")[::-1])
+
+
+np.savez(ARCHIVE := io.BytesIO(), labels=full(0, np.int32))
+HUGE = npy_header("{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904,)}") + bytes(39 * 4)
+NEGATIVE = npy_header("{'descr': '<i4', 'fortran_order': False, 'shape': (-39,)}") + bytes(39 * 4)
+SHARD = "shard-00001.tar"
+DAMAGE: list[tuple[str, Damage]] = [
+    (f"{SHARD}: No such file or directory", lambda pack: (pack / SHARD).unlink()),
+    (f"{SHARD} has 1024 bytes, not the ", lambda pack: os.truncate(pack / SHARD, 1024)),
+    ("sizes.npy cannot be opened: No such file", lambda pack: (pack / "sizes.npy").unlink()),
+    ("offsets.npy has 200 bytes, not those of 39 numbers", lambda pack: os.truncate(pack / "offsets.npy", 200)),
+    ("labels.npy is int32 (5,), not 39 numbers of int32", column("labels", np.zeros(5, np.int32))),
+    ("labels.npy is int64 (39,), not 39 numbers of int32", column("labels", full(0))),
+    ("labels.npy is damaged: it has numbers outside of 0 to 2", column("labels", full(3, np.int32))),
+    ("labels.npy is damaged: it has numbers outside of 0 to 2", column("labels", full(-1, np.int32))),
+    ("shard_ids.npy is damaged: it has numbers outside of 0 to ", column("shard_ids", full(-1, np.int32))),
+    ("points outside of its shard", column("offsets", full(10**9))),
+    ("points outside of its shard", column("sizes", full(-1))),
+    ("points outside of its shard", overflow),
+    ("is damaged: samples overlap", column("offsets", full(512))),
+    ("is damaged", reverse("shard_ids")),
+    ("name_offsets.npy is damaged", reverse("name_offsets")),
+    ("labels.npy is object (39,), not 39 numbers of int32", column("labels", np.array([Evil()] * 39, dtype=object))),
+    ("labels.npy cannot be opened", content("labels.npy", ARCHIVE.getvalue())),
+    ("labels.npy is int32 (4611686018427387904,), not 39 numbers of int32", content("labels.npy", HUGE)),
+    ("labels.npy is int32 (-39,), not 39 numbers of int32", content("labels.npy", NEGATIVE)),
+    ("index.json is damaged: shards.0.bytes: ", lambda pack: change(pack, shards=[{"bytes": 2**70, "crc32": 0}])),
+    ("index.json is damaged: classes.0: ", lambda pack: change(pack, classes=[[1], 2])),
+    ("index.json is damaged: samples: ", lambda pack: change(pack, samples=0)),
+    ("index.json is damaged: Invalid JSON: recursion limit exceeded", content("index.json", b"[" * 100_000)),
+    ("names.npy cannot be opened", content("names.npy", b"\0" * 300)),
+    ("is no finished pack: it has no index.json", lambda pack: (pack / "index.json").unlink()),
+    ("index.json is damaged", content("index.json", b"{")),
+    ("index.json is of format 99, not 1", content("index.json", b'{"format": 99}')),
+]
+
+
+@pytest.mark.parametrize(("words", "damage"), DAMAGE, ids=range(len(DAMAGE)))
+def test_an_error_names_the_damaged_file_and_the_remedy(words: str, damage: Damage, copy: Path) -> None:
+    damage(copy)
     assert is_packed(copy)
     with pytest.raises(ShardMismatch) as caught:
         open_shards(copy)
     for word in (words, str(copy), "data.root", "pack command again", f"out={copy.parent}", "imagenet-opt pack"):
         assert word in str(caught.value)
-    has_index = "shard-00001.tar" in words
-    assert ("--verify lists" in str(caught.value)) == has_index, "without an index there is nothing to verify against"
+    assert ("--verify lists" in str(caught.value)) == (SHARD in words), "only with an index, --verify can run"
     assert "\n" not in str(caught.value)
 
 

@@ -1,12 +1,12 @@
-"""The list of files: what is found, cached, noticed and told."""
+"""The index of a folder: files, cache, changes, and errors."""
 
 import errno
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from imagenet_opt.data.index import folder_index as index_module
-from imagenet_opt.data.index.folder_index import check_same_classes, open_split, split_folder
+from imagenet_opt.data.index.folder_index import FileIndex, check_same_classes, open_split
+from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 
@@ -36,15 +37,19 @@ def settled(root: Path, *, ago: float = 60) -> Path:
     return root
 
 
-def names(index) -> list[str]:
+def names(index: FileIndex) -> list[str]:
     return [os.path.relpath(index.path(i), index.folder) for i in range(len(index))]
+
+
+def opened(root: Path) -> FileIndex:
+    return open_split(root, "train", root.parent / "cache")
 
 
 def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
     root = tree(
         tmp_path / "d", "train/b/2.JPEG", "train/b/1.jpg", "train/a/ü b.png", "train/a/deep/3.jpeg", "train/a/x.txt"
     )
-    index = open_split(root, "train", tmp_path / "cache")
+    index = opened(root)
     assert index.classes == ("a", "b")
     assert names(index) == ["a/deep/3.jpeg", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
     assert index.labels.tolist() == [0, 0, 1, 1]
@@ -52,39 +57,30 @@ def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
 
 def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
     root = settled(tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100))))
-    scanned = open_split(root, "train", tmp_path / "cache")
-    cached = open_split(root, "train", tmp_path / "cache")
+    scanned = opened(root)
+    cached = opened(root)
     assert isinstance(cached.names.base, np.memmap)
     assert names(cached) == names(scanned)
     assert cached.labels.tolist() == scanned.labels.tolist()
 
 
-def test_a_file_more_or_less_is_noticed(tmp_path: Path) -> None:
+def test_added_and_renamed_files_are_noticed(tmp_path: Path) -> None:
     root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
-    open_split(root, "train", tmp_path / "cache")
+    opened(root)
     tree(root, "train/b/deep/2.jpg")
-    assert len(open_split(root, "train", tmp_path / "cache")) == 3
+    assert len(opened(root)) == 3
     (root / "train/a/1.jpg").rename(root / "train/a/9.jpg")
-    assert names(open_split(root, "train", tmp_path / "cache"))[0] == "a/9.jpg"
+    assert names(opened(root))[0] == "a/9.jpg"
 
 
-class Listing:
-    """What os.scandir gives, from a list."""
+class Entries(nullcontext):
+    """As os.scandir: a context manager, and an iterator."""
 
-    def __init__(self, entries: list[os.DirEntry]) -> None:
-        self.entries = iter(entries)
+    def __iter__(self) -> Any:
+        return self.enter_result
 
-    def __iter__(self) -> Iterator[os.DirEntry]:
-        return self.entries
-
-    def __next__(self) -> os.DirEntry:
-        return next(self.entries)
-
-    def __enter__(self) -> "Listing":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __next__(self) -> Any:
+        return next(self.enter_result)
 
 
 @pytest.mark.parametrize("late", ["train/a/2.jpg", "train/b/deep/2.jpg", "train/c/1.jpg"])
@@ -95,16 +91,16 @@ def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
     scandir = os.scandir
     parent = str((root / late).parent if late != "train/c/1.jpg" else root / "train")
 
-    def scandir_and_add(folder: str | Path) -> Listing:
-        entries = list(scandir(folder))
+    def scandir_and_add(folder: str | Path) -> Any:
+        entries = iter(list(scandir(folder)))
         if str(folder) == parent:
             tree(root, late)
-        return Listing(entries)
+        return Entries(entries)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scandir_and_add)
-        assert len(open_split(root, "train", tmp_path / "cache")) == 2
-    assert len(open_split(root, "train", tmp_path / "cache")) == 3
+        assert len(opened(root)) == 2
+    assert len(opened(root)) == 3
 
 
 @pytest.mark.parametrize(("age", "num_cached"), [(1.5, 0), (60, 1)])
@@ -116,17 +112,19 @@ def test_a_folder_that_has_just_changed_is_not_cached(
     then = (root / "train/a").stat().st_mtime_ns
     clock = SimpleNamespace(time_ns=lambda: then + int(age * 1e9))
     monkeypatch.setattr("imagenet_opt.data.index.folder_index.time", clock)
-    open_split(root, "train", tmp_path / "cache")
+    opened(root)
     tree(root, "train/a/2.jpg")
     os.utime(root / "train/a", ns=(then, then))
-    assert len(open_split(root, "train", tmp_path / "cache")) == 2 - num_cached
+    assert len(opened(root)) == 2 - num_cached
     assert len(list(tmp_path.glob("cache/index/*"))) == num_cached
 
 
-def test_a_folder_from_the_future_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_from_the_future_is_not_cached_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = settled(tree(tmp_path / "d", "train/a/1.jpg"))
     os.utime(root / "train/a", (time.time() + 3600,) * 2)
-    assert len(open_split(root, "train", tmp_path / "cache")) == 1
+    assert len(opened(root)) == 1
     assert f"touch {root}/train/a" in caplog.text
     assert not list(tmp_path.glob("cache/index/*"))
 
@@ -162,36 +160,30 @@ def test_of_two_processes_one_lists_the_files_and_the_other_waits(
     assert len(scans) == 1
 
 
-def test_where_no_lock_can_be_had_the_files_are_listed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: Any, **__: Any) -> None:
-        raise NotImplementedError("FileSystem does not appear to support flock")
-
-    monkeypatch.setattr(FileLock, "acquire", no_locks)
-    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
-
-
-def test_a_lock_that_is_never_released_is_not_waited_for_forever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def held(*_: Any, timeout: float | None = None, **__: Any) -> None:
+@pytest.mark.parametrize(
+    ("error", "warning"), [(NotImplementedError("no flock"), ""), (Timeout("lock"), "is still locked after 30 minutes")]
+)
+def test_without_the_lock_the_files_are_listed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: Exception, warning: str,
+) -> None:  # fmt: skip
+    def acquire(*_: Any, timeout: float | None = None, **__: Any) -> None:
         assert timeout is not None, "waits without a bound"
-        raise Timeout("lock")
+        raise error
 
-    monkeypatch.setattr(FileLock, "acquire", held)
-    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
-    assert "is still locked after 30 minutes" in caplog.text
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    assert len(opened(tree(tmp_path / "data", "train/a/1.jpg"))) == 1
+    assert warning in caplog.text
 
 
 def test_a_class_may_be_a_link(tmp_path: Path) -> None:
     tree(tmp_path / "elsewhere", "1.jpg")
     root = tree(tmp_path / "d", "train/a/1.jpg")
     (root / "train/b").symlink_to(tmp_path / "elsewhere")
-    assert names(open_split(root, "train", tmp_path / "cache")) == ["a/1.jpg", "b/1.jpg"]
+    assert names(opened(root)) == ["a/1.jpg", "b/1.jpg"]
 
 
-def test_without_a_place_for_the_cache_it_still_opens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_cannot_be_written_is_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = settled(tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder"))
     assert len(open_split(root, "train", root / "not_a_folder")) == 1
     assert "data.cache_dir" in caplog.text
@@ -211,15 +203,15 @@ def test_without_a_place_for_the_cache_it_still_opens(tmp_path: Path, caplog: py
         (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b", "data.root"]),
     ],
 )
-def test_what_is_no_data_set_is_told(
+def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
     files: list[str], error: type[Exception], words: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(error) as caught:
-        open_split(tree(tmp_path / "d", *files), "train", tmp_path / "cache")
+        opened(tree(tmp_path / "d", *files))
     assert all(word in str(caught.value) for word in words)
 
 
-def test_different_classes_are_told_with_names(tmp_path: Path) -> None:
+def test_different_classes_are_refused_by_name(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
     splits = [open_split(root, split, tmp_path / "cache") for split in ("train", "val")]
     with pytest.raises(ClassMismatch, match=r"only in the first: b; only in the second: c"):
@@ -227,9 +219,9 @@ def test_different_classes_are_told_with_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["labels", "offsets", "other type", "pickled", "classes", "deep", "cut"])
-def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_replaced(damage: str, tmp_path: Path) -> None:
     root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg"))
-    expected = names(open_split(root, "train", tmp_path / "cache"))
+    expected = names(opened(root))
     (folder,) = (tmp_path / "cache/index").iterdir()
     match damage:
         case "labels":
@@ -247,17 +239,17 @@ def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
             (folder / "about.json").write_text("[" * 100_000)
         case "cut":
             os.truncate(folder / "names.npy", 130)
-    index = open_split(root, "train", tmp_path / "cache")
+    index = opened(root)
     assert names(index) == expected and index.labels.tolist() == [0, 1, 1]
 
 
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     root = settled(tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg"))
-    open_split(root, "train", tmp_path / "cache")
+    opened(root)
     (column,) = tmp_path.glob("cache/index/*/names.npy")
     for outside in (b"../../secret!", b"/etc/passwd-!"):
         np.save(column, np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
-        index = open_split(root, "train", tmp_path / "cache")
+        index = opened(root)
         with pytest.raises(DataError, match=r"outside of it; empty data\.cache_dir/index"):
             index.path(0)
         assert index.path(1) == str(root / "train/a/89..a.jpg")
@@ -267,10 +259,10 @@ def test_a_link_that_leads_up_is_not_followed(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/deep/1.jpg", "train/b/1.jpg")
     (root / "train/a/deep/up").symlink_to(root / "train/a")
     (root / "train/a/other").symlink_to(root / "train/b")
-    assert names(open_split(root, "train", tmp_path / "cache")) == ["a/deep/1.jpg", "a/other/1.jpg", "b/1.jpg"]
+    assert names(opened(root)) == ["a/deep/1.jpg", "a/other/1.jpg", "b/1.jpg"]
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/a/deep/1.jpg")
     scandir = os.scandir
 
@@ -281,7 +273,7 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DataError, match=r"cannot list .*a/deep: Permission denied; make it readable \(data\.root\)"):
-        open_split(root, "train", tmp_path / "cache")
+        opened(root)
 
 
 def test_the_remedy_fits_where_only_val_is_missing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from imagenet_opt.data.index.sampling import spread_over_classes
+from imagenet_opt.data.index.subset import spread_over_classes
 
 LABELS = np.repeat(np.arange(4, dtype=np.int32), [100, 3, 50, 100])
 

@@ -1,4 +1,4 @@
-"""Packed splits: what is read, with how many requests, and what is said of damage."""
+"""Packed splits: bytes of samples, requests, and errors of damaged shards."""
 
 import os
 import pickle
@@ -42,7 +42,7 @@ def test_labels_and_checksums_are_those_of_the_images(packed: Path, images_root:
     )
 
 
-def test_offsets_are_where_tar_says_that_the_images_are(packed: Path) -> None:
+def test_offsets_are_those_of_tar(packed: Path) -> None:
     index = open_shards(packed)
     for number, shard in enumerate(index.shards):
         with tarfile.open(packed / shard) as archive:
@@ -65,10 +65,10 @@ def groups(index: ShardIndex, indices: list[int]) -> list[list[int]]:
     return [group.tolist() for group in ShardStore(index).groups(np.array(indices, dtype=np.int64))]
 
 
-def test_neighbours_come_together_and_others_alone() -> None:
+def test_one_request_reads_neighbours() -> None:
     index = made_up([0, 0, 0, 1], [512, 2048, 2048 + 1000 + 65536, 70000], [1000, 1000, 1000, 1000])
     assert groups(index, [0, 1, 2, 3]) == [[0, 1], [2], [3]]  # 64 KiB between, and another shard
-    assert groups(index, [3, 1, 0]) == [[2, 1], [0]]  # places in what was asked, by place in the shard
+    assert groups(index, [3, 1, 0]) == [[2, 1], [0]]  # positions in the request, in the order of the shard
     assert groups(index, [1, 1, 1]) == [[0, 1, 2]]
     assert groups(index, []) == []
     closer = made_up([0, 0], [512, 512 + 1000 + 65535], [1000, 1000])
@@ -83,7 +83,7 @@ def test_a_request_has_at_most_4_mib() -> None:
     assert groups(large, [0, 1, 2]) == [[0], [1], [2]]
 
 
-def test_every_place_is_in_one_group(packed: Path) -> None:
+def test_every_position_is_in_one_group(packed: Path) -> None:
     indices = np.random.default_rng(0).integers(0, 39, size=64)
     places = np.concatenate(ShardStore(open_shards(packed)).groups(indices))
     assert sorted(places.tolist()) == list(range(64))

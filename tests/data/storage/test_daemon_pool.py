@@ -1,4 +1,4 @@
-"""Calls are made, also beside threads that hang; and hanging threads hold up nothing."""
+"""Threads make calls, and threads that hang block nothing."""
 
 import gc
 import subprocess
@@ -10,8 +10,14 @@ import pytest
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
 
 
-def reading() -> set[threading.Thread]:
+def reading_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "reading"}
+
+
+def join(threads: set[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(10)
+    assert not reading_threads() & threads
 
 
 def test_results_and_errors_come_back() -> None:
@@ -22,7 +28,7 @@ def test_results_and_errors_come_back() -> None:
         futures[1].result(10)
 
 
-def test_a_thread_in_the_place_of_one_that_hangs_goes_on() -> None:
+def test_an_added_thread_replaces_a_thread_that_hangs() -> None:
     answer, threads = threading.Event(), DaemonPool(1)
     hanging, next_one = threads.submit(answer.wait, 30), threads.submit(int, "7")
     threads.add()
@@ -31,7 +37,7 @@ def test_a_thread_in_the_place_of_one_that_hangs_goes_on() -> None:
     answer.set()
 
 
-def test_what_is_cancelled_is_not_called() -> None:
+def test_cancelled_calls_are_not_made() -> None:
     answer, called, threads = threading.Event(), [], DaemonPool(1)
     threads.submit(answer.wait, 30)
     assert threads.submit(called.append, 1).cancel()
@@ -40,18 +46,16 @@ def test_what_is_cancelled_is_not_called() -> None:
     assert called == [2]
 
 
-def test_threads_end_with_the_last_reference_once_all_calls_are_made() -> None:
-    before, answer = reading(), threading.Event()
+def test_threads_end_with_the_last_reference_after_all_calls() -> None:
+    before, answer = reading_threads(), threading.Event()
     threads = DaemonPool(3)
     futures = [threads.submit(answer.wait, 30) for _ in range(5)]
-    mine = reading() - before
-    assert len(mine) == 3
+    started = reading_threads() - before
+    assert len(started) == 3
     del threads
     answer.set()
     assert [future.result(10) for future in futures] == [True] * 5
-    for thread in mine:
-        thread.join(10)
-    assert not reading() - before
+    join(started)
 
 
 def test_threads_end_with_an_owner_whose_method_they_called() -> None:
@@ -62,17 +66,15 @@ def test_threads_end_with_an_owner_whose_method_they_called() -> None:
         def call(self) -> int:
             return 1
 
-    before, owner = reading(), Owner()
+    before, owner = reading_threads(), Owner()
     assert [owner.threads.submit(owner.call).result(10) for _ in range(6)] == [1] * 6
-    mine = reading() - before
+    started = reading_threads() - before
     del owner
     gc.collect()
-    for thread in mine:
-        thread.join(10)
-    assert not reading() - before
+    join(started)
 
 
-def test_a_process_with_a_hanging_thread_comes_to_its_end() -> None:
+def test_a_process_with_a_hanging_thread_ends() -> None:
     package = "imagenet_opt.data.storage.daemon_pool"
     command = f"import threading; from {package} import DaemonPool; DaemonPool(1).submit(threading.Event().wait)"
     done = subprocess.run([sys.executable, "-c", command], timeout=60, capture_output=True, text=True)

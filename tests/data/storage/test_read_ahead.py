@@ -1,4 +1,4 @@
-"""Samples in order whatever the storage does, many at a time, ahead of being asked."""
+"""Samples come in order from any storage, with many requests at a time, read ahead."""
 
 import multiprocessing
 import threading
@@ -23,8 +23,8 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
     assert reader.read_unplanned(np.array([5, 3])) == [b"5", b"3"]
 
 
-def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
-    """The first answers show that the storage is quick; by then much is on its way."""
+def test_requests_stay_when_the_limit_drops() -> None:
+    """The first answers show that the storage is quick, when many requests are already in flight."""
     done = threading.Event()
     store = Numbers(lambda index: done.set() if index == 47 else None)
     reader = reading(store)
@@ -35,10 +35,9 @@ def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
     assert sorted(store.read) == list(range(80))
 
 
-def test_what_comes_next_is_read_before_it_is_asked_for() -> None:
+def test_following_portions_are_read_ahead() -> None:
     done = threading.Event()
-    store = Numbers(lambda index: done.set() if index == 15 else None)
-    reader = reading(store, reads_in_flight=4)
+    reader = reading(Numbers(lambda index: done.set() if index == 15 else None), reads_in_flight=4)
     reader.read((0, 0), batch(0), [((0, 1), batch(1))])
     assert done.wait(10)
 
@@ -79,7 +78,7 @@ class Storage(Numbers):
         super().__init__()
         self.seconds, self.lock, self.running, self.most = seconds, threading.Lock(), 0, 0
         self.clock = ThreadClock()
-        for module in ("read_ahead", "read_pool", "outage"):
+        for module in ("read_ahead", "read_pool", "retry"):
             monkeypatch.setattr(f"imagenet_opt.data.storage.{module}.time", self.clock)
 
     def read_many(self, indices: Indices) -> list[bytes]:

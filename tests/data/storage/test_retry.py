@@ -1,4 +1,4 @@
-"""Transient errors are waited out, others are not."""
+"""Temporary errors are retried, other errors are not."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
 
 
 def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
-    """A read that fails with these codes, one a call, and then gives b"bytes"; and the codes that are left."""
+    """The codes that are left, and a read that fails with one code per call, and then returns b"bytes"."""
     left = list(codes)
 
     def read() -> bytes:
@@ -24,7 +24,7 @@ def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
 
 
 @pytest.mark.parametrize("code", sorted(TRANSIENT))
-def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_errors_are_retried_with_a_warning(code: int, caplog: pytest.LogCaptureFixture) -> None:
     left, read = failing(code)
     assert retry_transient(read, "/fsx/x.JPEG", 60) == b"bytes"
     assert not left
@@ -32,7 +32,7 @@ def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pyte
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
-def test_what_time_does_not_mend_is_raised_at_once(code: int) -> None:
+def test_permanent_errors_are_raised_at_once(code: int) -> None:
     left, read = failing(code, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(code)):
         retry_transient(read, "x", 60)
@@ -44,7 +44,7 @@ def test_after_the_patience_the_last_error_is_raised() -> None:
         retry_transient(failing(errno.EIO, *[errno.ESTALE] * 1000)[1], "x", 0.2)
 
 
-def test_an_error_that_took_long_to_come_is_tried_again_too() -> None:
+def test_an_error_after_a_long_read_is_retried() -> None:
     """A soft NFS mount gives up only after minutes: the patience begins with the first error, not with the read."""
     left, read = failing(errno.ETIMEDOUT)
 
@@ -55,6 +55,6 @@ def test_an_error_that_took_long_to_come_is_tried_again_too() -> None:
     assert retry_transient(slowly, "x", 0.2) == b"bytes"
 
 
-def test_what_is_no_error_of_the_system_passes() -> None:
+def test_other_errors_are_raised_at_once() -> None:
     with pytest.raises(ZeroDivisionError):
         retry_transient(lambda: 1 // 0, "x", 60)

@@ -1,29 +1,39 @@
-"""Bytes of files, whatever their names; what the system says of those that cannot be read goes on as it is."""
+"""Stores: bytes of files with any name, errors of the system, and rehearsals of slow storage."""
 
 import errno
 import os
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.data.storage.read_ahead import ReadAhead
+from imagenet_opt.data.storage.store import FolderStore, MemoryStore
+from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.errors import ReadTimeout
 
 
-def test_bytes_come_in_the_order_that_was_asked_for(images_root: Path, tmp_path: Path) -> None:
-    index = open_split(images_root, "val", tmp_path)
+@pytest.fixture
+def folder(images_root: Path, tmp_path: Path) -> FolderStore:
+    return FolderStore(open_split(images_root, "val", tmp_path))
+
+
+def test_bytes_are_in_the_order_of_the_request(folder: FolderStore, images_root: Path) -> None:
     files = sorted((images_root / "val").glob("*/*.JPEG"))
-    store = FolderStore(index)
-    assert store.read_many(np.array([38, 0, 7, 7])) == [files[i].read_bytes() for i in (38, 0, 7, 7)]
-    assert [group.tolist() for group in store.groups(np.array([38, 0, 7]))] == [[0], [1], [2]]
+    assert folder.read_many(np.array([38, 0, 7, 7])) == [files[i].read_bytes() for i in (38, 0, 7, 7)]
+    assert [group.tolist() for group in folder.groups(np.array([38, 0, 7]))] == [[0], [1], [2]]
+    assert MemoryStore([b"a", b"b"], 9).read_many(np.array([8, 3, 1])) == [b"a", b"b", b"b"]
 
 
 @pytest.mark.parametrize(
     ("what", "code"),
-    [("nothing", errno.ENOENT), ("folder", errno.EISDIR), ("loop", errno.ELOOP), ("door", errno.EACCES)],
+    [("nothing", errno.ENOENT), ("folder", errno.EISDIR), ("loop", errno.ELOOP), ("no right", errno.EACCES)],
 )
-def test_what_cannot_be_read_says_why(what: str, code: int, tmp_path: Path) -> None:
+def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -> None:
     file = tmp_path / "data/train/a/x.JPEG"
     file.parent.mkdir(parents=True)
     file.touch()
@@ -33,7 +43,7 @@ def test_what_cannot_be_read_says_why(what: str, code: int, tmp_path: Path) -> N
         file.mkdir()
     elif what == "loop":
         file.symlink_to(file)
-    elif what == "door":
+    elif what == "no right":
         if os.geteuid() == 0:
             pytest.skip("root reads every file")
         file.touch(mode=0)
@@ -49,3 +59,43 @@ def test_a_name_of_any_bytes_is_read_and_can_be_printed(tmp_path: Path) -> None:
     store = FolderStore(open_split(tmp_path / "data", "train", tmp_path / "cache"))
     assert store.read_many(np.array([0])) == [b"content"]
     assert store.name(0).encode() == f"{folder}/a \\xff\\xe9\\n\\x1b[2J.JPEG".encode()
+
+
+def test_a_throttled_store_has_the_bytes_names_and_requests_of_its_store(folder: FolderStore) -> None:
+    indices = np.array([4, 0, 30])
+    slow = pickle.loads(pickle.dumps(ThrottledStore(folder, latency_seconds=0.01, bytes_per_second=1e9)))
+    assert slow.read_many(indices) == folder.read_many(indices)
+    assert slow.name(4) == folder.name(4)
+    assert [group.tolist() for group in slow.groups(indices)] == [[0], [1], [2]]
+
+
+def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: FolderStore) -> None:
+    slow = ThrottledStore(folder, latency_seconds=0.05)
+    began = time.monotonic()
+    slow.read_many(np.array([0]))
+    slow.read_many(np.arange(10))
+    assert time.monotonic() - began >= 0.1
+    num_bytes = sum(map(len, folder.read_many(np.arange(8))))
+    slow = ThrottledStore(folder, bytes_per_second=num_bytes / 0.2)
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(slow.read_many, np.arange(8)[:, None]))
+    assert time.monotonic() - began >= 0.2 * 0.99
+
+
+def test_a_fault_is_raised_by_the_read(folder: FolderStore) -> None:
+    def fault(index: int) -> None:
+        if index == 3:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    slow = ThrottledStore(folder, fault=fault)
+    assert slow.read_many(np.array([2])) == folder.read_many(np.array([2]))
+    with pytest.raises(OSError, match="Stale file handle"):
+        slow.read_many(np.array([2, 3]))
+
+
+def test_a_timeout_of_a_rehearsal_names_its_keys(folder: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
+    reader = ReadAhead(ThrottledStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
+    with pytest.raises(ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null make it slow"):
+        reader.read((0, 0), np.arange(2))
+    assert "asking again (data.added_latency_ms=3000" in caplog.text

@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from timm.data.auto_augment import solarize_add
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_opt.data.transforms.augment import augment
-from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation
 
 BLACK = (0, 0, 0)
 
@@ -54,9 +56,6 @@ def test_operations_on_points_are_torchvisions(operation: Operation, size: int) 
 
 
 def test_solarize_add_is_timms() -> None:
-    from PIL import Image
-    from timm.data.auto_augment import solarize_add
-
     images, levels = images_of(4), [0, 33, 77, 110]
     found = augment(images, (layer(Operation.SOLARIZE_ADD, levels),))
     for image, level, ours in zip(images, levels, found, strict=True):

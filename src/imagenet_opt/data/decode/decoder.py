@@ -1,7 +1,7 @@
-"""Decodes crops of encoded images, and only the crop's region if the file allows it.
+"""Decodes crops of encoded images, and only the region of the crop if the file allows it.
 
-nvImageCodec decodes a region of ordinary JPEGs without the rest of the picture, with the same bits as a whole decode
-and a crop. Other JPEGs are decoded whole by torchvision; what torchvision refuses, and all other formats, by Pillow.
+nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, with the same bits as a whole decode and
+a crop. torchvision decodes other JPEGs whole; Pillow decodes other formats, and JPEGs that torchvision refuses.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.image_file import (
     REFUSED,
@@ -20,7 +20,6 @@ from imagenet_opt.data.decode.image_file import (
     is_jpeg,
     no_bomb_warning,
     open_image,
-    reason,
     upright,
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
@@ -46,10 +45,9 @@ class Opened:
 class Decoder:
     """Decodes crops; use one per thread.
 
-    exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without.
-    max_crop_pixels: larger crops are reduced by a whole factor, averaged. region_decode: False decodes whole pictures,
-    with the same bits, for comparison. num_given_up: images so far that were decoded whole because region decode gave
-    up.
+    exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
+    max_crop_pixels: larger crops are reduced by a whole factor, by averaging. region_decode: False decodes whole
+    images, with the same bits. num_given_up: images so far that were decoded whole because region decode gave up.
     """
 
     def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
@@ -59,7 +57,7 @@ class Decoder:
         self.num_given_up = 0
 
     def open(self, encoded: bytes, name: str) -> Opened:
-        """Open an image. Raises BadSample, with `name`, if nothing can open it."""
+        """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
         if not encoded:
             raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
         turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
@@ -105,9 +103,9 @@ def decode_whole(image: Opened) -> Pixels:
 
 
 def _decoded(encoded: bytes, name: str) -> Pixels:
-    """All pixels: JPEGs by torchvision; what it refuses and other formats by Pillow, since torchvision crashes on
-    damaged PNGs (pytorch/vision#3613 and later). 16 bits per channel become 8; of an animation the first frame
-    counts. Raises BadSample, with `name`.
+    """All pixels. torchvision decodes JPEGs; Pillow decodes JPEGs that torchvision refuses, and other formats, because
+    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits per channel become 8; of an animation
+    the first frame counts. Raises BadSample, with `name`.
     """
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -143,17 +141,18 @@ def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
 
 
 def _ceil_div(number: int, divisor: int) -> int:
-    """`number / divisor`, rounded up. Floats would round 500.0 up to 501 where the quotient is 500.00000000000006."""
+    """`number / divisor`, rounded up. Floats would give 501 for a quotient of 500.00000000000006 instead of 500."""
     return -(-number // divisor)
 
 
 def _means(crop: Image.Image, max_pixels: int) -> Pixels:
-    """Means of the smallest squares of pixels that reduce the crop to max_pixels."""
+    """Means of squares of pixels; the smallest squares that reduce the crop to max_pixels."""
     factor = 1
     while _ceil_div(crop.width, factor) * _ceil_div(crop.height, factor) > max(1, max_pixels):
         factor += 1
-    return np.array(crop.reduce(factor))  # copied, as torch wants arrays that can be written to
+    return np.array(crop.reduce(factor))  # a copy, because torch needs writable arrays
 
 
 def _bad(name: str, error: Exception) -> BadSample:
-    return BadSample(f"cannot decode {name}: {reason(error)}; replace the file or remove it (data.root)")
+    reason = "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else error
+    return BadSample(f"cannot decode {name}: {reason}; replace the file or remove it (data.root)")

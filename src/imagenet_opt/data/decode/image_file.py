@@ -1,6 +1,6 @@
-"""Determines what an image file is before decoding, in the same way for packing and for training.
+"""Determines the kind of an image file before decoding, for packing and for training.
 
-The content decides, not the name: ImageNet has a PNG that is named .JPEG.
+The content decides, because names mislead: ImageNet has a PNG that is named .JPEG.
 """
 
 import io
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 
 EXTENSIONS = {
     "JPEG": "jpg",
-    "MPO": "jpg",  # what Pillow calls a JPEG that more pictures follow
+    "MPO": "jpg",  # Pillow's name of a JPEG that more pictures follow
     "PNG": "png",
     "WEBP": "webp",
     "BMP": "bmp",
@@ -22,16 +22,16 @@ EXTENSIONS = {
     "PPM": "ppm",
     "GIF": "gif",
 }
-"""Kinds of images, by Pillow's names. No other of its parsers sees a byte: some start programs."""
+"""Kinds of images, by Pillow's names. Other parsers of Pillow are never used, because some of them start programs."""
 REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
-"""What Pillow raises for files that it does not open."""
+"""Errors of Pillow for files that it does not open."""
 
 _FORMATS = [name for name in EXTENSIONS if name != "MPO"]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _TAIL = 1024
-"""Bytes at the end of a JPEG in which its end mark must be; some writers pad."""
+"""The end mark of a JPEG must be within these last bytes; some writers add padding."""
 _MOST_PIXELS = 2**29
-"""Of JPEGs, which have no other limit here: a progressive one takes up to 6 bytes a pixel, whatever the crop."""
+"""The only limit for JPEGs. Even a small crop of a progressive JPEG takes up to 6 bytes per pixel of the image."""
 
 
 def is_jpeg(encoded: bytes) -> bool:
@@ -39,7 +39,7 @@ def is_jpeg(encoded: bytes) -> bool:
 
 
 def is_whole_jpeg(encoded: bytes) -> bool:
-    """Whether the bytes begin and end like a JPEG, so that no decoder has to search for a missing end."""
+    """Whether the bytes have the start mark and the end mark of a JPEG, so that no decoder searches for the end."""
     return is_jpeg(encoded) and encoded.rfind(_END, -_TAIL) >= 0
 
 
@@ -85,13 +85,8 @@ def check_size(height: int, width: int) -> None:
         raise ValueError(f"it claims {width} x {height} pixels, as damaged files do")
 
 
-def reason(error: Exception) -> str:
-    """Why one of REFUSED was raised, in words."""
-    return "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else str(error)
-
-
 def eight_bits(image: Image.Image) -> Image.Image:
-    """The image in grey or RGB, without alpha. Pillow alone would cut 16 bits off at 255."""
+    """The image in grey or RGB, without alpha. `convert` alone would clip images of 16 bits at 255."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if image.mode in ("1", "L", "LA", "F") else "RGB")
@@ -99,7 +94,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def no_bomb_warning() -> Iterator[None]:
-    """Silence Pillow's warning, which it gives from half of its limit on."""
+    """Silence Pillow's warning of images above half of its limit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield

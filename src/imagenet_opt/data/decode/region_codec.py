@@ -1,6 +1,6 @@
-"""Decodes a region of an ordinary JPEG with nvImageCodec on the CPU, without the rest of the picture.
+"""Decodes a region of an ordinary JPEG with nvImageCodec on the CPU, without the rest of the image.
 
-The bits are the same as those of a whole decode by torchvision and a crop.
+The pixels have the same bits as after a whole decode by torchvision and a crop.
 """
 
 import os
@@ -24,7 +24,7 @@ Box = tuple[int, int, int, int]
 def load_codec() -> Any:
     """nvImageCodec's module; None if it is not installed. If it is loaded before a fork, workers share its memory."""
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-    with _no_stderr():  # it tells there of every GPU library that it does not find
+    with _no_stderr():  # nvImageCodec reports every GPU library that it does not find
         try:
             from nvidia import nvimgcodec
         except ImportError:
@@ -47,7 +47,7 @@ class RegionCodec:
                     backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
                     max_num_cpu_threads=1,
                 )
-        except Exception as error:  # its own type of error is not exported
+        except Exception as error:  # nvImageCodec does not export its type of error
             self.error = first_line(error)
         self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
         self.image: Any = None
@@ -61,7 +61,7 @@ class RegionCodec:
             stream = self.library.CodeStream(encoded)
             known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
             return stream if known and stream.precision in (0, 8) else None
-        except Exception:  # its own type of error is not exported; headers are read when they are asked for
+        except Exception:  # nvImageCodec does not export its type of error; each property reads the header
             return None
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
@@ -77,7 +77,7 @@ class RegionCodec:
 
 
 class NoCodec:
-    """Used if nvImageCodec is not installed: every image is decoded whole."""
+    """Replaces RegionCodec if nvImageCodec is not installed: every image is decoded whole."""
 
     error = ""
 
@@ -102,7 +102,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 def region_codec() -> RegionCodec | NoCodec:
-    """The codec of this process; one created before a fork is not used after it."""
+    """The codec of this process. A fork gets a new codec."""
     return _codec_of(os.getpid())
 
 

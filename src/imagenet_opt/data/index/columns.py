@@ -1,7 +1,7 @@
-"""Columns of an index: .npy files that are mapped, not read, and not believed.
+"""Maps and checks the columns of an index, which are .npy files.
 
-A file that was damaged, or made to do harm, is told of before it is used: nothing is unpickled, and no number of a file
-makes more memory be taken, or another place be read, than the file itself has.
+A damaged or malicious file is refused before it is used: nothing is unpickled, and no number in a file can make the
+process allocate more memory than the file has bytes, or read outside of the file.
 """
 
 import os
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:
-    """Map a file of `length` numbers, or of as many as there are. Raises ValueError that names it."""
+    """Map a file of `length` numbers; None: any number. Raises ValueError with the path."""
     try:
         with open(path, "rb") as file:
             if npy.read_magic(file) != (1, 0):
@@ -25,12 +25,12 @@ def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDAr
     except (OSError, ValueError, tokenize.TokenError) as error:
         raise ValueError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
     expected = np.dtype(dtype)
-    wanted = ((size - start) // expected.itemsize,) if length is None else (length,)
-    if actual != expected or shape != wanted:
-        raise ValueError(f"{path} is {actual} {shape}, not {wanted[0]} numbers of {expected}")
-    if size != start + wanted[0] * expected.itemsize:
-        raise ValueError(f"{path} has {size} bytes, not those of {wanted[0]} numbers")
-    return np.memmap(path, expected, "r", start, wanted)
+    num = (size - start) // expected.itemsize if length is None else length
+    if actual != expected or shape != (num,):
+        raise ValueError(f"{path} is {actual} {shape}, not {num} numbers of {expected}")
+    if size != start + num * expected.itemsize:
+        raise ValueError(f"{path} has {size} bytes, not those of {num} numbers")
+    return np.memmap(path, expected, "r", start, shape)
 
 
 def check_range(path: Path, column: NDArray[Any], most: int) -> None:

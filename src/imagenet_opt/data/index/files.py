@@ -1,8 +1,8 @@
-"""The files that hold a split, by number: images of a folder tree, or packed shards."""
+"""The files of a split, by number: images of a folder tree, or packed shards; and their status on the file system."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from imagenet_opt.data.index.shard_index import INDEX, ShardIndex
 _STAT_THREADS = 64
 _CHUNK = 512
 _HELD_BLOCKS = 8
-"""Blocks of 512 bytes above which a file must have more than one where its data is on the file system."""
+"""A larger file, in blocks of 512 bytes, occupies more than one block if its data is on the file system."""
 
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """fingerprint: another one where the split has other files."""
+    """fingerprint: changes with the files of the split."""
 
     folder: Path
     num: int
@@ -31,20 +31,20 @@ class SplitFiles:
 
 @dataclass(frozen=True)
 class Status:
-    """What stat says of each file: size in bytes, -1 where it cannot be asked; blocks of 512 bytes that are held."""
+    """stat of each file: size in bytes, or -1 if stat fails; occupied blocks of 512 bytes."""
 
     sizes: NDArray[np.int64]
     blocks: NDArray[np.int64]
 
     @property
     def released(self) -> NDArray[np.bool_]:
-        """Whether Lustre holds a file's name and size, and not its data: it says that such a file has 0 blocks, or 1,
-        so that no program takes it for a hole."""
+        """Whether Lustre has a file's name and size without its data. Lustre reports 0 blocks for such a file, or 1, so
+        that no program mistakes the file for a hole."""
         return (self.sizes > 512 * _HELD_BLOCKS) & (self.blocks <= 1)
 
 
 def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
-    """Raises OSError for shards whose index.json is gone."""
+    """Raises OSError for shards without index.json."""
     if isinstance(index, ShardIndex):
         about = hashlib.sha256((index.folder / INDEX).read_bytes())
         paths = [os.path.join(index.folder, shard) for shard in index.shards]
@@ -55,21 +55,21 @@ def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
 
 
 def status_of(files: SplitFiles, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Status:
-    """Ask for every file, many at a time; nothing is read. on_progress: of (files done, all)."""
-    status, done = np.empty((2, files.num), np.int64), 0
+    """Call stat for every file, in many threads. on_progress: called with (finished files, all files)."""
+
+    def of_chunk(chunk: range) -> NDArray[np.int64]:
+        return np.array([_size_and_blocks(files.path(i)) for i in chunk], np.int64).T
+
+    status = np.empty((2, files.num), np.int64)
     threads = ThreadPoolExecutor(_STAT_THREADS)
     try:
         chunks = [range(i, min(i + _CHUNK, files.num)) for i in range(0, files.num, _CHUNK)]
-        for chunk, sizes in zip(chunks, threads.map(lambda chunk: _ask(files, chunk), chunks), strict=True):
+        for chunk, sizes in zip(chunks, threads.map(of_chunk, chunks), strict=True):
             status[:, chunk.start : chunk.stop] = sizes
-            on_progress(done := done + len(chunk), files.num)
+            on_progress(chunk.stop, files.num)
     finally:
         threads.shutdown(cancel_futures=True)
     return Status(*status)
-
-
-def _ask(files: SplitFiles, chunk: Iterable[int]) -> NDArray[np.int64]:
-    return np.array([_size_and_blocks(files.path(i)) for i in chunk], np.int64).T
 
 
 def _size_and_blocks(path: str) -> tuple[int, int]:

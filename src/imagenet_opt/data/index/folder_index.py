@@ -1,7 +1,7 @@
 """Index of a data set's files, as flat arrays that are memory-mapped once cached.
 
 A list of 1.28 million (path, label) tuples would cost each worker hundreds of MB, because reference counts copy its
-pages. Two flat arrays are shared by all workers.
+pages. All workers share flat arrays.
 """
 
 import errno
@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +24,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
-from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
-from imagenet_opt.data.index.misplaced import remedy
+from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_folder
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
@@ -34,15 +33,15 @@ log = logging.getLogger(__name__)
 _FORMAT = 2
 _SCAN_THREADS = 32
 _PATIENCE = 60.0
-"""Seconds for which a folder is asked for again."""
+"""Seconds for which the listing of a folder is retried."""
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
 _LOCK_SECONDS = 1800.0
-"""A listing takes less; a lock that outlives it belongs to a mount that forgot to release it."""
+"""More than a listing takes; a lock that is held longer belongs to a mount that forgot to release the lock."""
 
 
 class Split(Protocol):
-    """Fields of all indexes: labels int32 (num_samples,), which number the `classes`."""
+    """Fields of all indexes. labels: int32 (num_samples,), positions in `classes`."""
 
     @property
     def folder(self) -> Path: ...
@@ -56,8 +55,8 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class FileIndex:
-    """Files of one split. labels: int32 (num_samples,); file i is names[name_offsets[i]:name_offsets[i + 1]]. names:
-    uint8, all relative paths joined; name_offsets: int64 (num_samples + 1,)."""
+    """Files of one split. labels: int32 (num_samples,). names: uint8, all relative paths joined. name_offsets: int64
+    (num_samples + 1,); the path of file i is names[name_offsets[i]:name_offsets[i + 1]]."""
 
     folder: Path
     classes: tuple[str, ...]
@@ -82,7 +81,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     The cache is valid while every folder has the modification time that it had before the scan listed it: adding,
     removing or renaming a file changes the time of its folder. The index is not cached when a folder changed less than
     two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
-    Of several processes with one cache folder one lists the files; the others wait.
+    If several processes have one cache folder, one process lists the files and the others wait.
 
     Raises DatasetNotFound, EmptyClass.
     """
@@ -110,32 +109,18 @@ def check_same_classes(train: Split, val: Split) -> None:
     """Raise ClassMismatch unless both splits have the same class folders."""
     if train.classes == val.classes:
         return
-    only_train = sorted(set(train.classes) - set(val.classes))
-    only_val = sorted(set(val.classes) - set(train.classes))
+
+    def only_in(split: Split, other: Split) -> str:
+        names = sorted(set(split.classes) - set(other.classes))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return ", ".join(names[:3]) + more or "none"
+
     raise ClassMismatch(
         f"{train.folder} has {len(train.classes)} classes and {val.folder} has {len(val.classes)}; "
-        f"only in the first: {_some(only_train)}; only in the second: {_some(only_val)}. "
+        f"only in the first: {only_in(train, val)}; only in the second: {only_in(val, train)}. "
         "Both need the same class folders (data.train_folder, data.val_folder); "
         "a flat validation folder must first be sorted into class folders"
     )
-
-
-def _some(names: list[str]) -> str:
-    return "none" if not names else ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def split_folder(root: Path | None, split: str) -> Path:
-    """Folder of a split. Raises DatasetNotFound."""
-    if root is None:
-        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
-    place = root.expanduser()
-    folder = (place / split).resolve()
-    if folder.is_dir():
-        return folder
-    expected = f"expected {split}/<class>/*.JPEG in it"
-    if not place.is_dir():
-        raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
-    raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {remedy(place, split)}")
 
 
 def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
@@ -148,9 +133,10 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
         )
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         listed = list(threads.map(lambda name: _list(folder, name), classes))
-    for name, (images, _) in zip(classes, listed, strict=True):
+    for name, (images, below) in zip(classes, listed, strict=True):
         if not images:
             raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
+        modified |= below
     encoded = [os.fsencode(image) for images, _ in listed for image in images]
     index = FileIndex(
         folder,
@@ -159,13 +145,11 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
     )
-    for _, below in listed:
-        modified |= below
     return index, modified
 
 
 def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
-    """Sorted image paths and modification times of all folders in one class folder, as relative paths. Raises
+    """Sorted relative paths of the images in one class folder, and modification times of all folders in it. Raises
     DataError."""
     try:
         return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
@@ -178,7 +162,7 @@ def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, i
     for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
         below[:] = [name for name in below if not _leads_up(os.path.join(place, name))]
         relative = os.path.relpath(place, folder)
-        for name in below:  # os.walk lists these folders after this turn of the loop
+        for name in below:  # os.walk lists these folders later
             modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
         images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(images), modified
@@ -190,7 +174,7 @@ def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool
     if modified[newest] > started_ns + _CLOCK_STEP_NS:
         log.warning(
             f"{folder / newest} has a modification time in the future, so the index is not cached and each start lists "
-            f"all folders of {folder} (data.root); set the present time with: touch {folder / newest}"
+            f"all folders of {folder} (data.root); set the current time with: touch {folder / newest}"
         )
     return modified[newest] < started_ns - _CLOCK_STEP_NS
 
@@ -200,18 +184,13 @@ def _raise(error: OSError) -> None:
 
 
 def _leads_up(folder: str) -> bool:
-    """Whether a link leads to a folder that contains it, which would never end."""
+    """Whether `folder` is a link to a folder that contains the link; following it would never end."""
     return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
-
-
-def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
-    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
 
 
 @contextmanager
 def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """List `folder` in one process at a time; in all at once if `file` cannot be locked or stays locked."""
+    """Let one process at a time list `folder`, or all of them if `file` cannot be locked or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +212,9 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
     """Load the cached index; None unless it is complete and still valid."""
     try:
         about = json.loads((cached / "about.json").read_text())
-        if about["format"] != _FORMAT or _modified_now(folder, about["folders"]) != about["modified"]:
+        with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+            modified = list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, about["folders"]))
+        if about["format"] != _FORMAT or modified != about["modified"]:
             return None
         classes = tuple(map(str, about["classes"]))
         labels = open_column(cached / "labels.npy", np.int32)
@@ -243,19 +224,15 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
         check_ends(cached / "name_offsets.npy", name_offsets, len(names))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    columns = (np.asarray(column) for column in (labels, names, name_offsets))  # quicker items than memory maps'
+    columns = (np.asarray(column) for column in (labels, names, name_offsets))  # faster than memmaps, item by item
     return FileIndex(folder, classes, *columns)
 
 
 def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
     """Write the cache atomically. A failure is only a warning, because the index is in memory."""
     try:
-        about = {
-            "format": _FORMAT,
-            "classes": index.classes,
-            "folders": list(modified),
-            "modified": list(modified.values()),
-        }
+        folders = {"folders": list(modified), "modified": list(modified.values())}
+        about = {"format": _FORMAT, "classes": index.classes, **folders}
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
             fresh = Path(scratch, "index")
@@ -266,5 +243,5 @@ def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
             shutil.rmtree(cached, ignore_errors=True)
             os.replace(fresh, cached)
     except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # that is: another process of this run was faster
+        if error.errno != errno.ENOTEMPTY:  # another process of this run was faster
             log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")

@@ -1,7 +1,7 @@
-"""Packed splits: tar shards with an index beside them, which gives any sample by its place in the file.
+"""Packed splits: tar shards with an index of the places of all samples.
 
-A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one .npy file a column of ShardIndex.
-imagenet-opt pack makes it; any tar or WebDataset reader opens the shards without the index.
+A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one .npy file for each column of
+ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader opens the shards without the index.
 """
 
 import mmap
@@ -35,10 +35,11 @@ COLUMNS = {
 }
 _STAT_THREADS = 32
 _GAP = 2**16
-"""Bytes between two samples that are rather read along than skipped with another request."""
+"""Two samples with fewer bytes between them are read with one request."""
 _REQUEST = 2**22
+"""Most bytes of a request for several samples."""
 _OTHER_FILES = 512
-"""Files that the rest of a process may have open."""
+"""Files, beside shards, that a process may have open."""
 
 
 class _Format(BaseModel):
@@ -53,7 +54,7 @@ class AboutShard(BaseModel):
 
 
 class About(BaseModel):
-    """Content of index.json. columns: zlib.crc32 of each column's file. bytes_in: bytes of the original images."""
+    """Content of index.json. columns: zlib.crc32 of the file of each column. bytes_in: bytes of the original images."""
 
     classes: tuple[str, ...]
     samples: int = Field(ge=1, lt=2**48)
@@ -67,9 +68,9 @@ class About(BaseModel):
 class ShardIndex:
     """Samples of one packed split, in the order of the shards; memory-mapped.
 
-    labels: int32 (n,); shard_ids: int32 (n,), into shards; offsets: int64 (n,), of the image's bytes in its shard;
-    sizes: int64 (n,), bytes; checksums: uint32 (n,), zlib.crc32 of them.
-    Sample i was class/file names[name_offsets[i]:name_offsets[i + 1]]: uint8, all end to end, and int64 (n + 1,).
+    labels: int32 (n,). shard_ids: int32 (n,), positions in `shards`. offsets, sizes: int64 (n,), place of the image's
+    bytes in its shard. checksums: uint32 (n,), zlib.crc32 of these bytes. names: uint8, all original names joined.
+    name_offsets: int64 (n + 1,); the original of sample i was class/name names[name_offsets[i]:name_offsets[i + 1]].
     """
 
     folder: Path
@@ -87,7 +88,7 @@ class ShardIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: what does not print is written as \\xff or \\n."""
+        """FOLDER/shard-00003.tar: class/name.JPEG, for messages; unprintable characters become \\xff or \\n."""
         name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
         shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
         text = (shard + b": " + name).decode("utf-8", "backslashreplace")
@@ -110,9 +111,8 @@ def is_packed(folder: Path) -> bool:
 def open_shards(folder: Path) -> ShardIndex:
     """Open a packed split without reading images. Raises ShardMismatch for an unfinished pack, a damaged column, or
     a missing or resized shard."""
-    index = load_index(folder)
-    sizes = [shard.bytes for shard in read_about(folder).shards]
-    if wrong := wrong_shards(folder, dict(enumerate(sizes))):
+    index, about = load_index(folder), read_about(folder)
+    if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
         more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
         verify = f"imagenet-opt pack out={folder.parent} --verify lists all damage"
         raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
@@ -130,7 +130,7 @@ def load_index(folder: Path) -> ShardIndex:
 
 
 def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
-    """Load the columns. Raises ValueError for numbers that point outside of a shard or that no pack writes."""
+    """Open and check the columns. Raises ValueError for places outside of a shard, and for samples that overlap."""
     files = {name: folder / f"{name}.npy" for name in COLUMNS}
     lengths = dict.fromkeys(COLUMNS, about.samples) | {"names": None, "name_offsets": about.samples + 1}
     columns = {name: open_column(files[name], dtype, lengths[name]) for name, dtype in COLUMNS.items()}
@@ -206,10 +206,8 @@ class ShardStore:
         return len(self.index)
 
     def groups(self, indices: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Which samples one request reads: places in `indices`, by their place in the shard.
-
-        Those of one shard with less than 64 KiB between them, up to 4 MiB.
-        """
+        """Positions in `indices` of the samples that one request reads: samples of one shard, in its order, with less
+        than 64 KiB between them, up to 4 MiB."""
         shards, starts = self.index.shard_ids[indices], self.index.offsets[indices]
         order = np.lexsort((starts, shards))
         spans = np.stack([shards, starts, starts + self.index.sizes[indices]], axis=1)[order].tolist()
@@ -221,10 +219,7 @@ class ShardStore:
         return np.split(order, cuts[1:]) if len(order) else []
 
     def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """Bytes of each sample, in the order of `indices`.
-
-        Raises OSError; BadSample for a shard that ends too soon.
-        """
+        """Bytes of each sample, in the order of `indices`. Raises OSError; BadSample for a shard that ends too soon."""
         samples = [b""] * len(indices)
         for group in self.groups(indices):
             members = indices[group]
@@ -252,7 +247,7 @@ class ShardStore:
                 start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
                 os.posix_fadvise(file.descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
         except OSError:
-            self._files.pop(shard, None)  # a stale handle stays stale
+            self._files.pop(shard, None)  # the next try opens the shard again, because a stale handle stays stale
             raise
         if len(encoded) < size:
             raise BadSample(

@@ -1,4 +1,4 @@
-"""Makes an index of some samples of another index."""
+"""Selects samples of a split, and makes an index of them."""
 
 from dataclasses import replace
 
@@ -9,27 +9,25 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 
 
+def spread_over_classes(labels: NDArray[np.int32], num: int, seed: int = 0) -> NDArray[np.int64]:
+    """Rows of `num` random samples (or of all), ascending, with the same number from each class, or one more.
+    Classes with too few samples leave their share to the others."""
+    if num >= len(labels):
+        return np.arange(len(labels))
+    chance = np.random.default_rng(seed).random(len(labels))
+    order = np.lexsort((chance, labels))
+    starts = np.searchsorted(labels[order], labels[order])
+    place_in_class = np.arange(len(labels)) - starts
+    chosen = order[np.lexsort((chance[order], place_in_class))[:num]]
+    return np.sort(chosen)
+
+
 def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex | ShardIndex:
     """An index of these rows, in memory; rows may repeat."""
-    names, offsets = _names(index.names, index.name_offsets, rows)
-    if isinstance(index, FileIndex):
-        return FileIndex(index.folder, index.classes, index.labels[rows], names, offsets)
-    return replace(
-        index,
-        labels=index.labels[rows],
-        shard_ids=index.shard_ids[rows],
-        offsets=index.offsets[rows],
-        sizes=index.sizes[rows],
-        checksums=index.checksums[rows],
-        names=names,
-        name_offsets=offsets,
-    )
-
-
-def _names(
-    names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    lengths = np.diff(offsets)[rows]
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
-    return np.asarray(names[places]), ends
+    lengths = np.diff(index.name_offsets)[rows]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.arange(offsets[-1]) + np.repeat(index.name_offsets[rows] - offsets[:-1], lengths)
+    names = np.asarray(index.names[places])
+    columns = ("labels",) if isinstance(index, FileIndex) else ("labels", "shard_ids", "offsets", "sizes", "checksums")
+    chosen = {column: getattr(index, column)[rows] for column in columns}
+    return replace(index, names=names, name_offsets=offsets, **chosen)

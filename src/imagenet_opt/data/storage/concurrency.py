@@ -1,4 +1,4 @@
-"""Decides how many simultaneous requests a storage deserves."""
+"""Decides how many requests to a storage are in flight."""
 
 import math
 from collections import deque
@@ -6,32 +6,32 @@ from collections import deque
 import numpy as np
 
 QUICK_SECONDS = 1e-3
-"""Requests that are answered sooner are made one after the other: threads would cost more than they hide."""
+"""Requests with a lower latency are made one after the other, because threads would cost more than they hide."""
 FIRST = 32
-"""Requests in flight until the latency is known, and from which more are tried."""
+"""Requests in flight until the latency is known; further requests are added in steps."""
 _LEAST, _MOST = 4, 512
 _SPARE = 1.5
-"""Requests in flight over those that come due while one is answered."""
+"""Requests in flight, as a multiple of the requests that become due during one answer."""
 _PACES = 9
-"""Batches whose median pace counts: a pause of training (validation, a save) is no pace."""
+"""Batches over which the median of the pace is taken, so that a pause of training (validation, a save) is ignored."""
 _SAME_GROWTH = 0.75
-"""Latency that grows with this power of the number of requests, or more, is that of a queue."""
+"""Requests wait in a queue of the storage if the latency grows with this power of their number, or more."""
 _PATIENCE = 20
-"""Latencies for which more requests are not tried again."""
+"""Answers, as a multiple of the requests in flight, until a step that was undone is tried again."""
 
 
 class ReadConcurrency:
-    """Number of requests in flight: as many as become due during one answer (Little's law), and a half more.
+    """Number of requests in flight: half as many again as become due during one answer (Little's law).
 
-    If bandwidth is the limit, more requests only wait longer, and with that latency their number would grow without
-    end. So beyond `FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.
+    If bandwidth is the limit, further requests only raise the latency, and the number would grow without end. So beyond
+    `FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.
     """
 
     def __init__(self) -> None:
         self.now = FIRST
         self._limit = FIRST
         self._before: tuple[int, float] | None = None  # requests and latency before the last step up
-        self._unsure = 0  # answers until the latency is that of `_limit`
+        self._unsure = 0  # answers until the latency is measured with `_limit`
         self._paces: deque[float] = deque(maxlen=_PACES)
 
     def reset(self) -> None:
@@ -39,9 +39,8 @@ class ReadConcurrency:
         self.now = max(self.now, FIRST)
 
     def update(self, *, latency: float, pace: float | None, most: float, answers: int) -> None:
-        """Call for each batch. latency: median seconds of an answer. pace: seconds between the starts of two
-        requests, without waits; None if unknown. most: number of requests that there is room for. answers: since the
-        last call.
+        """Call for each batch. latency: median seconds of an answer. pace: seconds between the starts of two requests,
+        without waits; None if unknown. most: requests that fit into memory. answers: their number since the last call.
         """
         self._unsure -= answers
         if pace is not None:
@@ -60,7 +59,7 @@ class ReadConcurrency:
         self.now = min(wanted, self._limit)
 
     def _step(self, latency: float) -> None:
-        """Go up, or back if the last step up brought nothing."""
+        """Raise the limit, or undo the last step if the latency grew in proportion."""
         if self._before is not None:
             requests, seconds = self._before
             if latency > seconds * (self._limit / requests) ** _SAME_GROWTH:
@@ -68,4 +67,4 @@ class ReadConcurrency:
                 return
         self._before = (self._limit, latency)
         self._limit = min(2 * self._limit, _MOST)
-        self._unsure = 3 * self._limit  # those that were asked for before come first
+        self._unsure = 3 * self._limit  # requests that were made earlier are answered first

@@ -12,10 +12,9 @@ Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | No
 
 
 class DaemonPool:
-    """`num` threads that make calls.
+    """`num` threads that make calls, and end after all calls once this object has no reference.
 
-    They end with the last reference to this object, after all calls. At the end of the process nobody waits for them,
-    unlike the threads of a ThreadPoolExecutor.
+    The end of the process does not wait for the threads, unlike for the threads of a ThreadPoolExecutor.
     """
 
     def __init__(self, num: int) -> None:
@@ -26,7 +25,7 @@ class DaemonPool:
             self.add()
 
     def add(self) -> None:
-        """Add a thread, in place of one that hangs."""
+        """Add a thread, to replace a thread that hangs."""
         threading.Thread(target=_work, args=(self._calls,), daemon=True, name="reading").start()
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
@@ -43,5 +42,5 @@ def _work(calls: Calls) -> None:
                 future.set_result(call(*arguments))
             except BaseException as error:
                 future.set_exception(error)
-        del wanted, future, call, arguments  # a thread that waits keeps nothing alive, this pool included
-    calls.put(None)  # for the next thread
+        del wanted, future, call, arguments  # a waiting thread keeps nothing alive, not even this pool
+    calls.put(None)  # ends the next thread

@@ -11,14 +11,14 @@ from imagenet_opt.data.storage.read_pool import READS_PER_TASK, ReadPool, ReadTa
 from imagenet_opt.data.storage.store import Indices, Store
 
 READ_AHEAD_BYTES = 128 * 2**20
-"""What one worker reads ahead at most."""
+"""Limit of the bytes that one worker reads ahead."""
 
 Place = tuple[int, ...]
-"""What tells a portion of a batch from all others: its epoch, batch, part and so on."""
+"""Identifies a portion of a batch: epoch, step, image size, part, number of parts, number of the portion."""
 
 
 class ReadResult(NamedTuple):
-    """Samples of a portion in order, their bytes, the seconds blocked, and the number of requests allowed in flight."""
+    """Samples of a portion in order, their bytes, the seconds blocked, and the limit of requests in flight."""
 
     samples: list[Sample]
     num_bytes: int
@@ -36,19 +36,14 @@ class ReadAhead:
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        reads_in_flight: int | Auto,
-        timeout_seconds: float,
-        max_bytes: int = READ_AHEAD_BYTES,
+        self, store: Store, *, reads_in_flight: int | Auto, timeout_seconds: float, max_bytes: int = READ_AHEAD_BYTES
     ) -> None:
         self.store = store
         self.max_bytes = max_bytes
         self._requests = ReadPool(store, timeout_seconds=timeout_seconds)
         self._pending: dict[Place, list[ReadTask]] = {}
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
-        self._left_at: float | None = None
+        self._left_at: float | None = None  # end of the last read
 
     def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> ReadResult:
         """The samples of the portion at `place`. following: portions that will be requested next, possibly endless. A
@@ -64,7 +59,14 @@ class ReadAhead:
                 task.future.cancel()
         self._pending = ahead
         samples = self._collect(tasks, indices)
-        self._follow(sum(len(task.groups) for task in tasks), busy_seconds)
+        if isinstance(self._depth, ReadConcurrency):
+            answers = sum(len(task.groups) for task in tasks)
+            self._depth.update(
+                latency=self._requests.latency(),
+                pace=None if busy_seconds is None else busy_seconds / max(1, answers),
+                most=self.max_bytes / max(1.0, self._requests.mean_bytes),
+                answers=answers,
+            )
         self._left_at = time.perf_counter()
         num_bytes = sum(len(sample) for sample in samples if isinstance(sample, bytes))
         return ReadResult(samples, num_bytes, self._left_at - began, self.reads_in_flight)
@@ -75,7 +77,7 @@ class ReadAhead:
         return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
 
     def read_unplanned(self, indices: Indices) -> list[Sample]:
-        """Read samples that were not read ahead."""
+        """The samples, which were not read ahead."""
         return self._collect(self._submit(indices), indices)
 
     def _submit(self, indices: Indices) -> list[ReadTask]:
@@ -85,14 +87,12 @@ class ReadAhead:
         return [self._start(indices, groups[i : i + size]) for i in range(0, len(groups), size)]
 
     def _start(self, indices: Indices, groups: list[Indices]) -> ReadTask:
-        wanted = [indices[group] for group in groups]
-        return self._requests.start(
-            groups, wanted, self.reads_in_flight, stop_when_slow=isinstance(self._depth, ReadConcurrency)
-        )
+        wanted, adaptive = [indices[group] for group in groups], isinstance(self._depth, ReadConcurrency)
+        return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=adaptive)
 
     def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[ReadTask]]:
-        """Request the next portions: twice as many requests as may be in flight, so that one is always waiting.
-        Earlier requests stay, even if fewer may be in flight now."""
+        """Request the next portions: twice as many requests as may be in flight, so that the threads always find one.
+        Requests that were made earlier stay, even if the limit is lower now."""
         ahead: dict[Place, list[ReadTask]] = {}
         requests = num_bytes = 0.0
         for place, indices in following:
@@ -113,7 +113,7 @@ class ReadAhead:
             for group, samples_of_group in zip(task.groups, answers, strict=False):
                 for place, sample in zip(group.tolist(), samples_of_group, strict=True):
                     samples[place] = sample
-            if rest := task.groups[len(answers) :]:  # the storage has become slow: these at once, and so the others
+            if rest := task.groups[len(answers) :]:  # the storage became slow: one task for each request from now on
                 if isinstance(self._depth, ReadConcurrency):
                     self._depth.reset()
                 waiting.extend(self._start(indices, [group]) for group in rest)
@@ -121,14 +121,3 @@ class ReadAhead:
                     if len(other.groups) > 1:
                         other.future.cancel()
         return samples
-
-    def _follow(self, answers: int, busy_seconds: float | None) -> None:
-        """Adapt to the storage after a portion. answers: number of its answers; busy: seconds that the worker was busy
-        before."""
-        if isinstance(self._depth, ReadConcurrency):
-            self._depth.update(
-                latency=self._requests.latency(),
-                pace=None if busy_seconds is None else busy_seconds / max(1, answers),
-                most=self.max_bytes / max(1.0, self._requests.mean_bytes),
-                answers=answers,
-            )

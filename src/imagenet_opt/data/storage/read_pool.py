@@ -1,4 +1,4 @@
-"""Makes requests to a store in threads: measures them, retries them, and names those that hang."""
+"""Makes requests to a store in threads: measures and retries them, and names the sample of a request that hangs."""
 
 import logging
 import math
@@ -13,8 +13,7 @@ import numpy as np
 from imagenet_opt import machine
 from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
-from imagenet_opt.data.storage.outage import SparseWarnings, is_out
-from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
@@ -32,21 +31,21 @@ READS_PER_TASK = 16
 class ReadTask:
     """Requests that one thread makes in sequence.
 
-    groups: positions of their samples in the batch. `found` grows with each answer. `index`, `since`: first sample and
-    start (`time.monotonic`) of the present request; -inf before the first.
+    groups: positions of their samples in the batch. wanted: indices of their samples. `answers` grows with each answer.
+    `index`, `since`: first sample and start (`time.monotonic`) of the present request; -inf before the first request.
     """
 
     def __init__(self, groups: list[Indices], wanted: list[Indices]) -> None:
         self.groups, self.wanted = groups, wanted
-        self.found: Results = []
+        self.answers: Results = []
         self.index, self.since = int(wanted[0][0]), -math.inf
         self.future: Future[Results]
 
     def answer(self, seconds: float) -> Results:
         """All results. Raises TimeoutError if one request has no answer for this long."""
-        asked_at = time.monotonic()
+        began = time.monotonic()
         while not self.future.done():
-            left = max(asked_at, self.since) + seconds - time.monotonic()
+            left = max(began, self.since) + seconds - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             wait([self.future], left)
@@ -56,7 +55,7 @@ class ReadTask:
 class ReadPool:
     """Makes requests in threads; measures latency and size.
 
-    Temporary errors are retried for half of `timeout_seconds`. If other samples can be read then, that one is a
+    Temporary errors are retried for half of `timeout_seconds`. If other samples can be read after that, the sample is a
     BadSample; otherwise the task ends with StorageFailed.
     """
 
@@ -89,11 +88,15 @@ class ReadPool:
         try:
             return task.answer(self.timeout_seconds)
         except TimeoutError:
-            answers = list(task.found)
+            answers = list(task.answers)
             name = self.store.name(self._hanging(task).index)
             silence = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
             log.warning(f"{silence}; asking again{_rehearsed(self.store)}")
-        again = self._start_apart(task, len(answers))
+        task.future.cancel()
+        if self._threads is not None:
+            self._threads.add()
+        again = ReadTask(task.groups[len(answers) :], task.wanted[len(answers) :])
+        again.future = DaemonPool(1).submit(self._run, again, False)  # all threads of the pool may hang
         try:
             return answers + again.answer(self.timeout_seconds)
         except TimeoutError:
@@ -107,30 +110,22 @@ class ReadPool:
         """Median seconds of the last requests; 0 before the first."""
         return float(np.median(self._latencies)) if self._latencies else 0.0
 
-    def _start_apart(self, task: ReadTask, first: int) -> ReadTask:
-        """Make its requests from `first` on in a separate thread, since all threads of the pool may hang."""
-        task.future.cancel()
-        if self._threads is not None:
-            self._threads.add()
-        again = ReadTask(task.groups[first:], task.wanted[first:])
-        again.future = DaemonPool(1).submit(self._run, again, False)
-        return again
-
     def _hanging(self, task: ReadTask) -> ReadTask:
-        """The task itself, or the task that blocks it."""
-        begun = math.isfinite(task.since)
-        return task if begun else min(tuple(self._running), key=lambda other: other.since, default=task)
+        """The task, or the task that has run longest if this task waits for a thread."""
+        if math.isfinite(task.since):
+            return task
+        return min(tuple(self._running), key=lambda other: other.since, default=task)
 
     def _run(self, task: ReadTask, stop_when_slow: bool) -> Results:
-        """Run the requests; stop early if one of several is slow, since the others are better made at once."""
+        """Run the requests. stop_when_slow: leave the rest to other threads as soon as one request is slow."""
         self._running.add(task)
         try:
             for indices in task.wanted:
                 began = time.perf_counter()
-                task.found.append(self._make(task, indices, self.timeout_seconds / 2))
+                task.answers.append(self._make(task, indices, self.timeout_seconds / 2))
                 if stop_when_slow and time.perf_counter() - began > QUICK_SECONDS * READS_PER_TASK:
                     break
-            return task.found
+            return task.answers
         finally:
             self._running.discard(task)
 
@@ -145,7 +140,7 @@ class ReadPool:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:
                 self._check_storage(task, int(indices[0]), reason)
-                patience = 0  # has been had
+                patience = 0  # the group was retried already
             if len(indices) == 1:
                 return [BadSample(f"cannot read {name}: {reason}; restore the file or remove it (data.root)")]
         return [sample for index in indices for sample in self._make(task, np.array([index]), patience)]
@@ -159,7 +154,7 @@ class ReadPool:
         return samples
 
     def _check_storage(self, task: ReadTask, index: int, reason: str) -> None:
-        """Raises StorageFailed unless another sample can be read, or has an error of its own."""
+        """Raise StorageFailed unless another sample can be read, or fails with a permanent error."""
         if not is_out(index, len(self.store), lambda other: self._read(task, np.array([other]))):
             return
         name = self.store.name(index)

@@ -1,4 +1,4 @@
-"""Retries reads after temporary errors of the storage."""
+"""Retries reads after temporary errors of the storage, and distinguishes a bad file from a storage outage."""
 
 import errno
 import logging
@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from imagenet_opt.errors import BadSample
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -18,8 +20,10 @@ TRANSIENT = frozenset(
         *("EHOSTDOWN", "EHOSTUNREACH", "EMFILE", "ENFILE", "ENOMEM"),
     )
 )
-"""What storage, or a machine short of something, says of any file for a while."""
+"""Errors that may pass: of a storage, or of a machine that is short of memory or of file descriptors."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_NUM_OTHERS = 3
+_QUIET_SECONDS = 1.0
 
 
 def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
@@ -37,3 +41,33 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
             warn(f"{name}: {error.strerror or error}; retrying for up to {left:.3g} s")
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
+    """Whether three samples spread over the data set also fail with errors that may be temporary.
+
+    failed: the sample that could not be read. read: reads another sample of `total`.
+    """
+    for other in {(failed + i * total // (_NUM_OTHERS + 1)) % total for i in range(1, _NUM_OTHERS + 1)} - {failed}:
+        try:
+            read(other)
+            return False
+        except BadSample:
+            return False
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                return False
+    return True
+
+
+class SparseWarnings:
+    """Logs at most one warning per second, since in an outage hundreds of requests fail together."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._quiet_until = 0.0
+
+    def __call__(self, message: str) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_SECONDS
+            self._log.warning(message)

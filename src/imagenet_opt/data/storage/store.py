@@ -1,6 +1,7 @@
-"""Interface of stores, which provide the bytes of samples."""
+"""Stores provide the bytes of samples: the interface, a folder tree, and images in memory."""
 
 import os
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -45,15 +46,34 @@ class FolderStore:
         return list(np.arange(len(indices))[:, None])
 
     def read_many(self, indices: Indices) -> list[bytes]:
-        return [_read_file(self.index.path(i), drop_pages=self.drop_pages) for i in indices.tolist()]
+        return [self._read(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
         return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
 
+    def _read(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            encoded = file.readall()
+            if self.drop_pages:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return encoded
 
-def _read_file(path: str, *, drop_pages: bool) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        encoded = file.readall()
-        if drop_pages:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return encoded
+
+class MemoryStore:
+    """Images in memory. Sample i has the bytes encoded[i % len(encoded)]."""
+
+    def __init__(self, encoded: Sequence[bytes], num_samples: int) -> None:
+        self.encoded = encoded
+        self.num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def groups(self, indices: Indices) -> list[Indices]:
+        return [np.arange(len(indices))]
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        return [self.encoded[i % len(self.encoded)] for i in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return f"file {index % len(self.encoded)} in memory"

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from imagenet_opt.data.storage.store import Indices, Store
 
+_LINK = threading.Lock()  # no attribute of a store, because locks cannot be pickled
+
 
 class ThrottledStore:
     """Adds latency, a bandwidth limit and faults to any store.
 
-    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None for no limit.
-    fault: called with a sample's index before a read; may raise the storage's error.
+    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None: no limit.
+    fault: called with a sample's index before each read; may raise an OSError.
     """
 
     def __init__(
@@ -26,7 +28,7 @@ class ThrottledStore:
         self.latency_seconds = latency_seconds
         self.bytes_per_second = bytes_per_second
         self.fault = fault
-        self._line_free_at = 0.0
+        self._link_free_at = 0.0
 
     def __len__(self) -> int:
         return len(self.store)
@@ -42,7 +44,9 @@ class ThrottledStore:
         encoded = self.store.read_many(indices)
         done = began + self.latency_seconds
         if self.bytes_per_second is not None:
-            done = self._send(done, sum(map(len, encoded)) / self.bytes_per_second)
+            with _LINK:  # which makes one transfer at a time
+                done = max(self._link_free_at, done) + sum(map(len, encoded)) / self.bytes_per_second
+                self._link_free_at = done
         time.sleep(max(0.0, done - time.monotonic()))
         return encoded
 
@@ -55,12 +59,3 @@ class ThrottledStore:
         latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
         rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
         return f"{latency} and data.max_mb_per_second={rate}"
-
-    def _send(self, ready: float, seconds: float) -> float:
-        """End of a transfer of this duration, on a link that makes one transfer at a time."""
-        with _LINE:
-            self._line_free_at = max(self._line_free_at, ready) + seconds
-            return self._line_free_at
-
-
-_LINE = threading.Lock()  # not in the store: locks do not go into worker processes

@@ -2,37 +2,42 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from imagenet_opt.data.randomness import sample_uniform
-from imagenet_opt.data.transforms.augment_layer import Layer, joined_layer
-from imagenet_opt.data.transforms.augment_ops import apply_layer
-from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
-from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing, joined_boxes
+from imagenet_opt.data.transforms.augment_ops import Layer, apply_layer
+from imagenet_opt.data.transforms.augment_policy import Policy
+from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to the images of one batch; numbers of the host. The layers come before normalising, erasing
-    after."""
+    """Changes of the images of one batch; all numbers are on the host. `layers` are applied before normalising,
+    `erased` after."""
 
     layers: tuple[Layer, ...]
     erased: Erased | None
 
     @classmethod
     def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
-        """That of a batch that came in parts of `sizes` images."""
-        layers = tuple(map(joined_layer, zip(*(part.layers for part in parts), strict=True)))
-        boxes = [part.erased for part in parts if part.erased is not None]
-        return cls(layers=layers, erased=joined_boxes(boxes, sizes) if boxes else None)
+        """Augmentation of a batch from those of its parts, which have `sizes` images."""
+        layers = []
+        for same_layer in zip(*(part.layers for part in parts), strict=True):
+            operations, arguments, fills = zip(*same_layer, strict=True)
+            layers.append(Layer(np.concatenate(operations), np.concatenate(arguments), fills[0]))
+        erased = [part.erased for part in parts if part.erased is not None]
+        starts = accumulate(sizes, initial=0)
+        boxes = [each.boxes + np.array([start, 0, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
+        return cls(layers=tuple(layers), erased=Erased(np.concatenate(boxes), erased[0].mode) if erased else None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmenter:
-    """Draws the augmentation of batches; that of an image is a function of (seed, pass, sample index)."""
+    """Draws the augmentation of batches. The augmentation of an image is a function of (seed, pass, sample index)."""
 
     seed: int
     policies: tuple[Policy, ...]
@@ -45,19 +50,8 @@ class Augmenter:
             return sample_uniform(self.seed, pass_ids, indices, source.num_draws, stream=source.stream)
 
         layers = tuple(layer for policy in self.policies for layer in policy.layers(draws(policy), size))
-        return Augmentation(
-            layers=layers, erased=self.erasing.erased(draws(self.erasing), size) if self.erasing else None
-        )
-
-
-def build_augmenter(
-    *, seed: int, augment: str | None, color_jitter: float, random_erasing: float, random_erasing_mode: str
-) -> Augmenter | None:
-    """The augmenter of the keys of LoaderOptions; None where nothing is augmented."""
-    policy = parse_policy(augment)
-    policies = (*((policy,) if policy else ()), *((ColorJitter(color_jitter),) if color_jitter else ()))
-    erasing = RandomErasing(probability=random_erasing, mode=random_erasing_mode) if random_erasing else None
-    return Augmenter(seed=seed, policies=policies, erasing=erasing) if policies or erasing else None
+        erased = self.erasing.erased(draws(self.erasing), size) if self.erasing else None
+        return Augmentation(layers=layers, erased=erased)
 
 
 def augment(images_NCHW: Tensor, layers: tuple[Layer, ...]) -> Tensor:

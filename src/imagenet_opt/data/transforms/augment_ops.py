@@ -1,11 +1,13 @@
 """The operations of RandAugment, TrivialAugment and colour jitter, for whole batches on their device.
 
 Images are uint8 (N, 3, size, size). Each operation computes what torchvision's operation on tensors computes, with one
-argument per image. The host decides which images an operation gets, so the device is never read.
+argument per image. The host decides which images an operation gets, so nothing is read from the device.
 """
 
 from collections.abc import Callable
+from enum import IntEnum
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +15,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, grid_sample
 
-from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+
+class Operation(IntEnum):
+    """Operation on an image. The operations from ROTATE on move pixels, and one call makes all of them."""
+
+    NOTHING = 0
+    AUTOCONTRAST = 1
+    EQUALIZE = 2
+    INVERT = 3
+    POSTERIZE = 4
+    SOLARIZE = 5
+    SOLARIZE_ADD = 6
+    COLOR = 7
+    CONTRAST = 8
+    BRIGHTNESS = 9
+    SHARPNESS = 10
+    ROTATE = 11
+    SHEAR_X = 12
+    SHEAR_Y = 13
+    TRANSLATE_X = 14
+    TRANSLATE_Y = 15
+
+
+class Layer(NamedTuple):
+    """One operation for each image of a batch.
+
+    operations: int64 (N,), values of Operation. arguments: float64 (N,). POSTERIZE: bits to keep, 0 to 8. SOLARIZE: the
+    first grey level to invert. SOLARIZE_ADD: grey levels to add below 128, 0 to 128. COLOR, CONTRAST, BRIGHTNESS,
+    SHARPNESS: factor; 1 changes nothing. ROTATE: degrees counterclockwise. Shears: pixels per pixel. Translations:
+    pixels to the right or down. fill: red, green, blue, 0 to 255, of pixels from outside of an image.
+    """
+
+    operations: NDArray[np.int64]
+    arguments: NDArray[np.float64]
+    fill: tuple[int, int, int]
 
 
 def apply_layer(images: Tensor, layer: Layer) -> None:
@@ -77,7 +112,7 @@ def autocontrast(images: Tensor, _: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Spreads the grey levels of each channel evenly, with Pillow's rounding; a channel without room for that stays.
+    """Spreads the grey levels of each channel evenly, with Pillow's rounding; a channel with step 0 stays.
 
     The table of a channel is (pixels below the level + step // 2) // step, where step is 1/255 of its pixels that are
     darker than its brightest level.
@@ -121,13 +156,13 @@ def contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Blends with a blurred image; the pixels of the border stay, and so do images without an inner pixel."""
+    """Blends with a blurred image; pixels of the border stay, and images without inner pixels stay."""
     if images.shape[-1] <= 2:
         return images
     sharp = images.float()
     inner = sharp[..., 1:-1, 1:-1]
     sums = avg_pool2d(sharp, 3, stride=1, divisor_override=1)
-    blurred = sums.add_(inner, alpha=4).div_(13).round_()  # the weight of the middle is 5, the others' 1
+    blurred = sums.add_(inner, alpha=4).div_(13).round_()  # weights: 5 in the middle, 1 elsewhere
     inner.add_(blurred.sub_(inner).mul_((1 - factor).float()))
     return sharp.clamp_(0, 255).to(torch.uint8)
 
@@ -145,7 +180,7 @@ def _blend(images: Tensor, others: Tensor, factor: Tensor) -> Tensor:
 
 
 def _to_device(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
-    """A copy for which the host does not wait."""
+    """A copy, without a wait of the host."""
     tensor = torch.from_numpy(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
@@ -156,14 +191,8 @@ def _color(rgb: tuple[int, int, int], device: torch.device) -> Tensor:
 
 
 _POINT_OPERATIONS: dict[Operation, Callable[[Tensor, Tensor], Tensor]] = {
-    Operation.AUTOCONTRAST: autocontrast,
-    Operation.EQUALIZE: equalize,
-    Operation.INVERT: invert,
-    Operation.POSTERIZE: posterize,
-    Operation.SOLARIZE: solarize,
-    Operation.SOLARIZE_ADD: solarize_add,
-    Operation.COLOR: color,
-    Operation.CONTRAST: contrast,
-    Operation.BRIGHTNESS: brightness,
+    Operation.AUTOCONTRAST: autocontrast, Operation.EQUALIZE: equalize, Operation.INVERT: invert,
+    Operation.POSTERIZE: posterize, Operation.SOLARIZE: solarize, Operation.SOLARIZE_ADD: solarize_add,
+    Operation.COLOR: color, Operation.CONTRAST: contrast, Operation.BRIGHTNESS: brightness,
     Operation.SHARPNESS: sharpness,
-}
+}  # fmt: skip

@@ -1,52 +1,41 @@
-"""Which operations the images of a batch get, and how strong they are: RandAugment, TrivialAugment, colour jitter.
+"""Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, colour jitter.
 
-A policy turns numbers in [0, 1), a row for each image, into layers of operations. All of this happens on the host.
+`layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
+separates the draws from other draws for the same image. size: pixels of a side of the images.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation
 from imagenet_opt.errors import ConfigError
 
 Numbers = NDArray[np.float64]
 Argument = Callable[[Numbers, Numbers], Numbers]
-"""The argument of an operation from its strength and its sign (1 or -1), by image."""
+"""(strengths, signs), by image -> arguments of an operation. A sign is 1 or -1."""
 
 TRIVIAL = "trivialaugment"
 SMALLEST_IMAGE = 3
-"""Pixels of a side for which each operation of a policy changes the image: sharpness has a kernel of 3 x 3."""
+"""Pixels of a side. Sharpness, with its kernel of 3 x 3, would not change a smaller image."""
 _SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": int}
 _BLACK = (0, 0, 0)
 _MEAN_COLOR = (124, 116, 104)  # of ImageNet, as timm fills
 _ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
 
 
-class Policy(Protocol):
-    """stream: tells the draws of an image for this purpose from its other draws."""
-
-    stream: ClassVar[int]
-
-    @property
-    def num_draws(self) -> int: ...
-
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
-        """draws: float64 (N, num_draws) in [0, 1). size: pixels of a side."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandAugment:
-    """RandAugment as timm has it (timm.data.auto_augment; arXiv 1909.13719), but always with bilinear interpolation.
+    """RandAugment of timm (timm.data.auto_augment; arXiv 1909.13719), but always with bilinear interpolation.
 
-    Each image gets `num_layers` of 15 operations, and each of these with `probability`. The magnitude, 0 to
-    `largest`, is normally distributed around `magnitude` with deviation `noise`; above 100, uniform from 0 to
-    `magnitude`. increasing: all operations change images more with a larger magnitude; otherwise posterize and
-    solarize change them less, and the enhancements change images least at 5.
+    Each image gets `num_layers` of 15 operations, each with `probability`. The magnitude, 0 to `largest`, is normally
+    distributed around `magnitude` with deviation `noise`; with `noise` above 100, uniform from 0 to `magnitude`.
+    increasing: a larger magnitude strengthens every operation; otherwise it weakens posterize and solarize, and the
+    enhancements are weakest at 5.
     """
 
     magnitude: int = 10
@@ -65,13 +54,12 @@ class RandAugment:
         return self._DRAWS * self.num_layers
 
     def layers(self, draws: Numbers, size: int) -> list[Layer]:
-        arguments = _rand_arguments(size, increasing=self.increasing)
-        found = []
+        arguments, layers = _rand_arguments(size, increasing=self.increasing), []
         for part in np.split(draws, self.num_layers, axis=1):
             operations = np.where(part[:, 1] < self.probability, _choose(self.OPERATIONS, part[:, 0]), 0)
             strengths = self._magnitudes(part[:, 2], part[:, 3]) / 10
-            found.append(_layer(operations, strengths, part[:, 4], arguments, _MEAN_COLOR))
-        return found
+            layers.append(_layer(operations, strengths, part[:, 4], arguments, _MEAN_COLOR))
+        return layers
 
     def _magnitudes(self, first: Numbers, second: Numbers) -> Numbers:
         if self.noise > 100:
@@ -84,8 +72,8 @@ class RandAugment:
 
 @dataclass(frozen=True)
 class TrivialAugment:
-    """TrivialAugmentWide as torchvision's recipes use it (arXiv 2103.10158): one of 14 operations for each image, with
-    one of 31 magnitudes; bilinear, black outside of the image."""
+    """TrivialAugmentWide of torchvision's recipes (arXiv 2103.10158): one of 14 operations for each image, with one of
+    31 magnitudes; bilinear, black outside of the image."""
 
     stream: ClassVar[int] = 1
     num_draws: ClassVar[int] = 3
@@ -101,8 +89,8 @@ class TrivialAugment:
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """Brightness, contrast and saturation of each image times a factor from 1 - strength (at least 0) to 1 + strength,
-    in an order drawn for each image, as torchvision's ColorJitter without hue."""
+    """ColorJitter of torchvision without hue: brightness, contrast and saturation of each image are multiplied by
+    factors from 1 - strength (at least 0) to 1 + strength, in random order."""
 
     strength: float
 
@@ -114,10 +102,11 @@ class ColorJitter:
         order = np.argsort(draws[:, :3], axis=1)
         low, high = max(0.0, 1 - self.strength), 1 + self.strength
         factors = low + draws[:, 3:] * (high - low)
-        return [
-            Layer(np.array(self.OPERATIONS)[chosen], factors[np.arange(len(draws)), chosen], _BLACK)
-            for chosen in order.T
-        ]
+        operations, rows = np.array(self.OPERATIONS), np.arange(len(draws))
+        return [Layer(operations[chosen], factors[rows, chosen], _BLACK) for chosen in order.T]
+
+
+Policy = RandAugment | TrivialAugment | ColorJitter
 
 
 def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
@@ -174,7 +163,7 @@ def _layer(
     arguments: Mapping[Operation, Argument],
     fill: tuple[int, int, int],
 ) -> Layer:
-    """signs: in [0, 1), half of them mean minus."""
+    """signs: in [0, 1); a number below 0.5 means minus."""
     values = np.zeros(len(operations))
     signs = np.where(signs < 0.5, -1.0, 1.0)
     for operation, argument_of in arguments.items():

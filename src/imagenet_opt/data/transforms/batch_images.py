@@ -1,4 +1,4 @@
-"""Turns the batch of a worker into the images that the network gets."""
+"""Turns the batch of a worker into images for the network."""
 
 from dataclasses import replace
 
@@ -6,21 +6,24 @@ import torch
 
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.transforms.augment import augment
-from imagenet_opt.data.transforms.image_format import ImageFormat
-from imagenet_opt.data.transforms.normalize import normalize
+from imagenet_opt.data.transforms.image_format import ImageFormat, normalize
 from imagenet_opt.data.transforms.random_erasing import erase
-from imagenet_opt.data.transforms.resize import resize_batch
+from imagenet_opt.data.transforms.resize import resize_ragged
 
 
 def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
-    """A worker's batch as images of this format, for training augmented, on the device where it is.
+    """The batch as images of this format, augmented as the worker drew, on the device of the batch.
 
-    Crops become normalised images in one kernel, unless there is something to do before normalising.
+    One kernel makes normalised images of crops, unless the augmentation needs pixels before normalising.
     """
     drawn = batch.augmentation
     layers = drawn.layers if drawn is not None else ()
     if isinstance(batch, RaggedBatch):
-        batch = resize_batch(batch, replace(format, dtype=torch.uint8) if layers else format)
+        ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips)
+        resized_format = replace(format, dtype=torch.uint8) if layers else format
+        images = resize_ragged(*ragged, size=batch.key.image_size, format=resized_format)
+        facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
+        batch = Batch(*facts, images, augmentation=drawn)
     if not batch.images.is_floating_point():
         pixels = augment(batch.images, layers) if layers else batch.images
         batch = replace(batch, images=normalize(pixels, format))

@@ -22,10 +22,10 @@ class Crops(NamedTuple):
 def random_crops(
     heights: NDArray[np.int64], widths: NDArray[np.int64], draws: NDArray[np.float64], *, scale: tuple[float, float]
 ) -> Crops:
-    """Inception-style random boxes: area a share of the image's in `scale`, width/height log-uniform in `_RATIO`.
+    """Inception-style random boxes: the share of the area is uniform in `scale`, width/height log-uniform in `_RATIO`.
 
-    draws: float64 (batch_size, RANDOM_CROP_DRAWS) in [0, 1). The first of ten tries that fits is taken; where none
-    does, the largest centred box of the nearest ratio. Source: torchvision's RandomResizedCrop; arXiv 1409.4842.
+    draws: float64 (batch_size, RANDOM_CROP_DRAWS) in [0, 1). The first of ten tries that fits counts; if no try fits,
+    the largest centred box of the nearest ratio. Source: torchvision's RandomResizedCrop; arXiv 1409.4842.
     """
     u = draws.reshape(len(draws), _TRIES, 4)
     area = (heights * widths)[:, None] * (scale[0] + u[..., 0] * (scale[1] - scale[0]))
@@ -39,36 +39,29 @@ def random_crops(
     crop_heights, crop_widths = tried_heights[rows, first], tried_widths[rows, first]
     tops = (u[rows, first, 2] * (heights - crop_heights + 1)).astype(np.int64)
     lefts = (u[rows, first, 3] * (widths - crop_widths + 1)).astype(np.int64)
-    centred = _centred(heights, widths, *_nearest_ratio(heights, widths))
     has_fit = fits.any(axis=1)
-    pairs = zip((tops, lefts, crop_heights, crop_widths), centred, strict=True)
+    pairs = zip((tops, lefts, crop_heights, crop_widths), _nearest_ratio(heights, widths), strict=True)
     return Crops(*(np.where(has_fit, tried, fallback) for tried, fallback in pairs))
 
 
 def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float) -> Crops:
-    """Centred squares whose side is `crop_ratio` of the shorter side.
-
-    The same view as resizing the shorter side to size / crop_ratio and cutting out the middle size x size.
-    """
+    """Centred squares whose side is `crop_ratio` of the shorter side, as after a resize of the shorter side to
+    size / crop_ratio and a centred crop of size x size."""
     sides = np.maximum(1, np.round(np.minimum(heights, widths) * crop_ratio)).astype(np.int64)
     return _centred(heights, widths, sides, sides)
 
 
-def _nearest_ratio(
-    heights: NDArray[np.int64], widths: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Largest box of an allowed ratio in each image: heights, widths."""
+def _nearest_ratio(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Crops:
+    """Largest centred boxes of an allowed ratio."""
     aspect = widths / heights
     box_heights = np.where(aspect < _RATIO[0], np.round(widths / _RATIO[0]), heights)
     box_widths = np.where(aspect > _RATIO[1], np.round(heights * _RATIO[1]), widths)
-    return np.maximum(1, box_heights).astype(np.int64), np.maximum(1, box_widths).astype(np.int64)
+    sizes = np.maximum(1, box_heights).astype(np.int64), np.maximum(1, box_widths).astype(np.int64)
+    return _centred(heights, widths, *sizes)
 
 
 def _centred(
-    heights: NDArray[np.int64],
-    widths: NDArray[np.int64],
-    box_heights: NDArray[np.int64],
-    box_widths: NDArray[np.int64],
+    heights: NDArray[np.int64], widths: NDArray[np.int64], box_heights: NDArray[np.int64], box_widths: NDArray[np.int64]
 ) -> Crops:
     box_heights, box_widths = np.minimum(box_heights, heights), np.minimum(box_widths, widths)
     return Crops((heights - box_heights) // 2, (widths - box_widths) // 2, box_heights, box_widths)

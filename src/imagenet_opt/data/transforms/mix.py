@@ -1,7 +1,7 @@
 """Mixup and CutMix for whole batches on the device, with soft targets.
 
-Sources: mixup, arXiv 1710.09412; CutMix, arXiv 1905.04899. Each image is mixed with its mirror in the batch (the
-batch reversed), whose order is random already, so no permutation has to be drawn or sent.
+Sources: mixup, arXiv 1710.09412; CutMix, arXiv 1905.04899. Each image is mixed with its mirror: the image at the same
+place of the reversed batch. The order of a batch is random already, so no permutation is drawn.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def mixup(images_NCHW: Tensor, share: float) -> Tensor:
 def cutmix(images_NCHW: Tensor, share: float, center: tuple[float, float]) -> tuple[Tensor, float]:
     """Paste a box of about (1 - share) of the mirror's area around `center` (y, x as shares of the size).
 
-    Returns the mixed images and the share of the first image that is really left after clipping at the border.
+    Returns the mixed images, and the share of each image that is left after clipping the box at the border.
     """
     height, width = images_NCHW.shape[-2:]
     half = np.sqrt(1 - share) / 2

@@ -1,8 +1,6 @@
-"""Random erasing: a box of some images becomes the mean colour or noise."""
+"""Random erasing: fills a box of some images with the mean colour or with noise."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -16,29 +14,21 @@ _RATIO = (0.3, 1 / 0.3)
 
 
 class Erased(NamedTuple):
-    """Boxes to be erased, one for each image that has one.
+    """Boxes to erase, at most one for each image.
 
-    boxes: int64 (num_boxes, 6): row in the batch, top, left, height, width (pixels), seed of the noise.
+    boxes: int64 (num_boxes, 6): row in the batch; top, left, height, width in pixels; seed of the noise.
     """
 
     boxes: NDArray[np.int64]
     mode: str
 
 
-def joined_boxes(parts: Sequence[Erased], sizes: Sequence[int]) -> Erased:
-    """The boxes of a batch from those of its parts, which have `sizes` images."""
-    moved = [part.boxes.copy() for part in parts]
-    for boxes, start in zip(moved, accumulate(sizes, initial=0), strict=False):
-        boxes[:, 0] += start
-    return Erased(np.concatenate(moved), parts[0].mode)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandomErasing:
     """Erases one box of an image with `probability`, as timm does (timm.data.random_erasing; arXiv 1708.04896).
 
-    The box takes 1/50 to 1/3 of the area; its height is 0.3 to 3.3 of its width. The first of ten tries that fits is
-    taken; where none does, the image stays. mode: see LoaderOptions.random_erasing_mode.
+    The box has 1/50 to 1/3 of the area, and a height of 0.3 to 3.3 times its width. The first of ten tries that fits
+    counts; if no try fits, the image stays. mode: see LoaderOptions.random_erasing_mode.
     """
 
     probability: float

@@ -6,17 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from imagenet_opt.data.batch import Batch, RaggedBatch
-from imagenet_opt.data.transforms.image_format import ImageFormat
-from imagenet_opt.data.transforms.normalize import normalize
-
-
-def resize_batch(batch: RaggedBatch, format: ImageFormat) -> Batch:
-    """The batch with its crops as images of its key's size, on the device of the crops."""
-    ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips)
-    images = resize_ragged(*ragged, size=batch.key.image_size, format=format)
-    facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
-    return Batch(*facts, images, augmentation=batch.augmentation)
+from imagenet_opt.data.transforms.image_format import ImageFormat, normalize
 
 
 def resize_ragged(
@@ -24,21 +14,19 @@ def resize_ragged(
 ) -> Tensor:
     """images_NCHW: (N, 3, size, size) of the format, in channels_last order; tensors as in RaggedBatch.
 
-    On a GPU one Triton kernel does it all; on a CPU torch does it image by image. uint8 is rounded.
+    One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
     """
-    if pixels.device.type == "cuda":
-        from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton is there where CUDA is
+    if pixels.device.type != "cuda":
+        return resize_torch(pixels, heights, widths, offsets, flips, size=size, format=format)
+    from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
 
-        chosen = resize_kernel
-    else:
-        chosen = resize_torch
-    return chosen(pixels, heights, widths, offsets, flips, size=size, format=format)
+    return resize_kernel(pixels, heights, widths, offsets, flips, size=size, format=format)
 
 
 def resize_torch(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """The same in plain torch: the reference for the kernel, and the version for CPUs."""
+    """`resize_ragged` in plain torch: for CPUs, and as the reference for the kernel."""
     images = torch.empty((len(heights), size, size, 3)).permute(0, 3, 1, 2)
     rows = zip(heights.tolist(), widths.tolist(), offsets.tolist(), flips.tolist(), strict=True)
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
@@ -58,7 +46,8 @@ def resize(crop_CHW: Tensor, size: int, flip: bool, interpolation: str) -> Tenso
         resized = _area(crop_CHW, size)
     else:
         resized = interpolate(crop_CHW[None], size=(size, size), mode=interpolation, antialias=True)[0]
-        resized = resized.clamp_(0, 255) if interpolation == "bicubic" else resized  # its filter is negative in parts
+        if interpolation == "bicubic":
+            resized.clamp_(0, 255)  # because some weights of the filter are negative
     return resized.flip(-1) if flip else resized
 
 
@@ -71,7 +60,7 @@ def _area(crop_CHW: Tensor, size: int) -> Tensor:
 
 
 def _means(rows: Tensor, num: int) -> Tensor:
-    """float32 (num, W): means of `num` equally long stretches of rows (H, W), whose ends lie within rows."""
+    """float32 (num, W): means over `num` equal stretches of the rows (H, W); a stretch may end inside a row."""
     height = len(rows)
     ends = torch.arange(num + 1) * (height / num)
     first, means = ends[:-1].long(), torch.zeros(num, rows.shape[1])

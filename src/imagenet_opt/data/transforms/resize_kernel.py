@@ -9,20 +9,20 @@ from torch import Tensor
 
 from imagenet_opt.data.transforms.image_format import ImageFormat
 
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as ever; Triton 3.9 warns where it is not said
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # the default; Triton 3.9 warns if the variable is missing
 
 _BLOCK = 128
-"""Output pixels a program."""
+"""Output pixels of a program."""
 
 
 def resize_kernel(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """images_NCHW, channels_last: see resize.resize_ragged."""
+    """See resize.resize_ragged."""
     images_NHWC = torch.empty((len(heights), size, size, 3), dtype=format.dtype, device=pixels.device)
     grid = (len(heights), triton.cdiv(size * size, _BLOCK))
     if format.dtype == torch.uint8:
-        factors, shifts = [1.0] * 3, [0.5] * 3  # the cast cuts off, so this rounds
+        factors, shifts = [1.0] * 3, [0.5] * 3  # the cast truncates, so a shift of 0.5 rounds
     else:
         factors = [1 / (255 * std) for std in format.std]
         shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
@@ -39,7 +39,7 @@ def _resize(  # type: ignore[no-untyped-def]
     factor_r, factor_g, factor_b, shift_r, shift_g, shift_b,
     INTERPOLATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program makes BLOCK output pixels, row by row, of one image; each is the weighted mean of its window.
+    """A program makes BLOCK output pixels, row by row, of one image; a pixel is the weighted mean of its window.
 
     Output pixel o has its centre at (o + 0.5) * scale in the source. The window is clipped at the crop's border, as in
     torch's upsample_bilinear2d_aa.
@@ -72,11 +72,11 @@ def _resize(  # type: ignore[no-untyped-def]
             column = first_x + step_x
             weight = _weight(column + 0.5 - centre_x, scale_x, INTERPOLATION) * weight_y
             weight = tl.where(column < last_x, weight, 0.0)
-            taken = inside & (weight != 0.0)
+            used = inside & (weight != 0.0)
             source = pixels + start + (row.to(tl.int64) * width + column) * 3
-            red += weight * tl.load(source, mask=taken, other=0).to(tl.float32)
-            green += weight * tl.load(source + 1, mask=taken, other=0).to(tl.float32)
-            blue += weight * tl.load(source + 2, mask=taken, other=0).to(tl.float32)
+            red += weight * tl.load(source, mask=used, other=0).to(tl.float32)
+            green += weight * tl.load(source + 1, mask=used, other=0).to(tl.float32)
+            blue += weight * tl.load(source + 2, mask=used, other=0).to(tl.float32)
             total += weight
     total = tl.where(inside, total, 1.0)
     target = images + (image * size * size + place) * 3
@@ -100,7 +100,7 @@ def _reach(scale, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _weight(distance, scale, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Weight of a source pixel at this distance of its centre from that of the output pixel.
+    """Weight of a source pixel. distance: from the centre of the output pixel, in source pixels.
 
     bilinear: a triangle. bicubic: Keys' cubic with a = -0.5, as in Pillow and in torch with antialias=True. area: the
     part of the source pixel that the output pixel covers.
@@ -120,6 +120,6 @@ def _weight(distance, scale, INTERPOLATION: tl.constexpr):  # type: ignore[no-un
 @triton.jit
 def _pixel(weighted, total, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
     pixel = weighted / total
-    if INTERPOLATION == "bicubic":  # its weights are negative in parts
+    if INTERPOLATION == "bicubic":  # some weights are negative
         pixel = tl.clamp(pixel, 0.0, 255.0)
     return pixel

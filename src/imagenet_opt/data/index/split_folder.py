@@ -1,0 +1,61 @@
+"""Finds the folder of a split below data.root, and suggests what to change if the folder is missing."""
+
+import os
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from imagenet_opt.errors import DatasetNotFound
+
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+"""Endings of image files, in lower case."""
+_MOST_ENTRIES = 50
+"""Entries of a folder that a suggestion is based on: storage may be slow, and a data set large."""
+
+
+def split_folder(root: Path | None, split: str) -> Path:
+    """Folder of a split. Raises DatasetNotFound."""
+    if root is None:
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
+    place = root.expanduser()
+    folder = (place / split).resolve()
+    if folder.is_dir():
+        return folder
+    expected = f"expected {split}/<class>/*.JPEG in it"
+    if not place.is_dir():
+        raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
+    raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {_remedy(place, split)}")
+
+
+def _remedy(root: Path, split: str) -> str:
+    """What to change, according to the content of `root`, which has no folder `split`."""
+    below = [folder for folder in _folders(root) if folder.name != split]
+    for folder in below:
+        if (folder / split).is_dir():
+            return f"Found {folder.name}/{split}/; did you mean data.root={folder}?"
+    trees = [folder for folder in below if any(map(_holds_images, _folders(folder)))]
+    if split != "train" and (root / "train").is_dir():
+        others = [folder.name for folder in trees if folder.name != "train"]
+        if others:
+            return f"Found {others[0]}/ with class folders; did you mean data.val_folder={others[0]}?"
+        return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
+    one_folder = "data.train_folder=. data.val_folder=."
+    if trees:
+        return f"Found {trees[0].name}/ with class folders; did you mean data.root={trees[0]} {one_folder}?"
+    return f"Class folders directly under it? Add {one_folder}"
+
+
+def _holds_images(folder: Path) -> bool:
+    return bool(_entries(folder, lambda entry: entry.name.lower().endswith(IMAGE_SUFFIXES)))
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(map(Path, _entries(folder, lambda entry: entry.is_dir())))
+
+
+def _entries(folder: Path, keep: Callable[[os.DirEntry[str]], bool]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in islice(entries, _MOST_ENTRIES) if keep(entry)]
+    except OSError:
+        return []

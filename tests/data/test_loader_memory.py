@@ -1,0 +1,138 @@
+"""Memory and open files of loaders: plans, and the real use of workers."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from imagenet_opt.data.budget import SPARE_BATCHES
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.loader import RankInfo, batch_bytes, mean_crop_bytes, open_index, train_loader
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from tests.data.conftest import CPU, MakeLoader, batches, encoded, folder_of, loading
+
+
+def test_the_size_of_a_batch_is_estimated_from_a_few_images(sample_root: Path, tmp_path: Path) -> None:
+    index = open_index(sample_root, ".", tmp_path)
+    options = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
+    made = train_loader(index, options, RankInfo(device=CPU))
+    found = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
+    real = 3 * torch.cat([batch.heights * batch.widths for batch in found]).double().mean()
+    assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
+
+
+@pytest.mark.parametrize("kind", ["PCX", "ICO", "TGA"])
+def test_kinds_of_images_that_training_refuses_are_ignored_in_the_size_of_a_batch(
+    tmp_path: Path, loader: MakeLoader, kind: str
+) -> None:
+    """Pillow has parsers for these kinds."""
+    images = [encoded(Image.new("RGB", (50, 40)))] * 6
+    sizes = []
+    for more in ([], [encoded(Image.new("RGB", (250, 250)), kind)]):
+        made = loader(folder_of(tmp_path / "data", *images, *more), resize_on="device")
+        sizes.append(mean_crop_bytes(made.loader.dataset))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_batches_take_the_planned_shared_memory(tmp_path: Path, loader: MakeLoader, resize_on: str) -> None:
+    images = [encoded(Image.new("RGB", (700 + i % 5 * 80, 600 + i % 7 * 60))) for i in range(24)]
+    options = {"batch_size": 4, "num_workers": 1, "prefetch_factor": 2, "resize_on": resize_on, "image_size": 500}
+    made = loader(folder_of(tmp_path / "data", *images), **options)
+    kept = list(made.loader)  # no buffer is released, so the first batches fill all slots
+    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.lease is not None]
+    assert len(slots) == 2 + SPARE_BATCHES
+    assert sum(slots) == pytest.approx(len(slots) * batch_bytes(made.loader.dataset, 500), rel=0.1)
+
+
+def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
+    index = open_split(images_root, "train", tmp_path)
+    nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.name_offsets)
+    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), RankInfo(device=CPU))
+    assert mean_crop_bytes(made.loader.dataset) > 0
+
+
+def workers_of(made: DevicePrefetcher) -> list[psutil.Process]:
+    assert isinstance(made.loader, DataLoader)
+    return [psutil.Process(worker.pid) for worker in made.loader._iterator._workers]
+
+
+def anonymous_mb(process: psutil.Process) -> float:
+    """Memory without files and shared memory. Memory shared by a fork counts, so a write changes nothing."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1e3
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    """Six epochs that kept their batches would add 130 MB, or 36 open files."""
+    made = loader(images_root, num_workers=1, resize_on=resize_on, image_size=224)
+
+    def used() -> Iterator[float]:
+        for process in (*workers_of(made), psutil.Process()):
+            yield anonymous_mb(process)
+            yield process.num_fds()
+            yield process.num_threads()
+
+    for epoch in range(2):
+        batches(made, epoch=epoch)
+    before = list(used())
+    for epoch in range(2, 8):
+        batches(made, epoch=epoch)
+    grown = [now - then for now, then in zip(used(), before, strict=True)]
+    assert max(grown[0], grown[3]) < 60, "MB"
+    assert max(grown[1], grown[4]) < 15, "open files"
+    assert max(grown[2], grown[5]) < 15, "threads"
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_a_waiting_batch_takes_two_open_files(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    """One for the pixels, and one for all other tensors."""
+    found = iter(loader(images_root, num_workers=1, batch_size=4, resize_on=resize_on).loader)
+    kept = [next(found)]
+    before = len(os.listdir("/proc/self/fd"))
+    kept += [next(found) for _ in range(7)]
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 7
+
+
+def test_a_loader_raises_the_limit_of_open_files(images_root: Path, loader: MakeLoader) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        loader(images_root)
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert allowed == (2**16 if hard == resource.RLIM_INFINITY else min(2**16, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp_path: Path, shuffle: str) -> None:
+    """Against the same loader of 39 samples. As a list of paths and labels it would be over 200 MB a worker."""
+    num = 1_281_167
+    few = open_split(images_root, "train", tmp_path / "cache")
+    name = np.frombuffer(os.fsencode(os.path.relpath(few.path(0), few.folder)), np.uint8)
+    columns = {
+        "labels": np.zeros(num, np.int32),
+        "names": np.tile(name, num),
+        "name_offsets": np.arange(num + 1) * len(name),
+    }
+    for column, values in columns.items():
+        np.save(tmp_path / f"{column}.npy", values)
+    mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
+    used = []
+    for index in (few, FileIndex(few.folder, few.classes, **mapped)):
+        made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), RankInfo(device=CPU))
+        found = iter(made)
+        for _ in range(1 if index is few else 20):
+            assert len(next(found)) == 32
+        used.append(workers_of(made)[0].memory_full_info().uss / 1e6)
+        found.close()
+    assert used[1] - used[0] < 60  # mostly the order of a pass, 5 MB, drawn for this and the next one

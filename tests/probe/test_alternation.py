@@ -69,7 +69,7 @@ def test_each_fit_trains_for_one_window_at_a_time_with_its_own_switches() -> Non
         rates = [turns.cycle() for _ in range(3)]
         assert torch.get_float32_matmul_precision() == before
         trained = runs(steps)
-    assert trained == ["a", "b"] * 4
+    assert trained == ["a", "b", "a", "b", "a"], "each cycle begins with another"
     assert all(rate.keys() == {"a", "b"} and min(rate.values()) > 0 for rate in rates)
     assert turns.failures == {}
     assert not {"a", "b"} & {thread.name for thread in threading.enumerate()}

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.probe.fit_timer import KernelProfile
 
 _LEAST_WARM_STEPS = 8
 """Steps of the first turn, which is not timed: memory, cuDNN's choices and the optimizer's state settle."""
@@ -19,25 +22,34 @@ class Alternation:
 
     loops: a loop calls `begin_step` and `end_step` of its `Turns`, and ends once `begin_step` returns False.
     window_seconds: least timed length of a turn. The first turn of a loop only warms it up. failures: by name, the
-    error that ended a loop; such a loop takes no more turns. TF32 and cuDNN's search belong to the process, so each
-    turn sets them to the values of its loop.
+    error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search and deterministic algorithms are
+    switches of the process, so each turn sets them to the values of its loop.
     """
 
     def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
+        self._order = deque(self._turns)
 
     def cycle(self) -> dict[str, float]:
-        """Give each loop a turn. Returns the images per second of each turn that was timed."""
+        """Give each loop a turn; each cycle begins with another loop. Returns the images per second of each turn that
+        was timed."""
         rates = {}
-        for name, turns in self._turns.items():
+        for name in self._order:
+            turns = self._turns[name]
             if name in self.failures:
                 continue
             if (rate := turns.take()) is not None:
                 rates[name] = rate
             if turns.error is not None:
                 self.failures[name] = turns.error
+        self._order.rotate(-1)
         return rates
+
+    def profile(self) -> dict[str, float | None]:
+        """On a GPU, give each loop a turn under the profiler. Returns the seconds per step in which kernels ran; None
+        if they were not observed."""
+        return {name: turns.profile() for name, turns in self._turns.items() if name not in self.failures}
 
     def __enter__(self) -> "Alternation":
         return self
@@ -56,22 +68,30 @@ class Turns:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._may_train, self._has_paused = threading.Semaphore(0), threading.Semaphore(0)
         self._is_warm = self._must_end = False
-        self._switches = _switches()
+        self._switches = _Switches.now()
         self._clock = _Clock(torch.device("cpu"))
         self._num_steps = self._num_images = 0
         self._rate: float | None = None
+        self._kernels: KernelProfile | None = None
+        self._kernel_seconds: float | None = None
 
     def take(self) -> float | None:
         """Let the loop train for a turn. Returns its images per second; None if the turn was not timed."""
         if self._thread.ident is None:
             self._thread.start()
-        process, self._rate = _switches(), None
-        _set_switches(self._switches)
+        process, self._rate = _Switches.now(), None
+        self._switches.set()
         self._may_train.release()
         self._has_paused.acquire()
-        self._switches = _switches()
-        _set_switches(process)
+        self._switches = _Switches.now()
+        process.set()
         return self._rate
+
+    def profile(self) -> float | None:
+        """Let the loop train for a few steps under the profiler. Returns its seconds per step in which kernels ran."""
+        self._kernels = KernelProfile()
+        self.take()
+        return self._kernel_seconds
 
     def end(self) -> None:
         """End the loop and its thread."""
@@ -106,10 +126,13 @@ class Turns:
         """Count a step."""
         self._num_steps += 1
         self._num_images += num_images
+        if self._kernels is not None and self._kernels.step():
+            self._kernel_seconds, self._kernels = self._kernels.stop(), None
 
     def _is_over(self) -> bool:
         least = 1 + (_LEAST_STEPS if self._is_warm else _LEAST_WARM_STEPS)
-        return self._num_steps >= least and self._clock.host_seconds >= self._window_seconds
+        is_over = self._num_steps >= least and self._clock.host_seconds >= self._window_seconds
+        return is_over and self._kernels is None
 
 
 class TurnsOfFit(Callback):
@@ -157,11 +180,23 @@ def _event(device: torch.device) -> torch.cuda.Event | None:
     return event
 
 
-def _switches() -> tuple[str, bool, bool]:
-    cudnn = torch.backends.cudnn
-    return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+class _Switches(NamedTuple):
+    """Switches of the process that decide how a network is computed."""
 
+    matmul_precision: str
+    conv_tf32: bool
+    cudnn_benchmark: bool
+    cudnn_deterministic: bool
+    deterministic_algorithms: int
 
-def _set_switches(switches: tuple[str, bool, bool]) -> None:
-    matmul_precision, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = switches
-    torch.set_float32_matmul_precision(matmul_precision)
+    @classmethod
+    def now(cls) -> "_Switches":
+        cudnn, mode = torch.backends.cudnn, torch.get_deterministic_debug_mode()
+        return cls(torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, mode)
+
+    def set(self) -> None:
+        cudnn = torch.backends.cudnn
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.set_deterministic_debug_mode(self.deterministic_algorithms)
+        cudnn.allow_tf32, cudnn.benchmark = self.conv_tf32, self.cudnn_benchmark
+        cudnn.deterministic = self.cudnn_deterministic

@@ -1,11 +1,14 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
@@ -32,6 +35,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.probe.alternation import Turns, TurnsOfFit
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.growing_images import SizePhase, at_one_size, size_phases
@@ -136,16 +140,26 @@ class Testbed:
         other = None
         if beside:
             other = self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
-        source = self.from_memory(0)
-        resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
-        try:
+        with self._resident(other) as resident:
             timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
             timing.copy_seconds = None if other is None else other.pop_metrics().get("loader/copy_seconds")
-            return timing
+        return timing
+
+    def compute_in_turns(self, turns: Turns) -> None:
+        """Stage A in turns with other training loops of this process."""
+        with self._resident() as resident:
+            self._train(only(self.config, callbacks=_ALONE), resident, TurnsOfFit(turns))
+
+    @contextmanager
+    def _resident(self, beside: DevicePrefetcher | None = None) -> Iterator[ResidentLoader]:
+        source = self.from_memory(0)
+        resident = ResidentLoader(take_one(source), finish=source.finish, beside=beside)
+        try:
+            yield resident
         finally:
             resident.close()
-            if other is not None:
-                other.close()
+            if beside is not None:
+                beside.close()
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
@@ -171,15 +185,7 @@ class Testbed:
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
         )
-        with run_folder(config) as config, offline():
-            trainer = build_trainer(config)
-            trainer.callbacks.extend([timer, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
-            model = build_model(config, global_batch=self.loading.batch_size * trainer.world_size)
-            try:
-                trainer.fit(model, data, weights_only=True)
-            finally:
-                for logger in trainer.loggers:
-                    finish(logger, exit_code=0)
+        self._train(config, data, timer)
         timing = timer.timing
         if not timing.phases:
             raise ConfigError(
@@ -191,6 +197,18 @@ class Testbed:
             needed, size = LEAST_ROUNDS * self.batches_per_round, self.loading.batch_size
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
         return timing
+
+    def _train(self, config: DictConfig, data: Any, callback: Callback) -> None:
+        """Train until `callback` ends the training."""
+        with run_folder(config) as config, offline():
+            trainer = build_trainer(config)
+            trainer.callbacks.extend([callback, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
+            model = build_model(config, global_batch=self.loading.batch_size * trainer.world_size)
+            try:
+                trainer.fit(model, data, weights_only=True)
+            finally:
+                for logger in trainer.loggers:
+                    finish(logger, exit_code=0)
 
     def copy(self, span: Span) -> Ceiling | None:
         """Stage F: copies of a batch from pinned memory to the GPU; None without a GPU."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 
-Measured = Mapping[str, Mapping[str, Sequence[float]]]
-"""By measure and name, one positive value per round."""
 _OF_LAST = 0.75
 """Share of the allowed error for the last look. Early looks decide only large effects: a smaller share is enough."""
 
@@ -17,42 +15,41 @@ def is_look(num_rounds: int) -> bool:
     return num_rounds > 1 and num_rounds.bit_count() == 1
 
 
-def looks(num_rounds: int) -> list[tuple[int, float]]:
+def looks(num_rounds: int, *, is_over: bool) -> list[tuple[int, float]]:
     """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
 
-    The last look may use the share _OF_LAST of the allowed error, 1 - CONFIDENCE. The first look may use a half of the
-    rest, the second look a quarter, and so on. So all looks together use at most the allowed error, whichever decides.
-    Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
+    is_over: whether round `num_rounds` was the last. Of the allowed error, 1 - CONFIDENCE, the last look may use
+    _OF_LAST. Of the rest the first look may use a half, the second a quarter, and so on. So all looks together use no
+    more than is allowed, whichever of them decides. Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
     """
-    rounds = [num for num in range(2, num_rounds) if is_look(num)] + [num_rounds]
-    shares = [*((1 - _OF_LAST) / 2**place for place in range(1, len(rounds))), _OF_LAST]
-    return [(num, 1 - (1 - CONFIDENCE) * share) for num, share in zip(rounds, shares, strict=True)]
+    rounds = [num for num in range(2, num_rounds + (not is_over)) if is_look(num)]
+    shares = [(num, (1 - _OF_LAST) / 2**place) for place, num in enumerate(rounds, 1)]
+    shares += [(num_rounds, _OF_LAST)] if is_over else []
+    return [(num, 1 - (1 - CONFIDENCE) * share) for num, share in shares]
 
 
-def sequential_ratios(measured: Measured, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Ratio]]:
-    """For each pair, by measure, first / second at the first look at which all measures were decided, or at the last.
+def sequential_ratios(
+    values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int, is_over: bool
+) -> list[Ratio | None]:
+    """first / second of each pair at the first look at which it was decided, or at the last look; None before a look.
 
-    A name may have fewer rounds than others, since a name whose pairs are all decided takes no further part.
+    values: by name, one positive value per round. A name may have fewer rounds than others, since it takes part only
+    as long as one of its pairs is undecided. num_comparisons: of the whole family, see `block_ratios`. is_over: whether
+    no further rounds follow.
     """
-    ratios: list[dict[str, Ratio]] = [{} for _ in pairs]
-    num_rounds = {name: len(rounds) for by_name in measured.values() for name, rounds in by_name.items()}
-    for num, confidence in looks(max(num_rounds.values(), default=0)):
-        present = [name for name in num_rounds if num_rounds[name] >= num]
-        due = [place for place, pair in enumerate(pairs) if set(pair) <= set(present) and not _decided(ratios[place])]
-        for measure, by_name in measured.items():
-            new = block_ratios(
-                {name: by_name[name][:num] for name in present},
-                [pairs[place] for place in due],
-                num_comparisons=len(measured) * len(pairs),
-                confidence=confidence,
-            )
-            for place, ratio in zip(due, new, strict=True):
-                ratios[place][measure] = ratio
+    ratios: list[Ratio | None] = [None for _ in pairs]
+    for num, confidence in looks(max(map(len, values.values()), default=0), is_over=is_over):
+        present = {name: rounds[:num] for name, rounds in values.items() if len(rounds) >= num}
+        due = [i for i, pair in enumerate(pairs) if present.keys() >= set(pair) and not _is_decided(ratios[i])]
+        due_pairs = [pairs[i] for i in due]
+        new = block_ratios(present, due_pairs, num_comparisons=num_comparisons, confidence=confidence) if due else []
+        for i, ratio in zip(due, new, strict=True):
+            ratios[i] = ratio
     return ratios
 
 
-def _decided(ratios: Mapping[str, Ratio]) -> bool:
-    return bool(ratios) and all(verdict(ratio) != UNDECIDED for ratio in ratios.values())
+def _is_decided(ratio: Ratio | None) -> bool:
+    return ratio is not None and verdict(ratio) != UNDECIDED
 
 
 def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:

@@ -20,7 +20,6 @@ from PIL import Image
 
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import overrides as config_overrides
-from imagenet_opt.config import pretrained_weights
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
 
@@ -80,7 +79,7 @@ def let_others_read(*files: Path) -> None:
                 folder.chmod(0o755)
 
 
-pretrained_weights.register()  # conf/ is composed without the checks in most tests
+composition.register_of_weights()  # conf/ is composed without the checks in most tests
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def checked() -> Iterator[None]:
     composition.hydra_internal.ConfigLoaderImpl = usual
     OmegaConf.clear_resolvers()  # back to its own
     setup_globals()
-    pretrained_weights.register()
+    composition.register_of_weights()
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -44,12 +44,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_run_on_shards_resumes_to_the_same_end(shards: Path, tmp_path: Path) -> None:
-    options = (
-        "trainer.devices=2",
-        "data.batch_size=8",
-        "data.shuffle=block",
-        "checkpoint.every_n_steps=2",
-    )
+    options = ("trainer.devices=2", "data.batch_size=8", "data.shuffle=block", "checkpoint.every_n_steps=2")
     undisturbed = train(tmp_path / "undisturbed", shards, *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
 

@@ -67,13 +67,7 @@ def test_a_run_goes_on_with_the_batch_that_it_began_with(
     assert run.trainer.global_step == 3
 
 
-@pytest.mark.parametrize(
-    ("begun", "world_size", "size"),
-    [
-        (12, 2, 6),
-        (12, 5, None),
-    ],
-)
+@pytest.mark.parametrize(("begun", "world_size", "size"), [(12, 2, 6), (12, 5, None)])
 def test_several_processes_share_what_the_run_was_begun_with(
     begun: int, world_size: int, size: int | None, images_root: Path, tmp_path: Path
 ) -> None:

@@ -98,10 +98,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     return [
         ("accuracy", _accuracy(numbers)),
-        (
-            "speed",
-            show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
-        ),
+        ("speed", show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images")))),
         *([("precision", setup.precision)] if setup.precision is not None else []),
         *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),

@@ -13,6 +13,7 @@ from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
 from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, pretrained
+from imagenet_opt.evaluate.result import tables
 from imagenet_opt.evaluate.view import View, view_of
 from imagenet_opt.model import network as networks
 from tests.conftest import loading
@@ -59,7 +60,9 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     assert result.calibration_error == pytest.approx(expected_calibration_error(probabilities, labels), rel=1e-5)
     assert result.images == np.bincount(labels, minlength=3).tolist()
     assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
-    assert result.top1_margin == pytest.approx(1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5)
+    margin = 1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5
+    top1_row = tables(result, index.classes, "net", View(16, 0.875), by_class=False)[0].rows[0]
+    assert top1_row[2] == f"% of 39 images, +- {100 * margin:.2f} (95 % interval)"
 
 
 def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run on packed shards that is killed with kill -9 and resumed ends as if nothing had happened."""
+"""A run on packed shards, killed with kill -9 and resumed, ends exactly as an undisturbed run."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ import psutil
 from lightning.pytorch import Callback
 
 class Killer(Callback):
-    """Kills all processes of the run at step 5, once the checkpoint of step 4 is written."""
+    """Kills all processes of the run at step 5, after the checkpoint of step 4 is complete."""
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == 5 and trainer.is_global_zero:
             run = Path(trainer.default_root_dir)

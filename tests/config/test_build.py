@@ -25,7 +25,11 @@ RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
     offline = ("model.pretrained=false", "model.freeze=null")
-    small = ("data.global_batch_size=null", "data.batch_size=6", "model.small_stem=false")  # test_resnet has its own stem
+    small = (
+        "data.global_batch_size=null",
+        "data.batch_size=6",
+        "model.small_stem=false",
+    )  # test_resnet has its own stem
     run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", *small, *offline))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3

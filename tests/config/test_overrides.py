@@ -21,7 +21,10 @@ from tests.test_config_keys import FROZEN
         ("--cfg job data=demo", "--cfg job experiment=demo data=demo"),
         ("--help", "--help"),
         ("rehearse=a10g", "experiment=demo rehearse=a10g"),
-        ("+rehearse=a10g data.root=/d experiment=mine --cfg job", "rehearse=a10g data.root=/d experiment=mine --cfg job"),
+        (
+            "+rehearse=a10g data.root=/d experiment=mine --cfg job",
+            "rehearse=a10g data.root=/d experiment=mine --cfg job",
+        ),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
     ],
 )
@@ -65,7 +68,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
         ),
         (
             "model=resnet101",
-            "ConfigError: there is no model 'resnet101'; did you mean resnet10t or resnet18? options: resnet10t, resnet18, "
+            "ConfigError: there is no model 'resnet101'; did you mean resnet10t? options: resnet10t, resnet18, "
             "resnet50; any other network of timm: model.name=NAME, such as model.name=resnet101",
         ),
         (

@@ -61,7 +61,8 @@ class ForkedProgram:
         files = tuple(map(_Descriptor, (stdin, stdout, stderr)))
         settings = (arguments, str(cwd or Path.cwd()), dict(env), files, new_session)
         self._process = multiprocessing.get_context("forkserver").Process(target=_run, args=settings)
-        with _started_server(env), _no_main_module():
+        _ensure_server(env)
+        with _no_main_module():
             self._process.start()
         self.pid: int = self._process.pid  # type: ignore[assignment]
 
@@ -101,22 +102,21 @@ def _at_import(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in (_DEFAULTS | dict(env)).items() if name.startswith(READ_AT_IMPORT)}
 
 
-@contextmanager
-def _started_server(env: Mapping[str, str]) -> Iterator[None]:
+def _ensure_server(env: Mapping[str, str]) -> None:
     """Start the server, if this process has none, with the environment of the first program."""
     global _server
-    if _server is None:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
-        resource_tracker.ensure_running()  # unblocks signals
-        before, _server = dict(os.environ), dict(env)
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
-        try:
-            _set_environment(_DEFAULTS | _server)
-            forkserver.ensure_running()
-        finally:
-            _set_environment(before)
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    yield
+    if _server is not None:
+        return
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+    resource_tracker.ensure_running()  # unblocks signals
+    before, _server = dict(os.environ), dict(env)
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
+    try:
+        _set_environment(_DEFAULTS | _server)
+        forkserver.ensure_running()
+    finally:
+        _set_environment(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _set_environment(env: Mapping[str, str]) -> None:
@@ -164,7 +164,7 @@ def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, 
         os.dup2(file, number)
         os.close(file)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _output(1), _output(2)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     sys.path[:0] = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", *sys.path)]
     try:
         if arguments[0] == "-m":
@@ -184,7 +184,3 @@ def _forget_exit_functions() -> None:
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
-
-
-def _output(number: int) -> Any:
-    return open(number, "w", buffering=1, closefd=False)

@@ -136,10 +136,7 @@ def allow_open_files(num_files: int = 0) -> None:
 
 def mount_of(path: str) -> str:
     """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
-    return _named(find_mount(path))
-
-
-def _named(mount: Mount | None) -> str:
+    mount = find_mount(path)
     return "an unknown mount" if mount is None else f"{mount.mountpoint} ({mount.kind})"
 
 
@@ -188,7 +185,7 @@ def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
     model = disk_model(mount.device) if mount else ""
     facts = {
         "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
-        "storage": ", ".join(filter(None, [_named(mount), model])),
+        "storage": ", ".join(filter(None, [mount_of(data_root), model])),
     }
     if on_gpu:
         import pynvml

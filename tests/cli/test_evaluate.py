@@ -47,8 +47,8 @@ def checkpoint(folder: Path, **facts: Any) -> list[str]:
 def test_logits_without_data_are_left_out(
     images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
-    main([*own, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
+    words = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
+    main([*words, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
     assert "crop 0.875, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
     results = json.loads((tmp_path / "out.json").read_text())
     assert (results["num_logits"], results["classes"]) == (5, ["class0", "class1", "class2"])
@@ -58,10 +58,15 @@ def test_images_follow_the_runs_validation_and_then_the_user(
     images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"val_crop_ratio": 0.9, "val_interpolation": "bicubic", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
-    own = [*checkpoint(tmp_path, num_classes=3, **facts), f"data.root={images_root}", "--json", f"{tmp_path}/out.json"]
+    words = [
+        *checkpoint(tmp_path, num_classes=3, **facts),
+        f"data.root={images_root}",
+        "--json",
+        f"{tmp_path}/out.json",
+    ]
     losses = []
     for changes in ([], ["data.val_crop_ratio=1"], ["data.mean=[0,0,0]"]):
-        main([*own, *changes])
+        main([*words, *changes])
         losses.append(json.loads((tmp_path / "out.json").read_text())["nll"])
     output = " ".join(capsys.readouterr().out.split())
     assert "32 px bicubic, crop 0.9 " in output and "32 px bicubic, crop 1 " in output

@@ -32,8 +32,8 @@ def losses_of(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
     @cache
     def run_once(*overrides: str) -> Losses:
         folder = tmp_path_factory.mktemp("run")
-        own = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
-        run = build_run(composed(*PLAIN, *own, *overrides))
+        paths = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
+        run = build_run(composed(*PLAIN, *paths, *overrides))
         run.trainer.fit(run.model, datamodule=run.data)
         rows = [row for _, row in read_rows(folder / "metrics.csv")]
         return {key: [row[key] for row in rows if key in row] for key in (TRAINING, VALIDATION)}

@@ -39,16 +39,16 @@ def test_a_resumed_run_ends_as_an_uninterrupted_run(
     step: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagenet_opt.data.order.PART_IMAGES", 5)  # splits a batch of 12 like a batch of thousands
-    whole = fit(tmp_path / "whole", images_root, f"checkpoint.every_n_steps={step}")
-    resumed = fit(tmp_path / "resumed", images_root, f"resume_from={whole}/checkpoints/step_{step:08}.ckpt")
-    assert_same(*[opened(folder / "last.ckpt") for folder in (whole, resumed)])
-    assert rows(resumed) == [row for row in rows(whole) if row[0] >= step] != []
+    uninterrupted = fit(tmp_path / "whole", images_root, f"checkpoint.every_n_steps={step}")
+    resumed = fit(tmp_path / "resumed", images_root, f"resume_from={uninterrupted}/checkpoints/step_{step:08}.ckpt")
+    assert_same(*[opened(folder / "last.ckpt") for folder in (uninterrupted, resumed)])
+    assert rows(resumed) == [row for row in rows(uninterrupted) if row[0] >= step] != []
 
 
 def fit(folder: Path, images_root: Path, *overrides: str) -> Path:
     """Trains to the end and returns the folder of the run."""
-    own = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
-    run = build_run(composed(*RECIPE, *own, *overrides))
+    paths = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
+    run = build_run(composed(*RECIPE, *paths, *overrides))
     torch.manual_seed(0 if run.checkpoint is None else 99)
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     return folder

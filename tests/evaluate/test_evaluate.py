@@ -85,11 +85,11 @@ def test_a_network_sees_its_own_normalisation(images_root: Path, tmp_path: Path)
 
 
 def test_a_view_follows_the_configuration_or_a_convention() -> None:
-    own = loading(val_image_size=200, val_crop_ratio=0.9, interpolation="area")
-    assert view_of(own, None, tta=True) == View(200, 0.9, "area", True)
+    options = loading(val_image_size=200, val_crop_ratio=0.9, interpolation="area")
+    assert view_of(options, None, tta=True) == View(200, 0.9, "area", True)
     assert view_of(loading(val_interpolation="bicubic"), None, tta=False).interpolation == "bicubic"
-    assert view_of(own, "ffcv", tta=False) == View(256, 0.875, "area", True)
-    assert view_of(own, "timm", tta=True) == View(224, 0.95, "bicubic", True)
+    assert view_of(options, "ffcv", tta=False) == View(256, 0.875, "area", True)
+    assert view_of(options, "timm", tta=True) == View(224, 0.95, "bicubic", True)
     with pytest.raises(ConfigError, match="eval=tim is not known; did you mean timm"):
         view_of(loading(), "tim", tta=False)
 

@@ -78,7 +78,7 @@ def check_flags(arguments: list[str]) -> None:
         if not flag.startswith("--"):
             continue
         name = flag.removeprefix("--").replace("-", "_")
-        key = next((key for key in _keys(_default_config()) if key.rpartition(".")[2] == name), None)
+        key = next((key for key in _default_keys() if key.rpartition(".")[2] == name), None)
         example = "data.batch_size=64" if key is None else f"{key}=VALUE"
         raise ConfigError(f"{flag}: options are KEY=VALUE, such as {example}; python train.py --help lists them")
 
@@ -89,13 +89,15 @@ def _explain(error: Exception) -> str:
     text = " ".join(str(error).partition("Config search path")[0].split())
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and "/" in error.missing_cfg_file:
         return _no_option(error.missing_cfg_file, error.options)
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return _no_value(error.override)
+    if isinstance(error, OverrideParseException) and "=" not in (word := error.override):
+        is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
+        example = f"experiment={word}" if is_experiment else "data.batch_size=64"
+        return f"{word}: options are KEY=VALUE, such as {example}"
     if not key or "Could not override" not in text:
         return text
     if explanation := explain_removed(key):
         return explanation
-    hint = did_you_mean(key, _keys(_default_config()), "python train.py --cfg job shows every key")
+    hint = did_you_mean(key, _default_keys(), "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 
@@ -108,16 +110,11 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
 
 
-def _no_value(word: str) -> str:
-    """word: a word of the command line without an equals sign."""
-    is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
-    return f"{word}: options are KEY=VALUE, such as {f'experiment={word}' if is_experiment else 'data.batch_size=64'}"
-
-
-def _default_config() -> DictConfig:
+def _default_keys() -> list[str]:
+    """All keys of conf/train.yaml and of the groups that it chooses."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train")
+        return list(_keys(compose("train")))
 
 
 def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:

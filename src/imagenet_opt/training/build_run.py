@@ -57,8 +57,7 @@ def build_run(config: DictConfig) -> Run:
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
         checkpoints.check_network(saved, model.net, checkpoint)
-        _check_epochs(saved, trainer.max_epochs)
-        _check_real(saved, config)
+        _check_saved(saved, config, trainer.max_epochs)
         if (order := saved.get(ImageData.__name__)) is not None:
             data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
@@ -97,19 +96,15 @@ def _load_first_weights(config: DictConfig, model: Classifier) -> None:
         )
 
 
-def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
-    """Raise ConfigError if the run has trained more epochs; the message of Lightning names no remedy."""
+def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:
+    """Raise ConfigError if the run has trained more than `max_epochs`, CheckpointMismatch if a training would resume a
+    rehearsal, which trains no weights. The rehearsal callback refuses to resume a training as a rehearsal."""
     done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     if max_epochs not in (None, -1) and done > max_epochs:
         raise ConfigError(
             f"the run has trained {done} epochs already, more than trainer.max_epochs={max_epochs}; raise "
             "trainer.max_epochs"
         )
-
-
-def _check_real(saved: dict[str, Any], config: DictConfig) -> None:
-    """Refuse to resume a rehearsal as a training, because a rehearsal trains no weights. The rehearsal callback refuses
-    to resume a training as a rehearsal."""
     if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
         raise CheckpointMismatch(
             "the run folder holds a rehearsal, whose weights are untrained; choose another hydra.run.dir, or start a "

@@ -91,24 +91,25 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
     last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
-    return [
+    rows = [
         ("accuracy", _accuracy(numbers)),
         ("speed", speed),
-        *([("precision", setup.precision)] if setup.precision is not None else []),
-        *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
+        ("precision", setup.precision),
+        ("MFU", of_peak if "throughput/mfu_fraction" in numbers else None),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, setup)),
-        *_gpu_busy(numbers, setup),
-        *_mixing_advice(numbers),
-        *_compile_advice(numbers, setup.precision),
+        ("GPU busy", _gpu_busy(numbers, setup)),
+        ("mixing", _mixing_advice(numbers)),
+        ("compile", _compile_advice(numbers, setup.precision)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
-        *([("W&B", f"recorded offline; to send it: {setup.unsent}")] if setup.unsent is not None else []),
+        ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
     ]
+    return [(name, text) for name, text in rows if text is not None]
 
 
 def _accuracy(numbers: dict[str, float]) -> str:
@@ -118,12 +119,12 @@ def _accuracy(numbers: dict[str, float]) -> str:
     return f"acc1 {numbers['val/acc1']:.1%}{top5} on validation"
 
 
-def _gpu_busy(numbers: dict[str, float], setup: Setup) -> list[tuple[str, str]]:
+def _gpu_busy(numbers: dict[str, float], setup: Setup) -> str | None:
     if setup.simulated is not None and (share := numbers.get("rehearsal/accelerator_utilization")) is not None:
-        return [("GPU busy", f"{share:.0%} of a {setup.simulated}")]
+        return f"{share:.0%} of a {setup.simulated}"
     if setup.on_gpu and (percent := numbers.get("gpu/utilization_percent")) is not None:
-        return [("GPU busy", f"{percent:.0f} %")]
-    return []
+        return f"{percent:.0f} %"
+    return None
 
 
 def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
@@ -133,24 +134,24 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     return sentence(shares, device) if shares else "not measured"
 
 
-def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
+def _mixing_advice(numbers: dict[str, float]) -> str | None:
     """Advice to switch mixing on: mixing runs on the GPU, and a GPU that waits for data has time for mixing."""
     on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
     if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
-        return []
-    return [("mixing", "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data")]
+        return None
+    return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 
 
-def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tuple[str, str]]:
+def _compile_advice(numbers: dict[str, float], precision: str | None) -> str | None:
     """Advice to compile: in bfloat16 torch uses its own batch norm, which only compilation fuses with its neighbours.
 
     Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
     """
     on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
     if not on_gpu or compiled or not (precision or "").startswith("bf16"):
-        return []
+        return None
     advice = "callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
-    return [("compile", f"off; {advice}")]
+    return f"off; {advice}"
 
 
 def _doubt(numbers: dict[str, float]) -> str:

@@ -8,10 +8,10 @@ import pytest
 
 from imagenet_opt.run.loggers.metrics_csv import read_rows
 from imagenet_opt.training.build_run import build_run
-from tests.conftest import composed
+from tests.config.configs import composed
 
 PLAIN = (
-    *("~hydra", "logger=csv", "callbacks=[acceleration,mixing]", "trainer.accelerator=cpu", "trainer.devices=1"),
+    "callbacks=[acceleration,mixing]",
     *("trainer.precision=32-true", "trainer.deterministic=true", "trainer.max_epochs=2", "trainer.log_every_n_steps=1"),
     *("data.num_workers=0", "data.batch_size=12", "data.image_size=32"),
     *("model.name=test_resnet", "model.label_smoothing=0", "schedule.warmup_epochs=0"),
@@ -32,10 +32,9 @@ def losses_of(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
     @cache
     def run_once(*overrides: str) -> Losses:
         folder = tmp_path_factory.mktemp("run")
-        paths = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
-        run = build_run(composed(*PLAIN, *paths, *overrides))
+        run = build_run(composed(folder, f"data.root={images_root}", *PLAIN, *overrides))
         run.trainer.fit(run.model, datamodule=run.data)
-        rows = [row for _, row in read_rows(folder / "metrics.csv")]
+        rows = [row for _, row in read_rows(folder / "run/metrics.csv")]
         return {key: [row[key] for row in rows if key in row] for key in (TRAINING, VALIDATION)}
 
     return run_once

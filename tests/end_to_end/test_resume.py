@@ -7,13 +7,13 @@ import torch
 
 from imagenet_opt.run.loggers.metrics_csv import read_rows
 from imagenet_opt.training.build_run import build_run
-from tests.conftest import composed
+from tests.config.configs import composed
 from tests.test_train import assert_same, opened
 
 STEPS_PER_EPOCH = 3
 GROWTH = ("start=24", "end=32", "step=8", "grow_from=0.5", "grow_until=0.5")
 RECIPE = (
-    *("~hydra", "checkpoint.keep=20", "logger=csv", "trainer.accelerator=cpu", "trainer.devices=1"),
+    "checkpoint.keep=20",
     *("trainer.precision=32-true", "trainer.deterministic=true", "trainer.max_epochs=4", "trainer.log_every_n_steps=1"),
     "callbacks=[acceleration,mixing,ema,resolution_schedule,checkpoint]",
     *(f"callbacks.resolution_schedule.{option}" for option in GROWTH),
@@ -47,11 +47,10 @@ def test_a_resumed_run_ends_as_an_uninterrupted_run(
 
 def fit(folder: Path, images_root: Path, *overrides: str) -> Path:
     """Trains to the end and returns the folder of the run."""
-    paths = (f"run_folder={folder}", f"data.root={images_root}", f"data.cache_dir={folder / 'cache'}")
-    run = build_run(composed(*RECIPE, *paths, *overrides))
+    run = build_run(composed(folder, f"data.root={images_root}", *RECIPE, *overrides))
     torch.manual_seed(0 if run.checkpoint is None else 99)
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-    return folder
+    return folder / "run"
 
 
 def rows(folder: Path) -> list[tuple[int, dict[str, float]]]:

@@ -13,7 +13,7 @@ from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
 from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, pretrained
-from imagenet_opt.evaluate.result import tables
+from imagenet_opt.evaluate.result import Result, tables
 from imagenet_opt.evaluate.view import View, view_of
 from imagenet_opt.model import network as networks
 from tests.conftest import loading
@@ -65,6 +65,13 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     margin = 1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5
     top1_row = tables(result, index.classes, "net", VIEW, by_class=False)[0].rows[0]
     assert top1_row[2] == f"% of 39 images, +- {100 * margin:.2f} (95 % interval)"
+
+
+@pytest.mark.parametrize("top5", [0.0, 0.5, None])
+def test_top5_is_a_row_if_there_are_more_than_five_classes(top5: float | None) -> None:
+    result = Result(0.0, top5, nll=2.0, calibration_error=0.1, correct=[0], images=[4], num_logits=6)
+    rows = {row[0]: row[1] for row in tables(result, ["a"], "net", VIEW, by_class=False)[0].rows}
+    assert rows.get("top-5 accuracy") == (None if top5 is None else 100 * top5)
 
 
 def test_tta_averages_the_logits_of_image_and_mirror_image(images_root: Path, tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ from imagenet_opt.training.folder_lock import removed_if_refused
 
 
 def train(config: DictConfig) -> None:
-    """One run in this process; a refused one leaves no folder."""
+    """Train in this process. A refused run leaves no folder."""
     began = psutil.Process().create_time()
     with removed_if_refused(Path(config.run_folder)):
         check_folders(config)
-        if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":  # logs and pipes need no sign of life
+        if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
             print("loading torch and Lightning ...", file=sys.stderr, flush=True)
-        gc.disable()  # among imports collections take a second and free nothing
+        gc.disable()  # during imports collections take a second and free nothing
         from imagenet_opt.training.fit import fit
 
         gc.enable()
@@ -40,12 +40,12 @@ def main(config: DictConfig) -> float | None:
 
         stop.restore()
         return run_job(Path(__file__))
-    report_mistakes(lambda: train(config))  # here too: what passes through Hydra gets a line before it
+    report_mistakes(lambda: train(config))  # inside Hydra, which prints another line before errors that pass through it
     return None
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra replaces errors before report_mistakes sees them
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     stop.install()
     report_mistakes(lambda: check_flags(sys.argv[1:]))

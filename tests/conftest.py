@@ -1,4 +1,4 @@
-"""Small data sets and networks that many tests share."""
+"""Small data sets and configurations that many tests share."""
 
 import gc
 import logging
@@ -20,15 +20,16 @@ from PIL import Image
 
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import overrides as config_overrides
-from imagenet_opt.config import pretrained_weights
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # processes of tests share the CPUs with other tests
-torch.ones((), requires_grad=True).backward()  # if the first backward is a compiled one, no forked process can have one
-signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
-gc.freeze()  # else each full collection goes through a million objects of imported modules
+torch.ones((), requires_grad=True).backward()  # after a compiled first backward pass, forked processes could have none
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # shells make background processes and their children ignore it
+gc.freeze()  # without it each full collection visits a million objects of imported modules
 
 
 def pytest_unconfigure() -> None:
@@ -56,7 +57,7 @@ def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0)
 
 
 def loading_options(**options: Any) -> dict[str, Any]:
-    """For small images in batches of six made in this process, with `options`."""
+    """`options`, and defaults for small images in batches of six without workers."""
     return {"batch_size": 6, "image_size": 32, "num_workers": 0, "prefetch_factor": 2, "seed": 3} | options
 
 
@@ -65,13 +66,13 @@ def loading(**options: Any) -> LoaderOptions:
 
 
 def quiet_trainer(**options: Any) -> Trainer:
-    """A Trainer on the CPU that writes and shows nothing, but for `options`."""
+    """A Trainer on the CPU that writes and shows nothing, unless `options` change this."""
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     return Trainer(**{"accelerator": "cpu"} | quiet | options)
 
 
 def let_others_read(*files: Path) -> None:
-    """Any user may read what lies there, below the folders of pytest, which are private."""
+    """Let all users read these files, which lie in private folders of pytest."""
     temporary = Path(tempfile.gettempdir())
     for file in files:
         file.chmod(0o755)
@@ -80,19 +81,19 @@ def let_others_read(*files: Path) -> None:
                 folder.chmod(0o755)
 
 
-pretrained_weights.register()  # conf/ is composed without the checks in most tests
+composition.register_of_weights()  # conf/ is composed without the checks in most tests
 
 
 @pytest.fixture
 def checked() -> Iterator[None]:
-    """Hydra composes as train.py lets it, for one test."""
+    """In this test, Hydra composes with the checks of train.py."""
     usual = composition.hydra_internal.ConfigLoaderImpl
     composition.check_all()
     yield
     composition.hydra_internal.ConfigLoaderImpl = usual
-    OmegaConf.clear_resolvers()  # back to its own
+    OmegaConf.clear_resolvers()  # back to OmegaConf's own resolvers
     setup_globals()
-    pretrained_weights.register()
+    composition.register_of_weights()
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -107,7 +108,7 @@ def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hold_images(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on a convolution of more images than that runs out of memory, as on a small device."""
+    """Make a convolution of more than `num` images run out of memory, as on a small device."""
     forward = torch.nn.Conv2d.forward
 
     def small(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
@@ -120,7 +121,7 @@ def hold_images(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration with a folder of experiments that may be written, without those that were found here."""
+    """A copy of conf/ with a writable folder of experiments, without results of tune, doctor and study."""
     conf = tmp_path / "conf"
     conf.mkdir()
     for entry in config_folder().iterdir():
@@ -128,6 +129,6 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in (config_folder() / "experiment").glob("*.yaml"):
         if not file.name.startswith("tuned_"):
             (conf / "experiment" / file.name).write_text(file.read_text())
-    for module in (config_overrides, composition):  # which has it by name
+    for module in (config_overrides, composition):  # composition imported the function by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf

@@ -1,4 +1,4 @@
-"""Processes of their own that are forked, so that no interpreter starts and imports anew."""
+"""Forked processes for tests: no new interpreter starts and imports torch again."""
 
 import multiprocessing
 import os
@@ -21,10 +21,10 @@ _REPOSITORY = Path(__file__).parents[1]
 
 
 class Forked(ForkedProgram):
-    """As subprocess.Popen, for programs of this Python, which find torch and Lightning imported.
+    """Like subprocess.Popen, for programs of this Python; torch and Lightning are already imported.
 
-    command: the interpreter, then a script's file or `-m` and a module. stderr goes where stdout goes, and there is no
-    input, unless they are given. Processes that the program starts itself are started as usual.
+    command: the interpreter, then a script's file or `-m` and a module. By default stderr goes to `stdout`, and
+    stdin is empty. Processes that the program itself starts are not forked.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Forked(ForkedProgram):
 
 
 def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """`python train.py ARGUMENTS` with these variables, forked."""
+    """Run `python train.py ARGUMENTS` with these variables, forked."""
     return run_forked([str(_REPOSITORY / "train.py"), *arguments], cwd=cwd, environment=environment)
 
 
 def run_forked(
     arguments: list[str], *, cwd: Path, environment: Mapping[str, str], terminal: Any = None
 ) -> "subprocess.CompletedProcess[str]":
-    """`python ARGUMENTS` with these variables, forked. terminal: in the place of stdin and stderr."""
+    """Run `python ARGUMENTS` with these variables, forked. terminal: replaces stdin and stderr."""
     command = [sys.executable, *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = Forked(command, stdout=out, stderr=terminal or err, stdin=terminal, env=environment, cwd=cwd)
@@ -71,7 +71,7 @@ def run_forked(
 def run_script(
     text: str, arguments: list[str], *, cwd: Path, environment: Mapping[str, str], terminal: Any = None
 ) -> "subprocess.CompletedProcess[str]":
-    """`python -c TEXT ARGUMENTS` with these variables, forked."""
+    """Run `python -c TEXT ARGUMENTS` with these variables, forked."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(text)
         script.flush()
@@ -79,10 +79,10 @@ def run_script(
 
 
 def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:
-    """What `work(rank)` returns in each process, or the ImagenetOptError that it raises.
+    """The result of `work(rank)` in each process, or its ImagenetOptError. Any other error is raised in the caller.
 
-    Any other error is raised here. Results are small: a pipe's buffer holds them.
-    In `work` a Trainer with `devices=num_ranks, strategy="ddp"` joins the processes with gloo.
+    Results must fit into the buffer of a pipe. In `work`, a Trainer with `devices=num_ranks, strategy="ddp"` joins the
+    processes with gloo.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -95,26 +95,20 @@ def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:
         for process in processes:
             process.join(_SECONDS)
             assert process.exitcode == 0, f"a process ended with {process.exitcode} (None: it hangs)"
-        found = dict(results.get() for _ in processes)
-        for error in found.values():
+        by_rank = dict(results.get() for _ in processes)
+        for error in by_rank.values():
             if isinstance(error, Exception) and not isinstance(error, ImagenetOptError):
                 raise error
-        return [found[rank] for rank in range(num_ranks)]
+        return [by_rank[rank] for rank in range(num_ranks)]
     finally:
         for process in processes:
             process.kill()
 
 
 def _run(work: Callable[[int], Any], rank: int, num_ranks: int, port: int, results: Any) -> None:
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "NODE_RANK": "0",
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(num_ranks),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    torch.set_num_threads(1)  # libgomp's other threads, if the test has some, do not survive the fork
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+    torch.set_num_threads(1)  # other threads of libgomp do not survive the fork
     rank_zero_only.rank = rank
     try:
         results.put((rank, work(rank)))

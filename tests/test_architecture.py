@@ -1,6 +1,6 @@
-"""The picture in docs/architecture.md is drawn from the imports, and is current.
+"""The diagram in docs/architecture.md shows the present imports.
 
-`python -m tests.test_architecture` draws it anew.
+`python -m tests.test_architecture` updates the diagram.
 """
 
 from pathlib import Path
@@ -10,18 +10,18 @@ from tests.test_import_rules import LAYERS, LEVEL, PACKAGE, imported, layer, pla
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 BEGIN, END = "```mermaid\n", "```\n"
 EVERYWHERE = ("errors", "machine", "atomic_file", "file_lock", "out_of_memory")
-"""Modules that nearly every layer imports: arrows to them would say nothing."""
+"""Modules that nearly every layer imports; the diagram leaves them out."""
 
 
 def uses() -> dict[str, set[str]]:
-    """Top-level name -> those that its files import."""
-    found: dict[str, set[str]] = {name: set() for name in LEVEL}
+    """Top-level name -> top-level names that its files import."""
+    graph: dict[str, set[str]] = {name: set() for name in LEVEL}
     for file in PACKAGE.rglob("*.py"):
         name = layer(place(file))
         for module in imported(file):
             if module.startswith("imagenet_opt.") and (other := module.split(".")[1]) in LEVEL and other != name:
-                found[name].add(other)
-    return found
+                graph[name].add(other)
+    return graph
 
 
 def reached(graph: dict[str, set[str]], name: str) -> set[str]:
@@ -29,16 +29,12 @@ def reached(graph: dict[str, set[str]], name: str) -> set[str]:
 
 
 def drawn() -> str:
-    """Mermaid: a row for each layer, and an arrow for each import that does not follow from others."""
+    """Mermaid code: a row for each layer, and an arrow for each import that does not follow from other arrows."""
     graph = {name: others - set(EVERYWHERE) for name, others in uses().items() if name not in EVERYWHERE}
     lines = ["flowchart TD"]
     for number, names in enumerate(names for names in LAYERS if names[0] not in EVERYWHERE):
-        lines += [
-            f"  subgraph layer{number}[ ]",
-            "    direction LR",
-            *(f"    {name}[{name}/]" for name in names),
-            "  end",
-        ]
+        nodes = (f"    {name}[{name}/]" for name in names)
+        lines += [f"  subgraph layer{number}[ ]", "    direction LR", *nodes, "  end"]
     for name, others in graph.items():
         direct = others - set().union(*(reached(graph, other) for other in others))
         lines += [f"  {name} --> {other}" for other in sorted(direct, key=lambda other: (LEVEL[other], other))]
@@ -51,8 +47,8 @@ def parts() -> tuple[str, str, str]:
     return before, picture, after
 
 
-def test_the_picture_shows_the_imports_as_they_are() -> None:
-    assert parts()[1] == drawn(), "python -m tests.test_architecture draws the picture anew"
+def test_the_diagram_shows_the_imports() -> None:
+    assert parts()[1] == drawn(), "run `python -m tests.test_architecture` to update the diagram"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The keys that a user can set: none comes or goes unnoticed.
+"""The keys that a user can set: no key is added or removed unnoticed.
 
-`python -m tests.test_config_keys` writes tests/config_keys.txt anew.
+`python -m tests.test_config_keys` rewrites tests/config_keys.txt.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,23 @@ from tests.conftest import composed
 
 FROZEN = Path(__file__).with_name("config_keys.txt")
 CHOSEN = ("data", "model", "optimizer", "schedule", "trainer", "experiment", "rehearse")
-"""Groups of which one member is chosen instead of another."""
+"""Groups of which a configuration has one member."""
 COLLECTED = ("logger", "callbacks")
-"""Groups of which a list of members is chosen; train.yaml's own list has the keys of most."""
-OWN = ("study",)
-"""Groups whose members are no part of the configuration of a run."""
+"""Groups of which a configuration has several members; the list in train.yaml has the keys of most members."""
+SEPARATE = ("study",)
+"""Groups that are no part of the configuration of a run."""
 
 
 def keys_of_all() -> list[str]:
-    """Every key of train.yaml, and with every member of every group the keys that it adds to these or takes away."""
+    """Every key of train.yaml, and for every member of every group the keys that the member adds or removes."""
     base = set(_flat(composed("~hydra")))
     lines = sorted(base)
     for group, member in _members((*CHOSEN, *COLLECTED)):
-        keys = set(_flat(composed("~hydra", _override(group, member))))
+        keys = set(_flat(composed("~hydra", f"{group}=[{member}]" if group in COLLECTED else f"{group}={member}")))
         lines += [f"{group}={member}: {key}" for key in sorted(keys - base)]
         if group not in COLLECTED:
             lines += [f"{group}={member}: no {key}" for key in sorted(base - keys)]
-    for group, member in _members(OWN):
+    for group, member in _members(SEPARATE):
         content = OmegaConf.load(config_folder() / group / f"{member}.yaml")
         lines += [f"{group}={member}: {key}" for key in sorted(set(_flat(content)))]
     return lines
@@ -40,18 +40,12 @@ def keys_of_all() -> list[str]:
 def _members(groups: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for group in groups:
         for file in sorted((config_folder() / group).glob("*.yaml")):
-            if not file.stem.startswith("tuned_"):  # which `imagenet-opt tune` writes
+            if not file.stem.startswith("tuned_"):  # `imagenet-opt tune` writes these files
                 yield group, file.stem
 
 
-def _override(group: str, member: str) -> str:
-    if group in COLLECTED:
-        return f"{group}=[{member}]"
-    return f"{group}={member}"
-
-
 def _flat(node: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of values, and of mappings that are empty. Of a list of mappings, the keys of each."""
+    """Dotted keys of values and of empty mappings; for a list of mappings, the keys of each mapping."""
     node = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
     if isinstance(node, dict) and node:
         for key, value in node.items():
@@ -64,18 +58,18 @@ def _flat(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_keys_are_those_that_are_frozen() -> None:
-    found, frozen = set(keys_of_all()), set(FROZEN.read_text().splitlines())
-    new, gone = sorted(found - frozen), sorted(frozen - found)
-    assert not (new or gone), (
-        f"keys of conf/ changed. New: {', '.join(new) or 'none'}. Gone: {', '.join(gone) or 'none'}. "
-        "Where that is meant, run `python -m tests.test_config_keys`, and change docs/configuration.md and CHANGELOG.md"
+def test_the_keys_are_the_frozen_keys() -> None:
+    keys, frozen = set(keys_of_all()), set(FROZEN.read_text().splitlines())
+    added, removed = sorted(keys - frozen), sorted(frozen - keys)
+    assert not (added or removed), (
+        f"keys of conf/ changed. Added: {', '.join(added) or 'none'}. Removed: {', '.join(removed) or 'none'}. "
+        "If this is intended, run `python -m tests.test_config_keys`, and change docs/configuration.md and CHANGELOG.md"
     )
 
 
 def test_every_group_is_frozen() -> None:
     groups = {path.name for path in config_folder().iterdir() if path.is_dir()}
-    assert groups - {"hydra"} == {*CHOSEN, *COLLECTED, *OWN}  # hydra's keys are Hydra's own
+    assert groups - {"hydra"} == {*CHOSEN, *COLLECTED, *SEPARATE}  # Hydra defines the keys of hydra
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What others have named cannot break a line."""
+"""Printable names, and the last error in the output of a process."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from imagenet_opt.errors import last_error_line, printable
         ("a\u202egepj\u2028b", "a\\u202egepj\\u2028b"),
     ],
 )
-def test_control_characters_and_surrogates_are_escaped_and_the_rest_is_not(name: str, shown: str) -> None:
+def test_only_control_characters_and_surrogates_are_escaped(name: str, shown: str) -> None:
     assert printable(name) == shown
     assert printable(name).encode().decode() == shown
 
@@ -31,5 +31,5 @@ def test_control_characters_and_surrogates_are_escaped_and_the_rest_is_not(name:
         ("Saved: all\nWarning: few CPUs", None),
     ],
 )
-def test_the_last_error_of_a_process_is_found_in_its_output(output: str, line: str | None) -> None:
+def test_last_error_of_a_process(output: str, line: str | None) -> None:
     assert last_error_line(output) == line

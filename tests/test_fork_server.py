@@ -1,4 +1,4 @@
-"""Programs that are forked behave as if an interpreter of their own had started them."""
+"""Forked programs behave as programs that a new interpreter starts."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def run(arguments: list[str], folder: Path, *, env: Mapping[str, str], **others:
 
 
 @pytest.mark.parametrize("as_module", [False, True])
-def test_a_program_sees_what_it_would_see_in_an_interpreter(tmp_path: Path, as_module: bool) -> None:
+def test_a_forked_program_has_the_state_of_a_new_interpreter(tmp_path: Path, as_module: bool) -> None:
     (tmp_path / "show.py").write_text(SHOW)
     (tmp_path / "beside.py").touch()
     script = str(tmp_path / "show.py")
@@ -62,48 +62,46 @@ def test_a_program_sees_what_it_would_see_in_an_interpreter(tmp_path: Path, as_m
     }
 
 
-def test_an_error_ends_it_with_its_traceback(tmp_path: Path) -> None:
+def test_an_error_ends_a_program_with_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ZeroDivisionError('mine')")
     program, _, err = run([str(tmp_path / "bad.py")], tmp_path, env=os.environ)
     assert program.returncode == 1 and err.endswith("ZeroDivisionError: mine\n")
 
 
-def test_signals_reach_it(tmp_path: Path) -> None:
+def test_signals_reach_a_program(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import signal; print('ready'); signal.pause()")
     with (tmp_path / "out").open("w+") as out, open(os.devnull) as nothing:
-        program = ForkedProgram(
-            [str(tmp_path / "waits.py")],
-            env=os.environ,
-            stdin=nothing.fileno(),
-            stdout=out.fileno(),
-            stderr=out.fileno(),
-        )
+        files = {"stdin": nothing.fileno(), "stdout": out.fileno(), "stderr": out.fileno()}
+        program = ForkedProgram([str(tmp_path / "waits.py")], env=os.environ, **files)
         with pytest.raises(subprocess.TimeoutExpired):
             program.wait(0.01)
         assert program.poll() is None
         program.send_signal(signal.SIGTERM)
         assert program.wait(60) == -signal.SIGTERM
-        program.kill()  # after its end: no other process may have its number
+        program.kill()  # does nothing: another process may have the number by now
 
 
-def test_variables_that_libraries_read_at_import_need_an_interpreter(tmp_path: Path) -> None:
+def test_other_variables_read_at_import_need_a_new_interpreter(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("import sys; sys.exit('torch' in sys.modules)")
     for env, is_forked in ((os.environ, True), (os.environ | {"OMP_NUM_THREADS": "3"}, False)):
         program, _, _ = run([str(tmp_path / "show.py")], tmp_path, env=env)
         assert program.returncode == is_forked and isinstance(program, ForkedProgram) == is_forked
 
 
-def test_the_callers_own_script_is_not_run_again(tmp_path: Path) -> None:
-    (tmp_path / "once.py").write_text("print('once', flush=True)\n" + CALLS)
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, tmp_path / "once.py"], env=env, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "once\nname\n"
-
-
 CALLS = "from imagenet_opt.probe.isolated import call_isolated; print(call_isolated('os.path.basename', 'folder/name'))"
 
 
-def test_what_the_server_imports_exists_and_starts_no_cuda() -> None:
+def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_callers_script_is_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text("print('once', flush=True)\n" + CALLS)
+    assert run_python(str(tmp_path / "once.py")).stdout == "once\nname\n"
+
+
+def test_the_imports_of_the_server_exist_and_start_no_cuda() -> None:
     assert all(find_spec(name) for name in IMPORTED)
     code = f"""
 import importlib, torch
@@ -111,6 +109,5 @@ def started(*_): raise SystemExit("CUDA was asked for")
 torch._C._cuda_init = torch._C._cuda_getDeviceCount = started
 for name in {IMPORTED!r}: importlib.import_module(name)
 """
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What tests/gpu/run.sh makes of the parts it has run, and of those it has not; no GPU is needed for that."""
+"""The report of tests/gpu/run.sh about finished and missing parts. These tests need no GPU."""
 
 import json
 import os
@@ -54,7 +54,7 @@ SLOW_TESTS = '<testsuites><testsuite><testcase classname="a" name="four"/></test
 
 
 def ladder(**rates: float) -> list[Table]:
-    """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
+    """The tables of a study of three rounds. rates: row -> median images/s of the network alone."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
     request = replace(small_request("ladder", Path()), title="Ladder", repeats=3)
     plan = Plan(file, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
@@ -66,8 +66,8 @@ def ladder(**rates: float) -> list[Table]:
 
 def write_study(out: Path, name: str, *tables: Table) -> None:
     (out / name).mkdir(exist_ok=True)
-    whole = {"command": f"study {name}", "tables": [asdict(table) for table in tables]}
-    (out / name / "study.json").write_text(strict_json(whole))
+    content = {"command": f"study {name}", "tables": [asdict(table) for table in tables]}
+    (out / name / "study.json").write_text(strict_json(content))
 
 
 @pytest.fixture
@@ -88,11 +88,16 @@ def out(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def reported(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """gpu.json after a report, and (value, verdict) by the name of a figure."""
     report.main(out)
-    found = json.loads((out / "gpu.json").read_text())
-    figures: dict[str, Any] = {one["what"]: (one["value"], one["verdict"]) for one in found["figures"]}
-    assert {what: one for what, one in figures.items() if one[0] is not None} == {
+    content = json.loads((out / "gpu.json").read_text())
+    return content, {figure["what"]: (figure["value"], figure["verdict"]) for figure in content["figures"]}
+
+
+def test_figures_are_compared_with_their_aims(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, figures = reported(out)
+    assert {what: figure for what, figure in figures.items() if figure[0] is not None} == {
         "first: region decode in a forked worker": (1.0, "pass"),
         "first: resize kernel, 384 crops, ms": (2.5, "FAIL"),
         "first: step, compiled, images/s": (950.0, ""),
@@ -109,14 +114,10 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
         "run: GPU busy, by NVML": (0.98, ""),
         "cifar10: best top-1 of validation": (0.9431, "pass"),
     }
-    assert found["cifar10_curve"] == [[97, 0.51], [194, 0.9431], [291, 0.9375]]
-    assert found["tests"] == {
-        "a::test_the_step_never_waits_for_the_device": "passed",
-        "a::two": "failure",
-        "a::three": "skipped",
-        "a::four": "passed",
-    }
-    assert found["parts"] == {
+    assert content["cifar10_curve"] == [[97, 0.51], [194, 0.9431], [291, 0.9375]]
+    statuses = {"test_the_step_never_waits_for_the_device": "passed", "two": "failure", "three": "skipped"}
+    assert content["tests"] == {f"a::{name}": status for name, status in (statuses | {"four": "passed"}).items()}
+    assert content["parts"] == {
         "first": "not run, `run.sh --only first OUT` runs it",
         "quick_tests": "failed, status 1, 90 s",
         "small_card": "not run, `run.sh --only small_card OUT` runs it",
@@ -144,43 +145,39 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
     assert "150 JPEGs under 51300 names" in page and "| mixed | 800 -> 3,000 | 3.75 x |" in page
 
 
-def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
-    report.main(tmp_path)
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert {(one["value"], one["verdict"]) for one in found["figures"]} == {(None, "not run")}
-    assert all(said.startswith("not run, `run.sh") for said in found["parts"].values())
+def test_a_missing_part_has_no_verdict(tmp_path: Path) -> None:
+    content, figures = reported(tmp_path)
+    assert set(figures.values()) == {(None, "not run")}
+    assert all(status.startswith("not run, `run.sh") for status in content["parts"].values())
     assert "| cifar10: best top-1 of validation | - | 94.00% | not run |" in (tmp_path / "gpu.md").read_text()
 
 
-def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
+def test_the_whole_ladder_takes_precedence_over_the_short_ladder(out: Path) -> None:
     write_study(out, "ladder", *ladder(start=800.0))
-    report.main(out)
-    found = json.loads((out / "gpu.json").read_text())
-    (over_start,) = (one for one in found["figures"] if one["what"] == "ladder: that over the start")
+    content, _ = reported(out)
+    (over_start,) = (figure for figure in content["figures"] if figure["what"] == "ladder: that over the start")
     assert (over_start["value"], over_start["aim"], over_start["verdict"]) == (1.0, 3.0, "FAIL")
-    assert set(found["studies"]) == {"ladder", "short_ladder", "anatomy"}
+    assert set(content["studies"]) == {"ladder", "short_ladder", "anatomy"}
     page = (out / "gpu.md").read_text()
     assert page.count("### Ladder: network alone") == 2 and "### What each row sets" in page
 
 
-def test_a_whole_run_is_compared_with_the_row_that_trains_like_it(out: Path) -> None:
-    """Which is the last one of the short ladder, whatever else is faster."""
+def test_a_whole_run_is_compared_with_the_last_row_of_the_short_ladder(out: Path) -> None:
+    """This row trains with the options of the run. Faster rows of other ladders do not count."""
 
     def share() -> tuple[float | None, str]:
-        figures = json.loads((out / "gpu.json").read_text())["figures"]
-        (one,) = (figure for figure in figures if figure["what"].startswith("run: that over short_ladder"))
-        return one["value"], one["verdict"]
+        figures = reported(out)[1].items()
+        (figure,) = (figure for what, figure in figures if what.startswith("run: that over short_ladder"))
+        return figure
 
     write_study(out, "ladder", *ladder(start=800.0, mixed=9000.0, graph=8000.0))
-    report.main(out)
     assert share() == (2700 / 2900, "FAIL")
     write_study(out, "short_ladder", *ladder(start=800.0, mixed=3000.0))
-    report.main(out)
     assert share() == (None, "not run")
 
 
-def test_a_few_files_become_an_epoch_that_the_index_and_the_reader_take(images_root: Path, tmp_path: Path) -> None:
-    left_over = tmp_path / "cache/new_images/class0"  # by one that was killed
+def test_links_to_a_few_files_make_an_epoch(images_root: Path, tmp_path: Path) -> None:
+    left_over = tmp_path / "cache/new_images/class0"  # of a killed process
     left_over.mkdir(parents=True)
     (left_over / "00000_image000.JPEG").touch()
     repeated.main(tmp_path, 100, images_root / "train")  # 39 files, three times
@@ -189,24 +186,23 @@ def test_a_few_files_become_an_epoch_that_the_index_and_the_reader_take(images_r
     original = (images_root / "train/class1/image003.JPEG").read_bytes()
     copies = [i for i in range(len(index)) if index.path(i).endswith("class1/00002_image003.JPEG")]
     assert FolderStore(index).read_many(np.array(copies)) == [original]
-    said = json.loads((tmp_path / "images.json").read_text())
-    assert (said["num_files"], said["num_links"]) == (39, 117)
-    repeated.main(tmp_path, 999, images_root / "train")  # is there already
+    counts = json.loads((tmp_path / "images.json").read_text())
+    assert (counts["num_files"], counts["num_links"]) == (39, 117)
+    repeated.main(tmp_path, 999, images_root / "train")  # keeps the existing links
     assert len(scan_split(tmp_path / "cache", "images")) == 117
 
 
-def test_all_that_the_program_needs_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for W&B, which nothing of run.sh logs to."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        wanted = tomllib.load(file)["project"]["dependencies"]
-    names = {re.split(r"[ ;<>=]", one)[0] for one in wanted}
+def test_all_dependencies_are_checked_but_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """run.sh does not log to W&B."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[ ;<>=]", dependency)[0] for dependency in dependencies}
     assert names - {"wandb"} <= {package.partition("==")[0] for package in needed.MODULES.values()}
     monkeypatch.setattr(needed, "MODULES", {"json": "json", "there.is.none": "no-such-package"})
     assert needed.missing() == ["  no-such-package: No module named 'there'"]
 
 
-def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
-    """So that what is told of a row here is true there as well."""
+def test_the_ladders_have_steps_of_the_shipped_study() -> None:
+    """So that results of a row apply to the shipped study too."""
     steps = yaml.safe_load((ROOT / "conf/study/ladder.yaml").read_text())["steps"]
     known = {word for step in steps for word in step.get("overrides", [])}
     for name in report.LADDERS:
@@ -217,24 +213,24 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
         assert "callbacks.acceleration.cuda_graph=true" in plan.rows()[-1].overrides, "as run.sh trains"
 
 
-def test_the_probes_run_without_a_gpu_as_far_as_they_can(tmp_path: Path) -> None:
-    found = first.measure(tmp_path / "first.json", 2, ["machine", "fork", "resize", "two_sizes", "ema"])
-    assert not [name for name in found if "error" in found[name]]
-    assert json.loads((tmp_path / "first.json").read_text()) == found
-    assert found["resize"]["largest_difference"] < 0.02
-    assert found["fork"]["is_region_decode"] and found["two_sizes"]["left_out"] == "needs a GPU"
+def test_probes_without_a_gpu(tmp_path: Path) -> None:
+    results = first.measure(tmp_path / "first.json", 2, ["machine", "fork", "resize", "two_sizes", "ema"])
+    assert not [name for name in results if "error" in results[name]]
+    assert json.loads((tmp_path / "first.json").read_text()) == results
+    assert results["resize"]["largest_difference"] < 0.02
+    assert results["fork"]["is_region_decode"] and results["two_sizes"]["left_out"] == "needs a GPU"
 
 
-def test_a_probe_that_fails_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_probe_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(num_images: int) -> dict[str, Any]:
         raise RuntimeError("no kernel image")
 
     monkeypatch.setitem(first.PROBES, "resize", broken)
-    found = first.measure(tmp_path / "first.json", 2, ["resize", "two_sizes"])
-    assert "no kernel image" in found["resize"]["error"] and "left_out" in found["two_sizes"]
+    results = first.measure(tmp_path / "first.json", 2, ["resize", "two_sizes"])
+    assert "no kernel image" in results["resize"]["error"] and "left_out" in results["two_sizes"]
 
 
-def test_the_log_of_a_trial_is_told_by_its_lines_about_memory_and_compiling(tmp_path: Path) -> None:
+def test_a_trial_is_summarised_by_its_lines_about_memory_and_compiling(tmp_path: Path) -> None:
     log = tmp_path / "output.log"
     log.write_text("begun\nacceleration: not compiled\n\nout of memory (x)\nacceleration: not compiled\nended\n")
     assert small_card.telling(log) == ("acceleration: not compiled", "out of memory (x)")
@@ -243,7 +239,7 @@ def test_the_log_of_a_trial_is_told_by_its_lines_about_memory_and_compiling(tmp_
 
 
 @pytest.mark.slow
-def test_a_trial_on_a_small_card_is_a_run_of_its_own(
+def test_a_trial_on_a_small_card_is_a_separate_run(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forked(command: list[str], *, stdout: IO[str], timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
@@ -263,6 +259,6 @@ def test_a_trial_on_a_small_card_is_a_run_of_its_own(
     assert small_card.run("cut", tmp_path / "cut", overrides, seconds=0.5).status is None
 
 
-def test_a_folder_without_images_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no images in the class folders"):
         repeated.repeat(tmp_path, tmp_path / "images", 10)

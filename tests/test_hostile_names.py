@@ -1,4 +1,4 @@
-"""File and class names of others cannot become markup or terminal commands."""
+"""Hostile file and class names become neither markup nor terminal commands."""
 
 import logging
 from html.parser import HTMLParser
@@ -15,23 +15,22 @@ from imagenet_opt.training.summary import Setup, print_summary
 
 pytestmark = pytest.mark.usefixtures("checked")
 
-
 HOSTILE = (
     "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
 )
 
 
 class Tags(HTMLParser):
-    """The elements and attributes of a page, as a browser would make them."""
+    """The elements, attributes and texts that a browser finds in a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, str]] = []
+        self.elements: list[tuple[str, str]] = []
         self.texts: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [(tag, name) for name, _ in attrs] or [(tag, "")]
+        self.elements += [(tag, name) for name, _ in attrs] or [(tag, "")]
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
@@ -52,7 +51,7 @@ def rows(text: str) -> list[Row]:
     return [row(0, "ok"), row(1, "ok"), row(2, "failed")]
 
 
-def test_names_of_others_make_no_elements_in_the_page_of_a_sweep(tmp_path: Path) -> None:
+def test_names_add_no_elements_to_the_page_of_a_sweep(tmp_path: Path) -> None:
     pages = []
     for text in (HOSTILE, "harmless"):
         folder = tmp_path / text.replace("/", "")
@@ -60,14 +59,12 @@ def test_names_of_others_make_no_elements_in_the_page_of_a_sweep(tmp_path: Path)
         write_page(rows(text), folder)
         pages.append(Tags((folder / "sweep.html").read_text()))
     hostile, harmless = pages
-    assert hostile.found == harmless.found
+    assert hostile.elements == harmless.elements
     assert any(HOSTILE.partition(" \x1b")[0] in text for text in "".join(hostile.texts).splitlines())
     assert "49" not in [text.strip() for text in hostile.texts]
 
 
-def test_names_of_others_do_not_reach_the_terminal_as_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_table(rows(HOSTILE), tmp_path / "sweep\x1b[2J")
     shown = capsys.readouterr().out
     assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
@@ -81,13 +78,13 @@ def test_names_of_others_do_not_reach_the_terminal_as_commands(
 
     with pytest.raises(SystemExit):
         report_mistakes(mistake)
-    told = capsys.readouterr().err
-    assert r"\x1b]0;owned\x07" in told and "\x1b" not in told and "\u202e" not in told
+    message = capsys.readouterr().err
+    assert r"\x1b]0;owned\x07" in message and "\x1b" not in message and "\u202e" not in message
 
 
 def test_log_lines_are_printable_and_stay_readable() -> None:
     record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
     assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
-    misfit = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)
-    assert make_printable(misfit) and misfit.msg == "%d files"
+    unformattable = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)
+    assert make_printable(unformattable) and unformattable.msg == "%d files"
     assert printable("100 % of it\n\tis well") == "100 % of it\n\tis well"

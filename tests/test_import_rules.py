@@ -1,4 +1,4 @@
-"""Who may import whom: CONTRIBUTING.md, "The house"."""
+"""Allowed imports between packages: CONTRIBUTING.md, "The house"."""
 
 import ast
 from collections import defaultdict
@@ -39,7 +39,7 @@ MOST_FILES = 16
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Full dotted names of all modules that a file imports, also inside functions."""
+    """Full dotted names of all modules that a file imports, inside functions too."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -80,7 +80,7 @@ def may_import(file: Path, module: str) -> bool:
     return rest[0] == layer(inside) or LEVEL[rest[0]] > LEVEL.get(layer(inside), -1)
 
 
-def test_imports_stay_within_the_walls() -> None:
+def test_imports_follow_the_layers() -> None:
     assert REPOSITORY / "train.py" in FILES and len(FILES) > 200
     refused = [
         f"{file.relative_to(REPOSITORY)} imports {module}"
@@ -91,7 +91,7 @@ def test_imports_stay_within_the_walls() -> None:
     assert refused == []
 
 
-def test_no_file_imports_itself_by_way_of_others() -> None:
+def test_no_file_imports_itself_through_others() -> None:
     names = {file: ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in PACKAGE.rglob("*.py")}
     modules = {name.removesuffix(".__init__") for name in names.values()}
     graph = {
@@ -105,7 +105,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
 
 
-def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+def test_no_folder_has_too_many_files() -> None:
     sizes: dict[Path, int] = defaultdict(int)
     for file in FILES:
         sizes[file.parent] += file.name != "__init__.py"
@@ -135,5 +135,5 @@ def test_every_package_has_a_layer() -> None:
         (CALLBACKS / "mixing.py", "hydra"),
     ],
 )
-def test_imports_across_the_walls_are_found(file: Path, module: str) -> None:
+def test_forbidden_imports_are_found(file: Path, module: str) -> None:
     assert not may_import(file, module)

@@ -1,4 +1,4 @@
-"""A run on packed shards that is killed with kill -9 and resumed ends as if nothing had happened."""
+"""A run on packed shards, killed with kill -9 and resumed, ends exactly as an undisturbed run."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ import psutil
 from lightning.pytorch import Callback
 
 class Killer(Callback):
-    """Kills all processes of the run at step 5, once the checkpoint of step 4 is written."""
+    """Kills all processes of the run at step 5, after the checkpoint of step 4 is complete."""
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == 5 and trainer.is_global_zero:
             run = Path(trainer.default_root_dir)
@@ -44,12 +44,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_run_on_shards_resumes_to_the_same_end(shards: Path, tmp_path: Path) -> None:
-    options = (
-        "trainer.devices=2",
-        "data.batch_size=8",
-        "data.shuffle=block",
-        "checkpoint.every_n_steps=2",
-    )
+    options = ("trainer.devices=2", "data.batch_size=8", "data.shuffle=block", "checkpoint.every_n_steps=2")
     undisturbed = train(tmp_path / "undisturbed", shards, *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
 

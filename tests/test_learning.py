@@ -1,4 +1,4 @@
-"""That a run learns: the losses of its first steps, and an accuracy far above chance."""
+"""A run learns: the losses of its first steps, and an accuracy far above chance."""
 
 import tarfile
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_opt.run.loggers.metrics_csv import read_rows
 from imagenet_opt.training.build_run import build_run
-from tests.conftest import composed
+from tests.config.configs import composed as composed_in
 
 pytestmark = pytest.mark.slow
 
@@ -16,37 +16,26 @@ FIRST_LOSSES = (
     *(2.4630, 2.2526, 2.4359, 2.3675, 2.3685, 2.2216, 2.3386, 2.3564, 2.4063, 2.3649),
     *(2.4084, 2.4435, 2.3410, 2.3354, 2.3032, 2.2742, 2.3730, 2.3027, 2.3833, 2.2056),
 )
-"""Of seed 0, of the steps 1 to 20, in float32 on a CPU. One batch differs from the next by several per cent."""
+"""Losses of the steps 1 to 20 with seed 0, in float32 on a CPU. Successive losses differ by several per cent."""
 TOLERANCE = 1e-2
-"""Relative. Kernels of another CPU or version of torch round differently, and training multiplies the difference from
-step to step: weights changed by 1e-6 change the 20th loss by 2e-5, two threads instead of one by less. The learning
-rate rises over most of the run, since at the full rate 1e-6 became 1e-2 within 20 steps. Another order of images,
-crop, normalisation or initial weight changes the first losses by more than this tolerance."""
+"""Relative tolerance. Kernels of another CPU or version of torch round differently, and training multiplies the
+difference from step to step: a change of the weights by 1e-6 changes the 20th loss by 2e-5; two threads instead of one
+change it by less. The learning rate rises over most of the run, because at the full rate 1e-6 became 1e-2 within 20
+steps. Another order of images, crop, normalisation or initial weight changes the first losses by more than this
+tolerance."""
 
 
 def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
-    """The training losses, one a logging step, and acc1 of each validation, as metrics.csv has them."""
-    config = composed(
-        "~hydra",
-        f"run_folder={folder / 'run'}",
-        f"data.cache_dir={folder / 'cache'}",
-        "data.num_workers=0",
-        "logger=csv",
-        "callbacks=[acceleration,mixing,checkpoint]",
-        "trainer.accelerator=cpu",
-        "trainer.devices=1",
-        "trainer.precision=32-true",
-        *overrides,
-    )
-    run = build_run(config)
+    """The training loss of each logging step, and acc1 of each validation, from metrics.csv."""
+    words = ("data.num_workers=0", "callbacks=[acceleration,mixing,checkpoint]", "trainer.precision=32-true")
+    run = build_run(composed_in(folder, *words, *overrides))
     run.trainer.fit(run.model, datamodule=run.data)
     rows = [row for _, row in read_rows(folder / "run/metrics.csv")]
     losses, accuracies = ([row[key] for row in rows if key in row] for key in ("train/loss", "val/acc1"))
     return losses, accuracies
 
 
-def test_the_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None:
-    """With fewer and smaller images and a smaller network than the demo has, to be quick."""
+def test_a_small_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None:
     small = ("data.num_train=1000", "data.num_val=200", "data.image_size=32", "data.batch_size=25")
     how = ("model.name=test_resnet", "trainer.max_epochs=9", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
     losses, accuracies = fit(tmp_path, "experiment=demo", *small, *how)
@@ -55,7 +44,7 @@ def test_the_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None
 
 
 def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
-    """So many images of each class of CIFAR-10."""
+    """A folder tree with these numbers of images of each class of CIFAR-10."""
     most = {"train": train_per_class, "val": val_per_class}
     with tarfile.open(CIFAR) as archive:
         for member in filter(tarfile.TarInfo.isfile, archive):
@@ -66,7 +55,7 @@ def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
 
 
 @pytest.mark.skipif(not CIFAR.exists(), reason=f"needs CIFAR-10 as JPEGs in {CIFAR}")
-def test_1500_images_of_cifar_10_teach_far_more_than_chance(tmp_path: Path) -> None:
+def test_1500_images_of_cifar_10_give_an_accuracy_far_above_chance(tmp_path: Path) -> None:
     root = unpacked(tmp_path, train_per_class=150, val_per_class=50)
     recipe = ("experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
     how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=3")

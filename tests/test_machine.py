@@ -1,4 +1,4 @@
-"""What a process may really use, whatever the machine has."""
+"""Resources that a process may use, under cgroups, SLURM and limits; mounts and versions."""
 
 import os
 import resource
@@ -25,13 +25,8 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def one_cpu() -> int:
-    """This thread is bound to one CPU."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield 1
-    os.sched_setaffinity(0, before)
+def affinity(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(num)))
 
 
 def write(folder: Path, **files: str) -> None:
@@ -40,12 +35,14 @@ def write(folder: Path, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(text + "\n")
 
 
-def test_without_limits_all_cpus_of_the_affinity_are_usable(cgroup: Path) -> None:
-    assert machine.usable_cpus() == len(os.sched_getaffinity(0))
-
-
-def test_a_process_that_is_bound_uses_no_other_cpu(cgroup: Path, one_cpu: int) -> None:
-    assert machine.usable_cpus() == one_cpu
+def test_without_limits_the_cpus_of_the_affinity_are_usable(cgroup: Path) -> None:
+    before = os.sched_getaffinity(0)
+    assert machine.usable_cpus() == len(before)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert machine.usable_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -53,7 +50,7 @@ def test_a_process_that_is_bound_uses_no_other_cpu(cgroup: Path, one_cpu: int) -
 def test_a_quota_counts_whole_cpus(
     cgroup: Path, monkeypatch: pytest.MonkeyPatch, version: int, quota: str, cpus: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    affinity(monkeypatch, 64)
     if version == 2:
         write(cgroup, cpu__max=f"{quota.replace('unlimited', 'max')} 100000")
     else:
@@ -62,7 +59,7 @@ def test_a_quota_counts_whole_cpus(
     assert machine.usable_cpus() == cpus
 
 
-def test_a_damaged_quota_is_none(cgroup: Path) -> None:
+def test_a_damaged_quota_is_no_limit(cgroup: Path) -> None:
     write(cgroup, cpu__max="")
     write(cgroup / "cpu", cpu__cfs_quota_us="", cpu__cfs_period_us="")
     assert machine.usable_cpus() == len(os.sched_getaffinity(0))
@@ -70,7 +67,7 @@ def test_a_damaged_quota_is_none(cgroup: Path) -> None:
 
 @pytest.mark.parametrize(("per_task", "cpus"), [("1", 1), ("3", 3), ("200", 64), ("", 64)])
 def test_slurms_share_is_not_exceeded(cgroup: Path, monkeypatch: pytest.MonkeyPatch, per_task: str, cpus: int) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    affinity(monkeypatch, 64)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", per_task)
     assert machine.usable_cpus() == cpus
 
@@ -79,36 +76,33 @@ def test_slurms_share_is_not_exceeded(cgroup: Path, monkeypatch: pytest.MonkeyPa
     ("slurm", "sharing"),
     [
         ({}, 4),
-        ({"SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "6"}, 1),  # srun, a task a process
-        ({"SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "24"}, 4),  # a task a node, which starts four processes
-        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "24"}, 1),  # each task bound to 6 of them
-        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "6"}, 4),  # none bound
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "6"}, 1),  # srun starts one task per process
+        ({"SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "24"}, 4),  # one task per node, which starts four processes
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "24"}, 1),  # each task is bound to 6 CPUs of the node
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "6"}, 4),  # no task is bound
     ],
 )
-def test_tasks_of_slurm_have_cpus_of_their_own(
+def test_tasks_of_slurm_with_separate_cpus_share_none(
     cgroup: Path, monkeypatch: pytest.MonkeyPatch, slurm: dict[str, str], sharing: int
 ) -> None:
     """Eight processes, four on each of two nodes."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    affinity(monkeypatch, 6)
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
     assert machine.sharing_cpus(local_processes=4, world_size=8) == sharing
 
 
-def test_page_cache_is_room_under_either_kind_of_cgroup(cgroup: Path) -> None:
+def test_page_cache_counts_as_available_under_both_versions_of_cgroups(cgroup: Path) -> None:
     assert machine.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
-    names = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat")
-    (cgroup / "memory").mkdir()
-    for name, text in zip(names, ("1000\n", "900\n", "cache 1\ntotal_inactive_file 300\n"), strict=True):
-        (cgroup / name).write_text(text)
+    stat = "cache 1\ntotal_inactive_file 300"
+    write(cgroup / "memory", memory__limit_in_bytes="1000", memory__usage_in_bytes="900", memory__stat=stat)
     assert machine.available_memory() == 400
-    for name, text in (("max", "2000\n"), ("current", "1500\n"), ("stat", "file 1\ninactive_file 250\n")):
-        (cgroup / f"memory.{name}").write_text(text)
+    write(cgroup, memory__max="2000", memory__current="1500", memory__stat="file 1\ninactive_file 250")
     assert machine.available_memory() == 750
 
 
-def test_limits_of_the_groups_above_hold_too(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+def test_limits_of_the_groups_above_apply_too(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, 64)
     (cgroup / "own").write_text("4:cpu,cpuacct:/jobs/7\n0::/slice/job\n")
     (cgroup / "slice/job").mkdir(parents=True)
     write(cgroup / "slice", cpu__max="600000 100000")
@@ -121,22 +115,19 @@ def test_limits_of_the_groups_above_hold_too(cgroup: Path, monkeypatch: pytest.M
     assert machine.usable_cpus() == 4
 
 
-def test_of_two_mounts_at_one_place_the_later_holds_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mount(device: str, mountpoint: str, kind: str) -> SimpleNamespace:
-        return SimpleNamespace(device=device, mountpoint=mountpoint, fstype=kind, opts="rw,noatime")
-
+def test_the_later_of_two_mounts_at_one_place_holds_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = (("/dev/vda", "/", "ext4"), ("/dev/vdb", "/fsx", "xfs"), ("10.0.0.1@tcp:/a", "/fsx", "lustre"))
     mounts = [
-        mount("/dev/vda", "/", "ext4"),
-        mount("/dev/vdb", "/fsx", "xfs"),
-        mount("10.0.0.1@tcp:/a", "/fsx", "lustre"),
+        SimpleNamespace(device=device, mountpoint=mountpoint, fstype=kind, opts="rw,noatime")
+        for device, mountpoint, kind in places
     ]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-    found = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a", ("rw", "noatime"))
-    assert machine.find_mount("/fsx/imagenet") == found
+    lustre = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a", ("rw", "noatime"))
+    assert machine.find_mount("/fsx/imagenet") == lustre
     assert machine.mount_of("/fsx-other") == "/ (ext4)"
 
 
-def test_a_partition_is_of_the_model_of_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_has_the_model_of_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_BLOCK", tmp_path / "class")
     (tmp_path / "class").mkdir()
     (tmp_path / "nvme0n1/nvme0n1p1").mkdir(parents=True)
@@ -147,23 +138,23 @@ def test_a_partition_is_of_the_model_of_its_disk(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no checkout with git")
-def test_a_checkout_says_its_commit() -> None:
+def test_versions_name_the_commit_of_a_checkout() -> None:
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     named = machine.versions()["imagenet-opt"].partition("(")[2].rstrip(")").removesuffix("-dirty")
     assert len(named) >= 7 and commit.stdout.startswith(named)
 
 
 @pytest.mark.skipif(shutil.which("findmnt") is None, reason="no findmnt to compare with")
-def test_hardware_is_what_the_systems_own_tools_say(tmp_path: Path) -> None:
-    found = machine.hardware(str(tmp_path), on_gpu=False)
-    assert found["memory"] == f"{round(psutil.virtual_memory().total / 2**30)} GiB"
+def test_hardware_agrees_with_the_tools_of_the_system(tmp_path: Path) -> None:
+    hardware = machine.hardware(str(tmp_path), on_gpu=False)
+    assert hardware["memory"] == f"{round(psutil.virtual_memory().total / 2**30)} GiB"
     kind = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", tmp_path], capture_output=True, text=True).stdout
-    assert f"({kind.split()[0]})" in found["storage"]
-    assert found.keys() == {"memory", "storage"}
+    assert f"({kind.split()[0]})" in hardware["storage"]
+    assert hardware.keys() == {"memory", "storage"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "soft", "hard", "expected"),
+    ("num", "soft", "hard", "expected"),
     [
         (0, 1024, 4096, 4096),
         (0, 1024, 10**6, 2**16),
@@ -175,10 +166,10 @@ def test_hardware_is_what_the_systems_own_tools_say(tmp_path: Path) -> None:
     ],
 )
 def test_open_files_are_allowed_up_to_the_hard_limit(
-    asked: int, soft: int, hard: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
+    num: int, soft: int, hard: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[tuple[int, int]] = []
+    limits_set: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: found.append(limits))
-    machine.allow_open_files(asked)
-    assert found == ([] if expected is None else [(expected, hard)])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: limits_set.append(limits))
+    machine.allow_open_files(num)
+    assert limits_set == ([] if expected is None else [(expected, hard)])

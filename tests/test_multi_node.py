@@ -1,4 +1,4 @@
-"""Several processes that torchrun starts, on one node and on two, as far as one machine can show it."""
+"""Processes that torchrun starts on one node, and on two nodes that one machine simulates."""
 
 import json
 import os
@@ -14,27 +14,21 @@ from tests.processes import Forked, run_train
 from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
 
 pytestmark = pytest.mark.slow
-
-
 OUTPUTS = (f"output_{number}.log" for number in count())
 
 
 def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> tuple[Forked, Path]:
-    """torchrun, and the file of its output. The processes that it starts are started anew."""
+    """torchrun, and the file of its output. torchrun starts new interpreters."""
     tiny = (word for word in TINY if word != "trainer.devices=1")
     arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *tiny, "data.batch_size=3", "trainer=multi_node"]
-    recorder = ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
-    recorder += [f"+callbacks.recorder.folder={folder.parent}"]
+    arguments += ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
+    arguments += [f"+callbacks.recorder.folder={folder.parent}", *overrides]
     start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
-    variables = environment(
-        folder.parent,
-        GLOO_SOCKET_IFNAME="lo",
-        PYTHONPATH=os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")]),
-    )
+    path = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
+    variables = environment(folder.parent, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=path)
     output = folder.parent / next(OUTPUTS)
     with output.open("w") as file:
-        command = [*start, *arguments, *recorder, *overrides]
-        return Forked(command, stdout=file, env=variables, cwd=folder.parent), output
+        return Forked([*start, *arguments], stdout=file, env=variables, cwd=folder.parent), output
 
 
 def ended(process: Forked, output: Path) -> str:
@@ -47,9 +41,9 @@ def ended(process: Forked, output: Path) -> str:
 
 
 def seen_by(folder: Path, rank: int, epoch: int) -> set[int]:
-    """Samples, of which none came twice."""
-    found = json.loads((folder / f"rank{rank}.json").read_text())
-    indices = [index for row in found["seen"] if row[0] == epoch for index in row[1:]]
+    """Samples of a rank in an epoch, after a check that no sample came twice."""
+    seen = json.loads((folder / f"rank{rank}.json").read_text())["seen"]
+    indices = [index for row in seen if row[0] == epoch for index in row[1:]]
     assert len(set(indices)) == len(indices) > 0
     return set(indices)
 
@@ -61,14 +55,15 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     ended(*torchrun(run, images_root, one, "trainer.max_steps=4"))
     first, second = (seen_by(tmp_path, rank, 0) for rank in (0, 1))
     assert not first & second and len(first | second) == 4 * 2 * 3
-    assert opened(run / "last.ckpt")["global_step"] == 4
+    checkpoint = opened(run / "last.ckpt")
+    assert (checkpoint["global_step"], checkpoint["ImageData"]["epoch"], checkpoint["ImageData"]["step"]) == (4, 0, 4)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     two = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     nodes = [torchrun(run, images_root, [*two, f"--node-rank={rank}"]) for rank in (0, 1)]
-    said = [ended(*node) for node in nodes]
-    assert "at step 4" in said[0]
+    outputs = [ended(*node) for node in nodes]
+    assert "at step 4" in outputs[0]
     assert opened(run / "last.ckpt")["global_step"] == 12
     rest = seen_by(tmp_path, 0, 0) | seen_by(tmp_path, 1, 0)
     assert len(rest) == 2 * 2 * 3 and not rest & (first | second)
@@ -77,19 +72,18 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     assert weights[0] == weights[1]
     steps = [int(row["step"]) for row in metrics(run) if row["train/loss"]]
     assert steps == sorted(set(steps)) == [1, 3, 5, 7, 9, 11]
-    assert len([file for file in tmp_path.rglob("last.ckpt")]) == 1
-    assert [file.name for file in tmp_path.rglob("summary.json")] == ["summary.json"]
+    assert len(list(tmp_path.rglob("last.ckpt"))) == len(list(tmp_path.rglob("summary.json"))) == 1
 
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, ("auto", 1)),
+        ({}, ("auto", "1")),
         ({"SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "3"}, ("4", "3")),
         ({"SLURM_NNODES": "3", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}, ("8", "2")),  # torchrun within a job
     ],
 )
-def test_multi_node_has_the_numbers_of_who_starts_it(
+def test_multi_node_takes_its_numbers_from_slurm_or_torchrun(
     environment: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     for name in ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
@@ -97,11 +91,11 @@ def test_multi_node_has_the_numbers_of_who_starts_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     trainer = composed(("data=demo", "trainer=multi_node")).trainer
-    assert (trainer.devices, str(trainer.num_nodes)) == (expected[0], str(expected[1]))
+    assert (trainer.devices, str(trainer.num_nodes)) == expected
     assert (trainer.strategy, trainer.max_epochs) == ("ddp", 8)
 
 
-def test_processes_that_share_no_folder_are_refused(tmp_path: Path) -> None:
+def test_torchrun_without_a_run_folder_is_refused(tmp_path: Path) -> None:
     ranks = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     done = run_train([], cwd=tmp_path, environment=environment(tmp_path, **ranks))
     assert done.returncode == 2

@@ -1,6 +1,6 @@
-"""Private names of torch, Lightning and Python on which this project relies: each is listed here, and is there.
+"""Private names of torch, Lightning and Python that this project uses: this file lists each, and the libraries have it.
 
-What the project's own code calls alike is not seen.
+A private name that this project also defines is not checked.
 """
 
 import ast
@@ -52,7 +52,7 @@ OWNERS = {
     "_swap_models": ["lightning.pytorch.callbacks.WeightAveraging"],
     "_worker_pids_set": [_WORKERS],
     "_worker_result_queue": [_WORKERS],
-    # Of private modules:
+    # Names in private modules:
     "config": ["torch._dynamo"],
     "fail_on_recompile_limit_hit": ["torch._dynamo.config"],
     "patch": ["torch._dynamo.config"],
@@ -64,11 +64,11 @@ OWNERS = {
     "tree_map": ["torch.utils._pytree"],
 }
 OTHERS = {"_asdict", "_exit", "_get_node", "_getframe", "_option_string_actions", "_target_"}
-"""Of the standard library and OmegaConf."""
+"""Names of the standard library and OmegaConf."""
 
 
 def used(tree: ast.AST) -> Iterator[str]:
-    """Private names of anything, and what is taken from private modules of torch and Lightning."""
+    """Private names of any object, and all names from private modules of torch and Lightning."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             if is_private(node.attr) or ast.unparse(node.value).startswith("torch._"):
@@ -88,8 +88,8 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def own(tree: ast.AST) -> Iterator[str]:
-    """Names that a file gives to something of its own."""
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Names that a file defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
@@ -101,12 +101,12 @@ def own(tree: ast.AST) -> Iterator[str]:
 
 def test_each_private_name_is_listed_and_each_listed_is_used() -> None:
     trees = [ast.parse(file.read_text()) for file in FILES]
-    ours = {name for tree in trees for name in own(tree)} - OWNERS.keys()
+    ours = {name for tree in trees for name in defined(tree)} - OWNERS.keys()
     theirs = {name for tree in trees for name in used(tree)} - ours - OTHERS
     assert theirs == OWNERS.keys()
 
 
 @pytest.mark.parametrize(("owner", "name"), [(owner, name) for name, owners in OWNERS.items() for owner in owners])
-def test_what_is_installed_has_each_private_name(owner: str, name: str) -> None:
-    found = resolve_name(owner)
-    assert hasattr(found, name) or re.search(rf"\bself\.{name}\b.* =", inspect.getsource(found))
+def test_the_installed_libraries_have_each_private_name(owner: str, name: str) -> None:
+    thing = resolve_name(owner)
+    assert hasattr(thing, name) or re.search(rf"\bself\.{name}\b.* =", inspect.getsource(thing))

@@ -1,9 +1,7 @@
-"""What a stranger's recipe or file name cannot do. See docs/resuming.md, "What is trusted, and what is not"."""
+"""A stranger's recipe runs no code. See docs/resuming.md, "What is trusted, and what is not"."""
 
 import ast
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,41 +15,31 @@ from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
+from tests.processes import run_train
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-SOURCES = sorted(
-    [*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks").glob("*.py"), REPOSITORY / "train.py"]
-)
-
-
+FOLDERS = (REPOSITORY / "src", REPOSITORY / "callbacks")
+SOURCES = sorted([*(file for folder in FOLDERS for file in folder.rglob("*.py")), REPOSITORY / "train.py"])
 SLURM = "defaults: [override /hydra/launcher: slurm]\nhydra: {launcher"
-
-
 OPTUNA = "defaults: [override /hydra/sweeper: search]\nhydra: {sweeper"
-
 
 pytestmark = pytest.mark.usefixtures("checked")
 
 
 def recipe(tmp_path: Path, text: str, *overrides: str) -> DictConfig:
-    """train.yaml with a recipe that somebody sent."""
+    """train.yaml with a recipe from a stranger."""
     (tmp_path / "experiment").mkdir(exist_ok=True)
     (tmp_path / "experiment/sent.yaml").write_text(f"# @package _global_\n{text}\n")
     return composed(f"hydra.searchpath=[file://{tmp_path}]", "experiment=sent", *overrides)
 
 
-def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None:
-    found = 0
-    for file in config_folder().rglob("*.yaml"):
-        if file.relative_to(config_folder()).parts[0] != "hydra":
-            raw = OmegaConf.to_container(OmegaConf.load(file))
-            targets = {place: value for place, key, value in leaves(raw) if key == "_target_"}
-            found += len(targets)
-            for target in targets.values():
-                check_targets(OmegaConf.create({"_target_": target}), file.stem, allowed=[])
-    assert found > 12
+def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
+    files = [file for file in config_folder().rglob("*.yaml") if not file.is_relative_to(config_folder() / "hydra")]
+    containers = [OmegaConf.to_container(OmegaConf.load(file)) for file in files]
+    targets = [value for raw in containers for _, key, value in leaves(raw) if key == "_target_"]
+    assert len(targets) > 12
+    for target in targets:
+        check_targets(OmegaConf.create({"_target_": target}), allowed=[])
     for name in ("demo", "aggressive", "baseline"):
         composed(f"experiment={name}")
 
@@ -59,46 +47,28 @@ def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None
 @pytest.mark.parametrize(
     "target",
     [
-        "os.system",
-        "subprocess.Popen",
-        "builtins.eval",
-        "torch.load",
-        "torch.hub.load",
+        *("os.system", "subprocess.Popen", "builtins.eval", "functools.partial", "torch.load", "torch.hub.load"),
+        *("hydra.utils.get_method", "hydra.utils.call", "timm.models.load_checkpoint", ""),
         "torch.utils.cpp_extension.load_inline",
-        "timm.models.load_checkpoint",
-        "hydra.utils.get_method",
-        "hydra.utils.call",
-        "functools.partial",
-        "imagenet_opt.config.build.os.system",
-        "imagenet_opt.sweep.job._run",
-        "imagenet_opt.sweep.job.run_job",
-        "imagenet_opt.probe.isolated.subprocess.Popen",
-        "imagenet_opt.data.datamodule.folder_data.__globals__",
-        "imagenet_opt.data.datamodule",
-        "callbacks.progress_bar.sys.exit",
-        "callbacks.mixing.Mixing.setup",
-        "callbacks.checkpoint.checkpoints.shutil.rmtree",
-        "callbacks.mixing.Trainer",
-        "callbacks.no_such_file.Callback",
-        "callbacks",
-        "callbacksish.Callback",
-        "callbacks..Mixing",
+        *(f"imagenet_opt.sweep.job.{name}" for name in ("_run", "run_job")),
+        *(f"imagenet_opt.{name}" for name in ("config.build.os.system", "probe.isolated.subprocess.Popen")),
+        *("imagenet_opt.data.datamodule.folder_data.__globals__", "imagenet_opt.data.datamodule"),
+        *("callbacks.progress_bar.sys.exit", "callbacks.checkpoint.checkpoints.shutil.rmtree"),
+        *("callbacks.mixing.Mixing.setup", "callbacks.mixing.Trainer", "callbacks.no_such_file.Callback"),
+        *("callbacks", "callbacksish.Callback", "callbacks..Mixing"),
         "lightning.pytorch.callbacks.model_checkpoint.shutil.rmtree",
+        *(f"lightning.pytorch.{name}" for name in ("loggers.WandbLogger", "profilers.profiler.Path", "Trainer.fit")),
         "lightning.pytorch.cli.LightningCLI",
-        "lightning.pytorch.loggers.WandbLogger",
-        "lightning.pytorch.profilers.profiler.Path",
-        "lightning.pytorch.Trainer.fit",
-        "",
     ],
 )
-def test_what_is_not_listed_is_refused_wherever_it_stands(target: str) -> None:
+def test_other_targets_are_refused_at_any_depth(target: str) -> None:
     hidden = {"a": {"_target_": "callbacks.mixing.Mixing", "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]]}}
     with pytest.raises(ConfigError) as caught:
         check_targets(OmegaConf.create(hidden), "callbacks", allowed=["my_package"])
     assert "callbacks.a.b[1][0]._target_=" + target in str(caught.value)
 
 
-def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\nclass Callback: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"allow_targets=\[a_trap\.Callback\]"):
@@ -107,7 +77,7 @@ def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("allowed", ["my_package", "my_package.parts", "my_package.parts.Thing"])
-def test_what_the_user_lists_may_be_built(allowed: str) -> None:
+def test_targets_of_allow_targets_are_built(allowed: str) -> None:
     check_targets(OmegaConf.create({"_target_": "my_package.parts.Thing"}), allowed=[allowed])
     for other in ("my_package_too.parts.Thing", f"{allowed}s"):
         with pytest.raises(ConfigError):
@@ -191,7 +161,7 @@ def test_a_recipe_cannot_run_code_through_hydra(text: str, words: str, tmp_path:
     assert words in str(caught.value)
 
 
-def test_the_user_can_allow_what_a_recipe_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_user_can_allow_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("from lightning.pytorch import Callback\nclass Mine(Callback): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     text = "callbacks: {mine: {_target_: mine.Mine}}\nhydra: {callbacks: {mine: {_target_: mine.Mine}}}"
@@ -202,15 +172,14 @@ def test_the_user_can_allow_what_a_recipe_cannot(tmp_path: Path, monkeypatch: py
     assert type(make(config.callbacks.mine, "callbacks.mine")).__module__ == "mine"
 
 
-def test_the_command_refuses_before_anything_is_written_or_run(tmp_path: Path) -> None:
+def test_train_py_refuses_a_recipe_before_it_writes_or_runs(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/sent.yaml").write_text(
         "# @package _global_\nhydra:\n  callbacks:\n    x:\n"
         f"      _target_: pathlib.Path.touch\n      _args_: [{{_target_: pathlib.Path, _args_: [{tmp_path}/sprung]}}]\n"
     )
-    command = [sys.executable, REPOSITORY / "train.py", "--config-dir", tmp_path, "experiment=sent"]
-    run = f"hydra.run.dir={tmp_path}/run"
-    done = subprocess.run([*map(str, command), run], capture_output=True, text=True, timeout=120, env=os.environ)
+    arguments = ["--config-dir", str(tmp_path), "experiment=sent", f"hydra.run.dir={tmp_path}/run"]
+    done = run_train(arguments, cwd=Path.cwd(), environment=dict(os.environ))
     assert done.returncode == 2
     assert "ConfigError: hydra.callbacks.x._target_=pathlib.Path.touch" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -224,19 +193,17 @@ def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def option(call: ast.Call, name: str) -> Any:
-    found = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    return found.value if isinstance(found, ast.Constant) else None
+    value = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    return value.value if isinstance(value, ast.Constant) else None
 
 
 OWN_PIPES = ("imagenet_opt/probe/isolated.py", "imagenet_opt/probe/isolated_process.py")
-"""Pickles what a process sends to the one that it started, and back."""
-
-
+"""Files that pickle messages between a process and its parent."""
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 
 
 def offences(file: Path) -> Iterator[str]:
-    """What ruff's rules (pyproject.toml) do not find: code in files that are loaded, and code made of text."""
+    """Loads of files with code, and code made of text, that ruff's rules (pyproject.toml) do not find."""
     for name, call in calls(file):
         place = f"{file.name}:{call.lineno} {name}"
         if name in ("compile", "__import__"):
@@ -252,7 +219,7 @@ def offences(file: Path) -> Iterator[str]:
         yield from (f"{file.name}: imports {name}" for name in modules if name.partition(".")[0] in UNPICKLERS)
 
 
-def test_no_source_unpickles_what_it_loads() -> None:
+def test_no_source_unpickles_a_file() -> None:
     checked = [file for file in SOURCES if not str(file).endswith(OWN_PIPES)]
     assert len(checked) == len(SOURCES) - len(OWN_PIPES) > 40
     assert [what for file in checked for what in offences(file)] == []
@@ -261,16 +228,10 @@ def test_no_source_unpickles_what_it_loads() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "torch.load(f)",
-        "torch.load(f, weights_only=False)",
-        "run.trainer.fit(m, ckpt_path=p)",
-        "np.load(f, allow_pickle=True)",
-        "import pickle",
-        "from pickle import loads",
-        "compile(x)",
-        "__import__(x)",
+        *("torch.load(f)", "torch.load(f, weights_only=False)", "run.trainer.fit(m, ckpt_path=p)"),
+        *("np.load(f, allow_pickle=True)", "import pickle", "from pickle import loads", "compile(x)", "__import__(x)"),
     ],
 )
-def test_the_search_for_such_sources_finds_them(line: str, tmp_path: Path) -> None:
+def test_the_search_finds_offences(line: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(line)
     assert list(offences(tmp_path / "bad.py"))

@@ -1,4 +1,4 @@
-"""Keys and passwords stay in the environment: nothing that a run writes, prints or logs holds one."""
+"""Keys and passwords stay in the environment: a run writes, prints and logs none."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ from imagenet_opt.config.secrets import looks_secret, names_secret
 from imagenet_opt.errors import ConfigError
 from tests.conftest import composed
 from tests.processes import run_train
+from tests.test_train import TINY
 
 WANDB_KEY = "0123456789abcdef" * 2 + "c0ffee12"
 COMMIT = "6ee740e" * 5 + "544b9"
@@ -23,7 +24,6 @@ CANARIES = {
     "MY_UNHEARD_OF_VARIABLE": "a canary that sings of nothing known",
 }
 
-
 pytestmark = pytest.mark.usefixtures("checked")
 
 
@@ -33,21 +33,10 @@ def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_run_leaves_no_value_of_the_environment_anywhere(images_root: Path, tmp_path: Path) -> None:
-    done = command(
-        f"data.root={images_root}",
-        f"hydra.run.dir={tmp_path}/run",
-        "model.name=test_resnet",
-        "data.image_size=32",
-        "data.batch_size=6",
-        "data.num_workers=0",
-        "trainer.accelerator=cpu",
-        "trainer.devices=1",
-        "trainer.max_steps=2",
-        "trainer.log_every_n_steps=1",
-        XDG_CACHE_HOME=str(tmp_path / "cache"),
-        HOME=str(tmp_path / "home"),
-    )
+def test_a_run_writes_and_prints_no_value_of_the_environment(images_root: Path, tmp_path: Path) -> None:
+    small = [word for word in TINY if not word.startswith("logger=")]
+    run = [f"data.root={images_root}", f"hydra.run.dir={tmp_path}/run", "trainer.max_steps=2"]
+    done = command(*run, *small, XDG_CACHE_HOME=str(tmp_path / "cache"), HOME=str(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
     written = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     for expected in ("run/.hydra/config.yaml", "run/.hydra/hydra.yaml", "run/metrics.csv", "run/last.ckpt", ".wandb"):
@@ -58,14 +47,10 @@ def test_a_run_leaves_no_value_of_the_environment_anywhere(images_root: Path, tm
             assert [file for file, content in written.items() if form.encode() in content] == [], name
 
 
-def test_the_command_refuses_a_key_unseen_and_before_it_is_written(tmp_path: Path) -> None:
-    for mode in ((), ("-m",)):
-        done = command(
-            *mode,
-            f"logger.wandb.project=x,{WANDB_KEY}" if mode else f"logger.wandb.project={WANDB_KEY}",
-            f"hydra.run.dir={tmp_path}/run",
-            f"hydra.sweep.dir={tmp_path}/sweep",
-        )
+def test_train_py_refuses_a_key_before_it_writes_or_prints_the_key(tmp_path: Path) -> None:
+    folders = (f"hydra.run.dir={tmp_path}/run", f"hydra.sweep.dir={tmp_path}/sweep")
+    for project in ([f"logger.wandb.project={WANDB_KEY}"], ["-m", f"logger.wandb.project=x,{WANDB_KEY}"]):
+        done = command(*project, *folders)
         assert done.returncode == 2
         assert "ConfigError: logger.wandb.project looks like a key" in done.stderr and "WANDB_API_KEY" in done.stderr
         assert WANDB_KEY not in done.stdout + done.stderr
@@ -99,7 +84,7 @@ def test_the_command_refuses_a_key_unseen_and_before_it_is_written(tmp_path: Pat
         f"+callbacks.x.{WANDB_KEY}=1",
     ],
 )
-def test_what_looks_like_a_key_is_refused_without_repeating_it(override: str) -> None:
+def test_a_key_is_refused_and_not_repeated(override: str) -> None:
     with pytest.raises(ConfigError, match="environment") as caught:
         composed(override)
     value = override.partition("=")[2]
@@ -132,11 +117,11 @@ def test_a_key_in_a_recipe_is_refused(tmp_path: Path) -> None:
         "data.root=/mnt/asiapacificsoutheast/imagenet",
     ],
 )
-def test_what_only_resembles_one_is_not(override: str) -> None:
+def test_values_that_only_resemble_a_key_are_accepted(override: str) -> None:
     composed(override)
 
 
-def test_interpolation_gives_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oc_env_gives_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ADDRESS", "https://me:word@host/")
@@ -151,7 +136,7 @@ def test_interpolation_gives_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     assert config.logger.wandb.group is None
 
 
-def test_the_projects_own_configuration_holds_no_name_of_a_secret() -> None:
+def test_the_shipped_configuration_resembles_no_secret() -> None:
     for file in config_folder().rglob("*.yaml"):
         for line in file.read_text().splitlines():
             assert not names_secret(line.partition(":")[0].strip()) and not looks_secret(line), line

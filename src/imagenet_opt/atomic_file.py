@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Writes a file completely or not at all."""
 
 import errno
 import os
@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW = ".new"
-"""How the names of files end that are being written; after `kill -9` they stay behind, hidden."""
+"""Suffix of the hidden file that is being written; `kill -9` leaves this file behind."""
 
 
 @contextmanager
 def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """A new file beside `path` that takes its name at the end of the block; after an error `path` is as before.
+    """A new file beside `path` that replaces `path` at the end of the block; after an error `path` is unchanged.
 
-    sync: the bytes and the new name are on the disk before the block ends, so that a power cut loses neither.
+    sync: wait until the bytes and the new name are on the disk, so that a power cut loses neither.
     """
     fresh = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}{NEW}")
     try:
@@ -32,13 +32,14 @@ def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write so that a reader, or a crash, never meets half a file."""
+    """Write `text` so that no reader, and no crash, finds half a file."""
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8", newline="")
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's names, are on the disk; some file systems cannot do that for folders."""
+    """Wait until a file's bytes, or a folder's names, are on the disk. Some file systems cannot do this
+    for folders."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

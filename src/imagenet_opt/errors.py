@@ -1,34 +1,18 @@
-"""Every error that a user can cause, as one tree.
+"""Every error that a user can cause: one tree, with the subclasses of each branch in its line.
 
 ImagenetOptError
-├── ConfigError           an override or a value that cannot be used
-│   └── BatchTooLarge     the data set has fewer samples than one global batch
-├── DataError
-│   ├── DatasetNotFound   no folder, no train/, no classes
-│   ├── EmptyClass        a class folder without images
-│   ├── ClassMismatch     train/ and val/ do not have the same classes
-│   ├── BadSample         a file that cannot be read, or that no decoder opens
-│   ├── TooManyBadSamples more of them than data.max_bad_fraction
-│   ├── ShardMismatch     packed shards are not what their index says, or not all there
-│   ├── PackStopped       a full disk or a killed process ends a pack, which can go on later
-│   ├── ReadTimeout       storage does not answer
-│   ├── StorageFailed     the storage as a whole fails, not one file of it
-│   └── WorkerDied        a loader process was killed, or cannot hand over its batches
-├── ModelError
-│   └── UnknownModel      timm has no model of that name
-├── CheckpointError
-│   ├── CheckpointNotFound
-│   └── CheckpointMismatch  of another architecture, number of classes, optimizer, or order of samples
-├── TrainingError
-│   ├── NonFiniteLoss     the loss is NaN or infinite
-│   ├── RanksDiffer       the processes of a run found different data or checkpoints
-│   └── OutOfMemory       a step does not fit into the device's memory
-└── RunFolderError        the run folder cannot be written, or another process trains in it
+├── ConfigError: BatchTooLarge
+├── DataError: DatasetNotFound, EmptyClass, ClassMismatch, BadSample, TooManyBadSamples, ShardMismatch, PackStopped,
+│              ReadTimeout, StorageFailed, WorkerDied
+├── ModelError: UnknownModel
+├── CheckpointError: CheckpointNotFound, CheckpointMismatch
+├── TrainingError: NonFiniteLoss, RanksDiffer, OutOfMemory
+└── RunFolderError
 
-Preempted               a signal or a spot notice stopped the run, which can go on: no error, and not caught as one
+Preempted is no error: a signal or a spot notice stopped a run that can resume, and no `except Exception` catches it.
 
-The message says what was found, what was expected and what to do, and names the config key.
-The command line prints it as one line, without a traceback, and exits with status 2 (Preempted: 75).
+A message says what was found, what was expected and what to do, and names the config key. The command line prints the
+message as one line, without a traceback, and exits with status 2 (Preempted: 75).
 """
 
 import difflib
@@ -40,9 +24,9 @@ _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
 
 
 def printable(text: str) -> str:
-    """`text` as one line that any log or terminal takes: line ends, control characters and lone surrogates escaped.
+    """`text` as one line for logs and terminals: line ends, control characters and lone surrogates are escaped.
 
-    For names that others have chosen, such as file names.
+    Use it for names from outside, such as file names.
     """
     if text.isprintable():
         return text
@@ -86,11 +70,11 @@ class TooManyBadSamples(DataError):
 
 
 class ShardMismatch(DataError):
-    """Packed shards are not what their index says, or not all there."""
+    """Packed shards differ from their index, or some are missing."""
 
 
 class PackStopped(DataError):
-    """A full disk or a killed process ends a pack, which can go on later."""
+    """A full disk or a killed process ended a pack, which can resume."""
 
 
 class ReadTimeout(DataError):
@@ -106,7 +90,7 @@ class WorkerDied(DataError):
 
 
 class ModelError(ImagenetOptError):
-    """The network cannot be built as asked."""
+    """The network cannot be built with this configuration."""
 
 
 class UnknownModel(ModelError):
@@ -126,7 +110,7 @@ class CheckpointMismatch(CheckpointError):
 
 
 class TrainingError(ImagenetOptError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class NonFiniteLoss(TrainingError):
@@ -144,7 +128,7 @@ class OutOfMemory(TrainingError):
 class Preempted(BaseException):
     """A signal or a spot notice stopped the run; the same command resumes with it. Exit status 75 (EX_TEMPFAIL).
 
-    As KeyboardInterrupt it passes through `except Exception`: a signal can arrive anywhere.
+    Like KeyboardInterrupt, `except Exception` does not catch it, because a signal can arrive anywhere.
     """
 
 
@@ -161,18 +145,19 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message; the kind of the error where it has none."""
+    """First line of the error's message; the name of the error's class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def last_error_line(output: str) -> str | None:
     """The last line of a process's output that reports an error, without rank and module: "RuntimeError: ...".
 
-    Errors of this project, names that end in Error, Exception, Interrupt or Exit, and names that a module precedes.
+    A line reports an error if it begins with an error of this project, a name that ends in Error, Exception, Interrupt
+    or Exit, or a class name after a module name.
     """
-    own = {name for name, value in globals().items() if isinstance(value, type)}
+    errors_here = {name for name, value in globals().items() if isinstance(value, type)}
     for line in reversed(output.splitlines()):
         match = _ERROR_LINE.match(line.strip())
-        if match and (match["module"] or match["name"] in own or match["name"].endswith(_ERROR_ENDINGS)):
+        if match and (match["module"] or match["name"] in errors_here or match["name"].endswith(_ERROR_ENDINGS)):
             return match["name"] + match["message"]
     return None

@@ -3,56 +3,43 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
 
 from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
-
-if TYPE_CHECKING:  # torch and timm take seconds to import, so only after the arguments are checked
-    from torch import Tensor, nn
+from imagenet_opt.model.network import RECIPE
 from imagenet_opt.model.saved_network import open_network
 
 NUM_IMAGES = 8
-
-
 TOLERANCE = 1e-3
 """Largest allowed difference of a logit, as a share of the largest logit."""
-
-
 ONNX_LIMIT = 2 * 10**9
 """Largest number of weight bytes in one ONNX file, a little less than protobuf's 2 GiB."""
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """image_size: None for the image size of the checkpoint."""
-
-    ckpt: Path
-    format: str
-    out: Path
-    image_size: int | None
-
-
-def export(arguments: Arguments) -> str:
+def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
     """Write a temporary file, check it, and rename it to `out`. Returns a message for the user.
+
+    format: a key of FORMATS. image_size: in pixels; None for the image size of the checkpoint.
 
     Raises CheckpointError; ConfigError for an unusable folder, format or image size; ModelError for a network that the
     format cannot hold, or whose file gives different logits. After an error, an older `out` is kept.
     """
-    import torch
-
-    out, (write, reopen) = arguments.out, FORMATS[arguments.format]
-    _require_packages(arguments.format)
-    network, config, build = open_network(arguments.ckpt)
-    size = arguments.image_size or config["image_size"]
+    write, reopen = FORMATS[format]
+    _require_packages(format)
+    network, config, build = open_network(ckpt)
+    size = image_size or config["image_size"]
     images = torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
     metadata = _metadata(config | {"image_size": size})
     with torch.inference_mode():
-        logits = _logits(network, images, arguments.ckpt)
+        logits = _logits(network, images, ckpt)
     with _folder_beside(out) as folder:
         file = Path(folder) / out.name
         write(network, images[:2], metadata, file)
@@ -62,10 +49,10 @@ def export(arguments: Arguments) -> str:
     return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
 
 
-def compare(logits: "Tensor", exported: "Tensor", out: Path) -> str:
-    """A message about the difference of the logits. Raises ModelError if it exceeds TOLERANCE."""
+def compare(logits: Tensor, exported: Tensor, out: Path) -> str:
+    """A message about the difference of the logits. Raises ModelError if the difference exceeds TOLERANCE."""
     difference, largest = (logits - exported).abs().max().item(), logits.abs().max().item()
-    if not difference <= TOLERANCE * largest:  # so that nan fails too
+    if not difference <= TOLERANCE * largest:  # "not" refuses nan too
         raise ModelError(
             f"{out} was not written: its logits differ from the checkpoint's by {difference:.1e}, more than "
             f"{TOLERANCE:g} times the largest logit {largest:.1e}; try another version of torch"
@@ -84,21 +71,18 @@ def _require_packages(format: str) -> None:
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:
     """Arguments of the network and normalisation of its images; all values but the name are JSON."""
-    from imagenet_opt.model.network import RECIPE
-
-    facts = {key: json.dumps(config[key]) for key in (*RECIPE[1:], "image_size")}
-    format = {"mean": json.dumps(config.get("mean", MEAN)), "std": json.dumps(config.get("std", STD))}
-    return {"name": config["name"], **facts, **format}
+    values = {key: config[key] for key in (*RECIPE[1:], "image_size")}
+    values |= {"mean": config.get("mean", MEAN), "std": config.get("std", STD)}
+    return {"name": config["name"]} | {key: json.dumps(value) for key, value in values.items()}
 
 
-def _logits(network: "nn.Module", images: "Tensor", ckpt: Path) -> "Tensor":
+def _logits(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
     try:
         logits: Tensor = network(images)
     except (AssertionError, RuntimeError, ValueError) as error:
         size = images.shape[-1]
-        raise ConfigError(
-            f"the network does not accept images of {size} x {size} (image_size={size}): {error}"
-        ) from error
+        message = f"the network does not accept images of {size} x {size} (image_size={size}): {error}"
+        raise ConfigError(message) from error
     if not logits.isfinite().all():
         raise CheckpointError(f"the network of {ckpt} gives nan or inf: training diverged; choose an earlier ckpt=")
     return logits
@@ -113,23 +97,18 @@ def _folder_beside(out: Path) -> TemporaryDirectory[str]:
         raise ConfigError(f"cannot write {out} ({error}); choose another file with out=FILE") from error
 
 
-def _write_safetensors(network: "nn.Module", images: "Tensor", metadata: dict[str, str], path: Path) -> None:
-    from safetensors.torch import save
-
+def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
     path.write_bytes(save(network.state_dict(), metadata))  # save_file would make the file readable by its owner only
 
 
-def _reopen_safetensors(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
-    from safetensors.torch import load_file
-
+def _reopen_safetensors(path: Path, build: Callable[[], nn.Module], images: Tensor) -> Tensor:
     network = build().eval()
     network.load_state_dict(load_file(path))
     logits: Tensor = network(images)
     return logits
 
 
-def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str], path: Path) -> None:
-    import torch
+def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
@@ -150,16 +129,15 @@ def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str]
             f"torch cannot translate {metadata['name']} to ONNX ({str(error).split('.')[0]}); use format=safetensors"
         ) from error
     assert program is not None
-    ClearMetadataAndDocStringPass()(program.model)  # the metadata has stack traces with folders of this machine
+    ClearMetadataAndDocStringPass()(program.model)  # torch's metadata has stack traces with folders of this machine
     program.model.metadata_props.update(metadata)
     program.save(path, external_data=False)
 
 
-def _reopen_onnx(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
+def _reopen_onnx(path: Path, build: Callable[[], nn.Module], images: Tensor) -> Tensor:
     """Logits of the file, computed with several batch sizes to reveal a frozen batch size."""
     import onnx
     import onnxruntime
-    import torch
 
     onnx.checker.check_model(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -168,4 +146,4 @@ def _reopen_onnx(path: Path, build: "Callable[[], nn.Module]", images: "Tensor")
 
 
 FORMATS = {"safetensors": (_write_safetensors, _reopen_safetensors), "onnx": (_write_onnx, _reopen_onnx)}
-"""Name, which is also the file suffix -> function that writes the file, function that computes logits from the file."""
+"""Name and file suffix -> function that writes the file, function that computes logits from the file."""

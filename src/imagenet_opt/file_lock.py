@@ -1,4 +1,4 @@
-"""A file that one process at a time holds locked, by the kernel, which frees it however that process ends."""
+"""A lock file. The kernel releases the lock when the process that holds the lock ends in any way."""
 
 import errno
 import logging
@@ -9,18 +9,20 @@ from filelock import FileLock
 log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What the kernel answers on a file system without locks."""
+"""Errors of the kernel on a file system without locks."""
+_POLL_SECONDS = 0.5
 
 
-def lock_file(file: Path) -> FileLock:
-    """Make and lock `file`; the lock is held as long as the answer is kept, and by no forked process.
+def lock_file(file: Path, *, wait_seconds: float = 0.0) -> FileLock:
+    """Create and lock `file`. This process holds the lock until the returned object is deleted; forked processes do not
+    hold the lock.
 
-    Raises filelock.Timeout where another process holds the lock, another OSError where the file cannot be written. On a
-    file system without locks: a warning.
+    Raises filelock.Timeout if another process holds the lock for `wait_seconds`, another OSError if the file cannot be
+    written. Logs a warning on a file system without locks.
     """
     lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(wait_seconds, _POLL_SECONDS, blocking=wait_seconds > 0)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

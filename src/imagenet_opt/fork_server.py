@@ -1,4 +1,4 @@
-"""Start Python programs in milliseconds: they are forked from a process that has imported torch and Lightning once."""
+"""Starts Python programs in milliseconds: forks them from a process that has already imported torch and Lightning."""
 
 import atexit
 import gc
@@ -24,25 +24,26 @@ IMPORTED = (
     "imagenet_opt.training.fit",
     "imagenet_opt.probe.testbed",
 )
-"""What the server imports. None of it may start CUDA, which does not survive a fork."""
+"""Modules that the server imports. None may start CUDA, which does not survive a fork."""
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
-"""Beginnings of variables that libraries read while they are loaded: with other values a program needs an interpreter
-of its own."""
+"""Prefixes of environment variables that libraries read during their import. A program with other values of these
+variables needs a new interpreter."""
 _DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""What all programs set themselves where the user does not: threads that spin while they wait starve others."""
+"""Variables that all programs set unless the user does. Threads that spin while they wait starve other threads."""
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that SLURM and terminals send to all processes. Programs may take long to end; the server outlives them."""
+"""Signals that SLURM and terminals send to all processes. The server blocks them, because it must outlive its programs,
+which may take long to end."""
 
 _server: dict[str, str] | None = None
-"""The variables with which this process started its server."""
+"""Environment variables of the server; None until this process has started its server."""
 
 
 class ForkedProgram:
     """A program of this Python with the interface of subprocess.Popen.
 
-    arguments: what follows the interpreter: a script and its arguments, or "-m" and a module and its arguments.
-    stdin, stdout, stderr: open file descriptors, which the caller may close afterwards. new_session: as in Popen.
-    Where the environment has other READ_AT_IMPORT variables than the server, use `start`.
+    arguments: the words after the interpreter: a script, or "-m" and a module, and its arguments. stdin, stdout,
+    stderr: open file descriptors, which the caller may close afterwards. new_session: start_new_session of Popen. If
+    the READ_AT_IMPORT variables of `env` differ from the server's, use `start`.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class ForkedProgram:
         files = tuple(map(_Descriptor, (stdin, stdout, stderr)))
         settings = (arguments, str(cwd or Path.cwd()), dict(env), files, new_session)
         self._process = multiprocessing.get_context("forkserver").Process(target=_run, args=settings)
-        with _started_server(env), _no_main_module():
+        _ensure_server(env)
+        with _no_main_module():
             self._process.start()
         self.pid: int = self._process.pid  # type: ignore[assignment]
 
@@ -89,7 +91,7 @@ Program = ForkedProgram | subprocess.Popen[bytes]
 
 
 def start(arguments: list[str], *, env: Mapping[str, str], **others: Any) -> Program:
-    """Start `python ARGUMENTS`, forked where its environment allows that. others: of ForkedProgram."""
+    """Start `python ARGUMENTS`, by a fork if the environment allows a fork. others: arguments of ForkedProgram."""
     if _server is None or _at_import(env) == _at_import(_server):
         return ForkedProgram(arguments, env=env, **others)
     others["start_new_session"] = others.pop("new_session", False)
@@ -100,22 +102,21 @@ def _at_import(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in (_DEFAULTS | dict(env)).items() if name.startswith(READ_AT_IMPORT)}
 
 
-@contextmanager
-def _started_server(env: Mapping[str, str]) -> Iterator[None]:
-    """The server starts with the environment of the first program that it is asked for."""
+def _ensure_server(env: Mapping[str, str]) -> None:
+    """Start the server, if this process has none, with the environment of the first program."""
     global _server
-    if _server is None:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
-        resource_tracker.ensure_running()  # which unblocks signals
-        before, _server = dict(os.environ), dict(env)
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
-        try:
-            _set_environment(_DEFAULTS | _server)
-            forkserver.ensure_running()
-        finally:
-            _set_environment(before)
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    yield
+    if _server is not None:
+        return
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+    resource_tracker.ensure_running()  # unblocks signals
+    before, _server = dict(os.environ), dict(env)
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
+    try:
+        _set_environment(_DEFAULTS | _server)
+        forkserver.ensure_running()
+    finally:
+        _set_environment(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _set_environment(env: Mapping[str, str]) -> None:
@@ -125,7 +126,7 @@ def _set_environment(env: Mapping[str, str]) -> None:
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Otherwise multiprocessing runs the caller's script once more in the new process."""
+    """Hide the caller's script from multiprocessing, which would run the script again in the new process."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -135,7 +136,7 @@ def _no_main_module() -> Iterator[None]:
 
 
 class _Descriptor:
-    """A file descriptor that is sent to the new process."""
+    """A file descriptor that pickle sends to the new process."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -151,7 +152,7 @@ def _received(sent: Any) -> int:
 
 def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, ...], new_session: bool) -> None:
     """In the new process: run `arguments` as `python ARGUMENTS` would."""
-    multiprocessing.set_start_method(None, force=True)  # multiprocessing hands on its caller's, forkserver
+    multiprocessing.set_start_method(None, force=True)  # multiprocessing passes on the caller's method, forkserver
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.freeze()
     _forget_exit_functions()
@@ -163,7 +164,7 @@ def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, 
         os.dup2(file, number)
         os.close(file)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _output(1), _output(2)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     sys.path[:0] = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", *sys.path)]
     try:
         if arguments[0] == "-m":
@@ -174,16 +175,12 @@ def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, 
             sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
             runpy.run_path(arguments[0], run_name="__main__")
     finally:
-        atexit._run_exitfuncs()  # multiprocessing leaves them out
+        atexit._run_exitfuncs()  # a process of multiprocessing does not call them
 
 
 def _forget_exit_functions() -> None:
-    """Those of the server's modules would remove its temporary folders, which all programs share."""
+    """Drop the exit functions of the server's modules, which would remove temporary folders that all programs share."""
     atexit._clear()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
-
-
-def _output(number: int) -> Any:
-    return open(number, "w", buffering=1, closefd=False)

@@ -1,4 +1,4 @@
-"""What this machine really offers: usable CPUs, memory, shared memory, versions."""
+"""Resources of this machine that a process can use: CPUs, memory, shared memory, open files; mounts and versions."""
 
 import os
 import platform
@@ -18,12 +18,12 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _BLOCK = Path("/sys/class/block")
 _OPEN_FILES = 2**16
-"""Batches in flight (two files each, up to thousands of batches), reads in flight, libraries and logs, with room."""
+"""Enough for batches in flight (two files each, up to thousands of batches), reads in flight, libraries and logs."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """kind: of file system, such as "lustre". options: as the kernel lists them."""
+    """kind: type of the file system, such as "lustre". options: as the kernel lists them."""
 
     mountpoint: str
     kind: str
@@ -32,15 +32,15 @@ class Mount:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may really use: the least of affinity, cgroup quota and SLURM's share.
+    """CPUs that this process may use: the smallest of affinity, cgroup quota and SLURM's share.
 
-    `os.cpu_count()` counts the machine's; a batch job is often bound to far fewer.
+    `os.cpu_count()` counts all CPUs of the machine; a batch job often has far fewer.
     """
     return min(cpu_limits().values())
 
 
 def cpu_limits() -> dict[str, int]:
-    """CPUs that each limit allows, by its name: "affinity", "cgroup quota", "SLURM_CPUS_PER_TASK"; only those set."""
+    """Name of each limit that is set -> CPUs: "affinity", "cgroup quota", "SLURM_CPUS_PER_TASK"."""
     limits = {"affinity": len(os.sched_getaffinity(0))}
     if (quota := _cgroup_cpu_quota()) is not None:
         limits["cgroup quota"] = max(1, int(quota))
@@ -50,9 +50,9 @@ def cpu_limits() -> dict[str, int]:
 
 
 def sharing_cpus(*, local_processes: int, world_size: int) -> int:
-    """Of a run's processes on this machine, how many share what `usable_cpus` says.
+    """Number of a run's processes on this machine that share the CPUs of `usable_cpus`.
 
-    1 where srun starts each as a task of its own with CPUs of its own (--cpus-per-task, or bound to them), else all.
+    1 if srun starts each process as a separate task with its own CPUs (--cpus-per-task, or binding), else all.
     """
     if os.environ.get("SLURM_NTASKS") != str(world_size):
         return local_processes
@@ -62,12 +62,10 @@ def sharing_cpus(*, local_processes: int, world_size: int) -> int:
 
 
 def _cgroup_cpu_quota() -> float | None:
-    """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`, of this group or one above; None when unlimited."""
+    """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`, of this group or a group above; None if unlimited."""
     quotas = []
-    for controller, quota_name, period_name in (
-        ("", "cpu.max", "cpu.max"),
-        ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
-    ):
+    files = (("", "cpu.max", "cpu.max"), ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    for controller, quota_name, period_name in files:
         for group in _cgroups(controller):
             try:
                 quota = (group / quota_name).read_text().split()[0]
@@ -80,7 +78,7 @@ def _cgroup_cpu_quota() -> float | None:
 
 
 def available_memory() -> int:
-    """Bytes of RAM that new allocations may take: what is free or mere page cache now, within the cgroups' limits."""
+    """Bytes of RAM that new allocations may take now: free memory and page cache, within the limits of cgroups."""
     free: int = psutil.virtual_memory().available
     for controller, limit, used, cached in (
         ("", "memory.max", "memory.current", "inactive_file"),
@@ -91,7 +89,7 @@ def available_memory() -> int:
             try:
                 room = int((group / limit).read_text()) - int((group / used).read_text())
                 stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):  # another version of cgroups, or "max"
+            except (OSError, ValueError):  # the other version of cgroups, or "max"
                 continue
             rooms.append(max(0, room + int(stat.get(cached, 0))))
         if rooms:
@@ -100,22 +98,22 @@ def available_memory() -> int:
 
 
 def _cgroups(controller: str) -> list[Path]:
-    """Folders of this process's group and all above it, whose limits hold too. controller: of v1; "" for v2.
+    """Folders of this process's group and of all groups above, whose limits apply too. controller: of v1; "" for v2.
 
-    In a container with a view of its own only the highest exists, and that is the container's.
+    A container that sees only its own cgroups has the highest folder alone, with the container's limits.
     """
     highest = _CGROUP / controller
     try:
         lines = [line.split(":", 2) for line in _OWN_CGROUPS.read_text().splitlines()]
     except OSError:
         return [highest]
-    own = next((path for _, names, path in lines if controller in names.split(",")), "/")
-    group = highest / own.lstrip("/")
+    path = next((path for _, names, path in lines if controller in names.split(",")), "/")
+    group = highest / path.lstrip("/")
     return [group, *group.parents[: len(group.parts) - len(highest.parts)]]
 
 
 def free_shared_memory() -> int:
-    """Free bytes of /dev/shm, through which loader workers hand over batches; RAM where there is none."""
+    """Free bytes of /dev/shm, through which loader workers pass batches; available RAM if /dev/shm does not exist."""
     try:
         return shutil.disk_usage("/dev/shm").free
     except OSError:
@@ -123,46 +121,43 @@ def free_shared_memory() -> int:
 
 
 def allow_open_files(num_files: int = 0) -> None:
-    """Raise the limit of open files of this process and its children to 65,536, or to `num_files` where that is more.
+    """Raise the limit of open files of this process and its children to 65,536, or to `num_files` if this is more.
 
-    The hard limit bounds both. A limit that is higher already stays.
+    The hard limit bounds the new limit. A higher present limit stays.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(num_files, _OPEN_FILES)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # macOS has a lower bound of its own
+        with suppress(ValueError, OSError):  # macOS has another, lower bound
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def mount_of(path: str) -> str:
     """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
-    return _named(find_mount(path))
-
-
-def _named(mount: Mount | None) -> str:
+    mount = find_mount(path)
     return "an unknown mount" if mount is None else f"{mount.mountpoint} ({mount.kind})"
 
 
 def find_mount(path: str) -> Mount | None:
-    """The mount that holds `path`, which is taken as it stands: no link is followed, no storage is asked."""
+    """The mount that holds `path`. The function follows no link and does not access the storage."""
     mounts = [m for m in psutil.disk_partitions(all=True) if f"{path}/".startswith(m.mountpoint.rstrip("/") + "/")]
-    mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later one hides others
+    mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later mount hides others
     return mount and Mount(mount.mountpoint, mount.fstype, mount.device, tuple(mount.opts.split(",")))
 
 
 def disk_model(device: str) -> str:
-    """What a disk such as /dev/nvme0n1p1 calls itself, as "Amazon Elastic Block Store"; empty where it says nothing."""
+    """Model of a disk such as /dev/nvme0n1p1, for example "Amazon Elastic Block Store"; empty if unknown."""
     disk = (_BLOCK / Path(device).name).resolve()
-    for folder in (disk, disk.parent):  # a partition lies below its disk
+    for folder in (disk, disk.parent):  # the folder of a partition is inside the folder of its disk
         with suppress(OSError):
             return (folder / "device/model").read_text().strip()
     return ""
 
 
 def facts() -> dict[str, Any]:
-    """What decides speed here, and how busy others keep it; call it before the measurement."""
+    """Facts about this machine that decide speed, and its present load; call the function before a measurement."""
     import torch
 
     return {
@@ -176,40 +171,36 @@ def facts() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """As the kernel says it; the architecture where it does not."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """The kernel's name of the CPU; without a name the architecture."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
-    """RAM, and where the data lie; with a GPU its driver and CUDA. What cannot be found out is left out."""
+    """RAM and the storage of the data; with a GPU also CUDA, and the driver if NVML knows it."""
     mount = find_mount(data_root)
     model = disk_model(mount.device) if mount else ""
     facts = {
         "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
-        "storage": ", ".join(filter(None, [_named(mount), model])),
+        "storage": ", ".join(filter(None, [mount_of(data_root), model])),
     }
-    return facts | (_nvidia() if on_gpu else {})
+    if on_gpu:
+        import pynvml
+        import torch
 
-
-def _nvidia() -> dict[str, str]:
-    import pynvml
-    import torch
-
-    facts = {"CUDA": str(torch.version.cuda)}
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        facts["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-        pynvml.nvmlShutdown()
+        facts["CUDA"] = str(torch.version.cuda)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            facts["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+            pynvml.nvmlShutdown()
     return facts
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this program and of the packages that decide speed, by name."""
+    """Name -> version, of Python, of this program and of the packages that decide speed."""
     names = ("imagenet-opt", "torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
     facts = {"python": platform.python_version()}
     for name in names:
@@ -223,8 +214,8 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this code is in, "-dirty" behind it where files were changed since; None for an installed
-    package, and without git."""
+    """Commit of the checkout that contains this code, with "-dirty" after changes; None for an installed package, and
+    without git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Where a device's memory runs out: which errors say so, and what the user is told."""
+"""Recognises errors about full device memory, and turns them into OutOfMemory with a remedy."""
 
 import re
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ _RAN_OUT = re.compile(
     r"|unable to find (an engine|a valid cuDNN algorithm)",
     re.IGNORECASE,
 )
-"""What torch's own errors say, and those of cuBLAS and cuDNN, which allocate beside torch. cuDNN finds no engine where
-no engine finds room for its workspace."""
+"""Texts of the errors of torch, cuBLAS and cuDNN. "Unable to find an engine" means that no engine of cuDNN has room for
+its workspace."""
 
 
 def ran_out(error: BaseException | None) -> bool:
-    """Whether the error, or one that led to it, says that memory ran out, in torch or in a library below it.
+    """Whether the error, or an error that led to it, reports full memory in torch or in a library below torch.
 
-    A CUDA graph whose capture runs out of memory ends with an error of its own.
+    A CUDA graph whose capture runs out of memory raises another error, with the out-of-memory error as its context.
     """
     if error is None:
         return False
@@ -31,7 +31,7 @@ def ran_out(error: BaseException | None) -> bool:
 
 @contextmanager
 def explained(where: str, remedy: str) -> Iterator[None]:
-    """Turns the device's out of memory into OutOfMemory, where the work cannot be done in smaller parts."""
+    """Turn a device's out-of-memory error into OutOfMemory, for work that cannot be split into smaller parts."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Exported files opened by the programs that they are meant for, and what is said when there can be none."""
+"""Exported files opened by timm and ONNX Runtime, and messages about networks that cannot be exported."""
 
 import json
 import re
@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from imagenet_opt.cli.export import main, parse
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
 from imagenet_opt.export import FORMATS, compare
+from imagenet_opt.model.network import build_network
 
 SIZE = 32
 
 
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
-    """A small ResNet with statistics of its own, so that batch norm does not pass unnoticed."""
+    """A small ResNet with trained statistics, so that batch norm changes its logits."""
     torch.manual_seed(0)
     network: nn.Module = timm.create_model("test_resnet", num_classes=3).to(memory_format=torch.channels_last)
     network.train()
@@ -64,15 +65,12 @@ def test_safetensors_opens_in_plain_timm_with_the_same_logits(
     file = ckpt.with_suffix(".safetensors")
     opened = timm.create_model("test_resnet", num_classes=3, checkpoint_path=str(file)).eval()
     assert torch.equal(logits(opened, images(4)), logits(network.to(memory_format=torch.contiguous_format), images(4)))
-    megabytes = f"{file.stat().st_size / 1e6:.1f}"
-    said = capsys.readouterr().out
-    assert re.fullmatch(
-        rf"wrote {file} \({megabytes} MB\); largest difference of logits \S+ on 8 images, same top-1 on 8 of 8\n", said
-    )
+    line = rf"wrote {file} \({file.stat().st_size / 1e6:.1f} MB\); largest difference of logits \S+ on 8 images, "
+    assert re.fullmatch(rf"{line}same top-1 on 8 of 8\n", capsys.readouterr().out)
     assert sorted(path.name for path in ckpt.parent.iterdir()) == ["last.ckpt", "last.safetensors"]
 
 
-def test_safetensors_says_how_to_build_and_feed_the_network(ckpt: Path) -> None:
+def test_metadata_describe_the_network_and_its_images(ckpt: Path) -> None:
     main([f"ckpt={ckpt}", "image_size=48"])
     file = ckpt.with_suffix(".safetensors")
     with safe_open(file, "pt") as opened:
@@ -95,19 +93,17 @@ def test_onnx_gives_the_same_logits_for_any_batch_size(ckpt: Path, network: nn.M
     out = tmp_path / "new" / "folder" / "model.onnx"
     main([f"ckpt={ckpt}", "format=onnx", f"out={out}"])
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    (asked,) = session.get_inputs()
-    assert (asked.name, asked.type, asked.shape) == ("images", "tensor(float)", ["batch", 3, SIZE, SIZE])
+    (inputs,) = session.get_inputs()
+    assert (inputs.name, inputs.type, inputs.shape) == ("images", "tensor(float)", ["batch", 3, SIZE, SIZE])
     for num in (1, 5):
-        (found,) = session.run(["logits"], {"images": images(num).numpy()})
-        np.testing.assert_allclose(found, logits(network, images(num)).numpy(), atol=1e-4, rtol=0)
+        (outputs,) = session.run(["logits"], {"images": images(num).numpy()})
+        np.testing.assert_allclose(outputs, logits(network, images(num)).numpy(), atol=1e-4, rtol=0)
     assert session.get_modelmeta().custom_metadata_map["mean"] == "[0.485, 0.456, 0.406]"
-    assert str(Path(timm.__file__).parent).encode() not in out.read_bytes()  # no folder of the machine in a shared file
+    assert str(Path(timm.__file__).parent).encode() not in out.read_bytes()  # stack traces would name folders
     assert list(out.parent.iterdir()) == [out]
 
 
 def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
-    from imagenet_opt.model.network import build_network
-
     torch.manual_seed(0)
     odd = build_network("resnet10t", num_classes=3, blurpool=True).eval()
     ckpt = save(tmp_path / "run", odd, name="resnet10t", blurpool=True)
@@ -130,7 +126,7 @@ def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
         (["ckpt=a.ckpt", "image_size=0"], "image_size=0 is not a number of pixels"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+def test_mistakes_in_the_arguments(argv: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(argv)
 
@@ -139,28 +135,18 @@ def test_a_folder_that_looks_like_a_number_stays_a_folder() -> None:
     assert parse(["ckpt=2026_10_04/a=b.ckpt"]).ckpt == Path("2026_10_04/a=b.ckpt")
 
 
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_damaged_incomplete_or_other_checkpoint_is_refused(network: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=re.escape(f"no checkpoint at {tmp_path}/last.ckpt")):
         main([f"ckpt={tmp_path}"])
-
-
-def test_a_damaged_checkpoint_is_refused(ckpt: Path) -> None:
-    ckpt.write_bytes(ckpt.read_bytes()[:2000])
-    with pytest.raises(CheckpointError, match=re.escape(f"{ckpt} cannot be opened as a checkpoint")):
-        main([f"ckpt={ckpt}"])
-
-
-def test_a_checkpoint_without_its_recipe_is_refused(network: nn.Module, tmp_path: Path) -> None:
-    path = tmp_path / "old.ckpt"
-    torch.save({"network": network.state_dict(), "network_config": {"name": "test_resnet"}}, path)
-    with pytest.raises(CheckpointError, match=r"no network_config: num_classes, blurpool, small_stem, image_size"):
-        main([f"ckpt={path}"])
-
-
-def test_tensors_of_another_network_are_refused(network: nn.Module, tmp_path: Path) -> None:
-    ckpt = save(tmp_path / "run", network, num_classes=4)
+    other = save(tmp_path / "run", network, num_classes=4)
     with pytest.raises(CheckpointMismatch, match=r"fc\.weight"):
-        main([f"ckpt={ckpt}"])
+        main([f"ckpt={other}"])
+    torch.save({"network": network.state_dict(), "network_config": {"name": "test_resnet"}}, tmp_path / "old.ckpt")
+    with pytest.raises(CheckpointError, match=r"no network_config: num_classes, blurpool, small_stem, image_size"):
+        main([f"ckpt={tmp_path}/old.ckpt"])
+    other.write_bytes(other.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match=re.escape(f"{other} cannot be opened as a checkpoint")):
+        main([f"ckpt={other}"])
 
 
 def test_a_diverged_network_is_refused_and_an_earlier_file_stays(network: nn.Module, tmp_path: Path) -> None:
@@ -176,20 +162,16 @@ def test_a_diverged_network_is_refused_and_an_earlier_file_stays(network: nn.Mod
     assert out.read_bytes() == before
 
 
-def test_an_image_size_that_the_network_cannot_take_is_named(tmp_path: Path) -> None:
-    vit = timm.create_model("test_vit3", num_classes=3)
-    ckpt = save(tmp_path / "run", vit, name="test_vit3", image_size=160)
+def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, tmp_path: Path) -> None:
+    vit = save(tmp_path / "vit", timm.create_model("test_vit3", num_classes=3), name="test_vit3", image_size=160)
     with pytest.raises(ConfigError, match=r"does not accept images of 32 x 32 \(image_size=32\)"):
-        main([f"ckpt={ckpt}", "image_size=32"])
-
-
-def test_a_place_that_cannot_be_written_is_named(ckpt: Path) -> None:
+        main([f"ckpt={vit}", "image_size=32"])
     with pytest.raises(ConfigError, match=r"cannot write .*; choose another file with out=FILE"):
         main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
 
 
 def test_onnx_without_its_packages_says_what_to_install(ckpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)  # what Python makes of a package that is not installed
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # as if the package were not installed
     with pytest.raises(ConfigError, match=re.escape('needs onnxscript; pip install "imagenet-opt[export]"')):
         main([f"ckpt={ckpt}", "format=onnx"])
     main([f"ckpt={ckpt}", "format=safetensors"])
@@ -208,16 +190,11 @@ def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("error", [0.011, float("nan")])
-def test_logits_past_the_tolerance_are_an_error_that_states_the_rule(error: float) -> None:
-    wanted = torch.tensor([[10.0, -3.0], [1.0, 2.0]])
-    with pytest.raises(
-        ModelError, match=r"model\.onnx was not written: .* more than 0\.001 times the largest logit 1\.0e\+01"
-    ):
-        compare(wanted, wanted + error, Path("model.onnx"))
-
-
-def test_logits_within_the_tolerance_are_reported_with_their_top1() -> None:
-    wanted = torch.tensor([[10.0, -3.0], [2.0, 2.001]])
-    found = wanted + torch.tensor([[0.0, 0.0], [0.009, 0.0]])
-    assert compare(wanted, found, Path("a")) == "largest difference of logits 9.0e-03 on 2 images, same top-1 on 1 of 2"
+def test_logits_may_differ_by_the_tolerance() -> None:
+    expected = torch.tensor([[10.0, -3.0], [2.0, 2.001]])
+    message = compare(expected, expected + torch.tensor([[0.0, 0.0], [0.009, 0.0]]), Path("a"))
+    assert message == "largest difference of logits 9.0e-03 on 2 images, same top-1 on 1 of 2"
+    rule = r"model\.onnx was not written: .* more than 0\.001 times the largest logit 1\.0e\+01"
+    for error in (0.011, float("nan")):
+        with pytest.raises(ModelError, match=rule):
+            compare(expected, expected + error, Path("model.onnx"))

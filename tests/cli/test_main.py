@@ -1,4 +1,4 @@
-"""The command table as a user meets it, in processes of its own."""
+"""The commands of imagenet-opt: help, version, mistakes and imports."""
 
 import subprocess
 import sys
@@ -8,44 +8,44 @@ import pytest
 
 import imagenet_opt
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.cli.main import COMMANDS, run
+from imagenet_opt.cli.main import COMMANDS, main, run
 from imagenet_opt.cli.pack import KEYS
 from imagenet_opt.evaluate.view import CONVENTIONS
 
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 
 
-def imagenet_opt_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "imagenet_opt.cli.main", *arguments], capture_output=True, text=True)
-
-
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_help_lists_every_command_on_a_line_of_its_own(arguments: list[str]) -> None:
-    done = imagenet_opt_command(*arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line.split() for line in done.stdout.splitlines()]
-    for name, (_, what) in COMMANDS.items():
-        assert [name, *what.split()] in lines
-    assert "python train.py --help" in done.stdout
-
-
-def test_version_is_the_packages() -> None:
-    assert imagenet_opt_command("--version").stdout == f"imagenet-opt {imagenet_opt.__version__}\n"
+def test_help_lists_every_command_on_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["imagenet-opt", *arguments])
+    main()
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
+    for name, (_, purpose) in COMMANDS.items():
+        assert [name, *purpose.split()] in lines
+    assert "python train.py --help" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("exprot", "did you mean export?"), ("zzz", "imagenet-opt --help lists them")]
+    ("arguments", "line"),
+    [
+        (["exprot"], "ConfigError: there is no command exprot; did you mean export?"),
+        (["zzz"], "ConfigError: there is no command zzz; imagenet-opt --help lists them"),
+        (
+            ["export", "format=onnx"],
+            "ConfigError: ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)",
+        ),
+    ],
 )
-def test_an_unknown_command_is_one_line_with_near_names(name: str, hint: str) -> None:
-    done = imagenet_opt_command(name)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"ConfigError: there is no command {name}; {hint}\n"
-
-
-def test_a_mistake_inside_a_command_is_one_line_too() -> None:
-    done = imagenet_opt_command("export", "format=onnx")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ConfigError: ckpt is missing") and done.stderr.count("\n") == 1
+def test_a_mistake_is_one_line(
+    arguments: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["imagenet-opt", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, *capsys.readouterr()) == (2, "", f"{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -74,29 +74,27 @@ def test_help_of_a_command_names_its_options(
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [
-        (["--help"], HEAVY),
         (["--version"], HEAVY),
         (["export", "--help"], ("torch", "timm", "lightning")),
         (["dashboard", "--help"], ("torch", "timm", "lightning", "wandb")),
-        (["pack", "--help"], ("torch", "timm", "lightning", "numpy")),
-        (["hydrate", "--help"], ("torch", "timm", "lightning", "numpy")),
-        (["check", "--help"], ("torch", "timm", "lightning", "numpy")),
+        *(([name, "--help"], ("torch", "timm", "lightning", "numpy")) for name in ("pack", "hydrate", "check")),
     ],
 )
-def test_help_waits_for_no_heavy_import(arguments: list[str], absent: tuple[str, ...]) -> None:
-    code = (
-        "import sys; from imagenet_opt.cli.main import main; main(); "
-        f"sys.exit(', '.join(name for name in {absent} if name in sys.modules) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+def test_help_and_version_import_no_heavy_module(arguments: list[str], absent: tuple[str, ...]) -> None:
+    done = without_modules("from imagenet_opt.cli.main import main; main()", *arguments, absent=absent)
+    assert (done.returncode, done.stderr) == (0, "")
+    if arguments == ["--version"]:
+        assert done.stdout == f"imagenet-opt {imagenet_opt.__version__}\n"
+
+
+def test_modules_that_check_the_data_root_import_no_heavy_module() -> None:
+    modules = ("cli.mistakes", "config.dataset", "sweep.job", "training.folder_lock", "data.index.folder_index")
+    code = f"import {', '.join(f'imagenet_opt.{module}' for module in modules)}"
+    done = without_modules(code, absent=("torch", "timm", "lightning", "wandb"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_imported_before_a_data_root_is_looked_for_is_light() -> None:
-    code = (
-        "import sys, imagenet_opt.cli.mistakes, imagenet_opt.config.dataset, imagenet_opt.sweep.job, "
-        "imagenet_opt.training.folder_lock, imagenet_opt.data.index.folder_index; "
-        "sys.exit(', '.join({'torch', 'timm', 'lightning', 'wandb'} & sys.modules.keys()) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+def without_modules(code: str, *arguments: str, absent: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a new interpreter, which fails with the names of those `absent` modules that it has imported."""
+    check = f"import sys; sys.exit(', '.join(name for name in {absent} if name in sys.modules) or 0)"
+    return subprocess.run([sys.executable, "-c", f"{code}; {check}", *arguments], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A class has the defaults that conf/ shows: an object that is built in Python is like one that `train.py` builds."""
+"""Classes have the defaults of conf/: an object that Python code builds equals an object that `train.py` builds."""
 
 import inspect
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
 OF_A_RUN = ("${run_folder}", "${model.num_classes}")
-"""Values that no class can know."""
+"""Values that only a run has."""
 LOADING = {datamodule.folder_data: LoaderOptions(), datamodule.demo_data: datamodule.DEMO_OPTIONS}
 
 
@@ -26,8 +26,8 @@ def load(name: str) -> Any:
 
 
 def nodes() -> list[Any]:
-    """Each mapping with a `_target_` of this project, in the groups that hold no recipe and no machine."""
-    found = []
+    """Each mapping with a `_target_` of this project in the groups of objects."""
+    params = []
     for group in ("data", "schedule", "logger", "callbacks"):
         for file in sorted((config_folder() / group).glob("*.yaml")):
             content = load(f"{group}/{file.stem}")
@@ -35,22 +35,22 @@ def nodes() -> list[Any]:
                 content = OmegaConf.merge(load("loading"), content)
             for node in [content] if "_target_" in content else content.values():
                 if node._target_.startswith(("callbacks.", "imagenet_opt.")):
-                    found.append(pytest.param(node, id=f"{group}/{file.stem}"))
-    return found
+                    params.append(pytest.param(node, id=f"{group}/{file.stem}"))
+    return params
 
 
 def values_of(node: DictConfig) -> dict[str, Any]:
-    """The keys whose value no run gives, with the values of train.yaml where they refer to these."""
+    """Keys with a default; values that refer to train.yaml are resolved."""
     raw = OmegaConf.to_container(node)
     named = {key: value for key, value in raw.items() if key[0] != "_" and key != "defaults" and value not in OF_A_RUN}
     return OmegaConf.to_container(OmegaConf.merge(load("train"), {"node": named}).node, resolve=True)
 
 
-def defaults_of(*takers: Any) -> dict[str, Any]:
-    parameters = [parameter for taker in takers for parameter in inspect.signature(taker).parameters.values()]
+def defaults_of(*targets: Any) -> dict[str, Any]:
+    parameters = [parameter for target in targets for parameter in inspect.signature(target).parameters.values()]
     known = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
-    for taker in takers:
-        known |= asdict(LOADING[taker]) if taker in LOADING else {}
+    for target in targets:
+        known |= asdict(LOADING[target]) if target in LOADING else {}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 
@@ -68,12 +68,12 @@ def test_every_loader_option_has_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "takers", "given"),
+    ("file", "targets", "required"),
     [
         ("model/resnet50", (build_network, load_initial_weights, Classifier), {"name", "num_classes"}),
         ("optimizer/sgd", (build_optimizer,), {"name", "lr", "momentum", "nesterov", "weight_decay"}),
     ],
 )
-def test_network_and_optimizer_have_the_defaults_of_their_yaml(file: str, takers: tuple, given: set[str]) -> None:
-    values, known = OmegaConf.to_container(load(file)), defaults_of(*takers)
-    assert {name: known.get(name, "no default") for name in values} == values | dict.fromkeys(given, "no default")
+def test_network_and_optimizer_have_the_defaults_of_their_yaml(file: str, targets: tuple, required: set[str]) -> None:
+    values, known = OmegaConf.to_container(load(file)), defaults_of(*targets)
+    assert {name: known.get(name, "no default") for name in values} == values | dict.fromkeys(required, "no default")

@@ -1,4 +1,4 @@
-"""What was found, kept as an experiment."""
+"""Results of a command, written as an experiment."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from imagenet_opt.config.experiment_file import check_writable_experiments, writ
 from imagenet_opt.errors import ConfigError
 
 
-def test_who_reads_an_experiment_that_is_found_anew_reads_a_whole_one(own_conf: Path) -> None:
+def test_an_experiment_is_replaced_atomically(own_conf: Path) -> None:
     file = write_tuned("tune", ("data.batch_size=4",), ["before"])
     with file.open() as reader:
         assert write_tuned("tune", ("data.batch_size=8",), ["after"]) == file
@@ -17,7 +17,7 @@ def test_who_reads_an_experiment_that_is_found_anew_reads_a_whole_one(own_conf: 
     assert [path.name for path in file.parent.glob("*tuned_*")] == [file.name]
 
 
-def test_experiments_that_cannot_be_kept_are_said_before_anything_is_measured(own_conf: Path) -> None:
+def test_an_unwritable_folder_is_refused_before_measurements(own_conf: Path) -> None:
     check_writable_experiments()
     (own_conf / "experiment").rename(own_conf / "moved")
     with pytest.raises(ConfigError, match=r"conf/experiment cannot be written"):

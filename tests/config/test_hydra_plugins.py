@@ -1,4 +1,4 @@
-"""Sweeps whose jobs run elsewhere or whose values are searched; the real plugins where they are installed."""
+"""Sweeps with a launcher or sweeper of another package; the real plugins if they are installed."""
 
 import csv
 import importlib.util
@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.config import hydra_plugins
 from imagenet_opt.config.hydra_plugins import TARGETS, check_plugins, end_of_multirun
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.sweep.table import collect_rows
 from tests.conftest import composed
-from tests.sweep.test_job import APP, HYDRA_CONFIG, wait_for
+from tests.sweep.test_job import APP, wait_for
 from tests.sweep.test_job import start as started
 
 installed = all(importlib.util.find_spec(name) for name in ("hydra_plugins", "submitit", "optuna"))
@@ -27,7 +28,7 @@ needs_plugins = pytest.mark.skipif(not installed, reason='needs pip install "ima
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
     """A Hydra app with the project's conf/hydra, which ends in one line."""
-    shutil.copytree(HYDRA_CONFIG.parent, tmp_path / "conf/hydra")
+    shutil.copytree(config_folder() / "hydra", tmp_path / "conf/hydra")
     (tmp_path / "conf/app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
     mistakes = "from imagenet_opt.cli.mistakes import report_mistakes\nreport_mistakes(main)\n"
     (tmp_path / "app.py").write_text(APP.removesuffix("main()\n") + mistakes)
@@ -35,22 +36,36 @@ def app(tmp_path: Path) -> Path:
 
 
 def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return started(app, *arguments, HYDRA_FULL_ERROR="1", **variables)  # as train.py says it
+    return started(app, "-m", *arguments, HYDRA_FULL_ERROR="1", **variables)  # as train.py sets it
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part, target in (("launcher", TARGETS[1]), ("sweeper", TARGETS[2])):
-        config = OmegaConf.create({"hydra": {"launcher": None, "sweeper": None}})
-        config.hydra[part] = {"_target_": target}
-        with monkeypatch.context() as without:
-            without.setattr(hydra_plugins.importlib.util, "find_spec", lambda name: None)
-            with pytest.raises(ConfigError, match=rf'hydra/{part}: .* pip install "imagenet-opt\[sweep\]"'):
-                check_plugins(config, [])
+def finished(app: Path, *arguments: str, status: int = 0, **variables: str) -> tuple[str, str]:
+    """stdout and stderr of a sweep that ends with this status."""
+    process = start(app, *arguments, **variables)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == status, err
+    return out, err
+
+
+def commands(folder: Path, **scripts: str) -> str:
+    """A PATH with these shell scripts before all other programs."""
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(("part", "target"), [("launcher", TARGETS[1]), ("sweeper", TARGETS[2])])
+def test_a_missing_package_is_named(part: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = OmegaConf.create({"hydra": {"launcher": None, "sweeper": None} | {part: {"_target_": target}}})
+    monkeypatch.setattr(hydra_plugins.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=rf'hydra/{part}: .* pip install "imagenet-opt\[sweep\]"'):
+        check_plugins(config, [])
 
 
 @needs_plugins
 @pytest.mark.usefixtures("checked")
-def test_only_the_command_line_may_give_commands() -> None:
+def test_only_the_command_line_may_set_commands() -> None:
     typed = ("hydra/launcher=slurm", "+hydra.launcher.setup=[module load cuda]", "hydra.launcher.partition=gpu")
     composed(*typed, "hydra/sweeper=search", "hydra.sweeper.storage=sqlite:///trials.db")
     composed("hydra/launcher=submitit_slurm", "hydra/sweeper/sampler=grid", "hydra/sweeper=search")
@@ -60,15 +75,10 @@ def test_only_the_command_line_may_give_commands() -> None:
     composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null", "hydra.launcher.srun_args=[]")
     with pytest.raises(ConfigError, match="cpus_per_task=null"):
         composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null")
+    composed("hydra/sweeper=search", "++hydra.sweeper.params={1: a}")  # a key that is a number
 
 
-@needs_plugins
-@pytest.mark.usefixtures("checked")
-def test_a_parameter_of_a_sweep_may_be_a_number() -> None:
-    composed("hydra/sweeper=search", "++hydra.sweeper.params={1: a}")
-
-
-def test_errors_of_others_are_told_from_ours() -> None:
+def test_errors_of_the_plugins_are_recognised() -> None:
     lost = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
     text = "Job (task=0) failed during processing with trace:\n---\nTraceback\n  x\nimagenet.ConfigError: no key a\n---"
     assert end_of_multirun(lost(text)) == ("Job (task=0) failed during processing with trace: ConfigError: no key a")
@@ -78,13 +88,12 @@ def test_errors_of_others_are_told_from_ours() -> None:
 
 @needs_plugins
 @pytest.mark.slow
-def test_jobs_elsewhere_end_in_the_table(app: Path) -> None:
+def test_rows_of_jobs_in_other_processes(app: Path) -> None:
     (app / "more/text").mkdir(parents=True)
     (app / "more/text/long.yaml").write_text("# @package _global_\ntext: from the other folder\n")
     more = ("--config-dir", "more", "+text@_global_=long")
-    process = start(app, "-m", *more, "hydra/launcher=slurm_local", "kind=ok,crash", "size=2", "hydra.sweep.dir=runs/s")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    jobs = ("hydra/launcher=slurm_local", "kind=ok,crash", "size=2", "hydra.sweep.dir=runs/s")
+    out, _ = finished(app, *more, *jobs)
     rows = collect_rows(app / "runs/s")
     assert [(row["status"], row["error"]) for row in rows] == [("ok", None), ("failed", "MemoryError")]
     assert "from the other folder" in (app / "runs/s/0/seen.json").read_text()
@@ -93,32 +102,27 @@ def test_jobs_elsewhere_end_in_the_table(app: Path) -> None:
     assert str(app / "runs/s/sweep.html") in out and "crash" in out
 
 
-SBATCH = """#!/bin/sh
+SBATCH = """
 for file; do :; done
 cp "$file" {folder}/submitted.sh
 export SLURM_JOB_ID=12 SLURM_ARRAY_JOB_ID=12 SLURM_JOB_NAME=imagenet-opt SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1
 for i in 0 1; do SLURM_ARRAY_TASK_ID=$i sh {folder}/submitted.sh > /dev/null 2>&1 & done
 echo Submitted batch job 12
 """
-SRUN = """#!/bin/sh
+SRUN = """
 while :; do case "$1" in --unbuffered) shift ;; --*=*) shift ;; --output | --error) shift 2 ;; *) break ;; esac; done
 exec "$@"
 """
-SACCT = "#!/bin/sh\nprintf 'JobID|State|NodeList\\n12_0|RUNNING|here\\n12_1|RUNNING|here\\n'\n"
+SACCT = "printf 'JobID|State|NodeList\\n12_0|RUNNING|here\\n12_1|RUNNING|here\\n'\n"
 
 
 @needs_plugins
 @pytest.mark.slow
-def test_jobs_of_slurm_are_submitted_as_configured_and_end_in_the_table(app: Path) -> None:
-    """With stand-ins of SLURM's commands, which run the batch script here."""
-    for name, text in (("sbatch", SBATCH.format(folder=app)), ("srun", SRUN), ("sacct", SACCT)):
-        (app / name).write_text(text)
-        (app / name).chmod(0o755)
-    path = f"{app}{os.pathsep}{os.environ['PATH']}"
+def test_options_and_rows_of_slurm_jobs(app: Path) -> None:
+    """The stand-ins of SLURM's commands run the batch script on this machine."""
+    path = commands(app, sbatch=SBATCH.format(folder=app), srun=SRUN, sacct=SACCT)
     launcher = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "+hydra.launcher.setup=[touch was_set_up]")
-    process = start(app, "-m", *launcher, "kind=ok,mistake", "size=3", "hydra.sweep.dir=runs/s", PATH=path)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    out, _ = finished(app, *launcher, "kind=ok,mistake", "size=3", "hydra.sweep.dir=runs/s", PATH=path)
     assert [row["status"] for row in collect_rows(app / "runs/s")] == ["ok", "failed"]
     assert str(app / "runs/s/sweep.html") in out and (app / "was_set_up").exists()
     script = (app / "submitted.sh").read_text().splitlines()
@@ -129,15 +133,13 @@ def test_jobs_of_slurm_are_submitted_as_configured_and_end_in_the_table(app: Pat
 
 @needs_plugins
 @pytest.mark.slow
-def test_a_job_elsewhere_that_is_warned_queues_itself_again(app: Path) -> None:
-    (app / "scontrol").write_text(f'#!/bin/sh\necho "$@" > "{app}/asked"\n')
-    (app / "scontrol").chmod(0o755)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": f"{app}{os.pathsep}{os.environ['PATH']}"}
-    process = start(app, "-m", "hydra/launcher=slurm_local", "kind=waits", "hydra.sweep.dir=runs/s", **job)
+def test_a_job_requeues_after_a_warning(app: Path) -> None:
+    path = commands(app, scontrol=f'echo "$@" > "{app}/asked"\n')
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": path}
+    process = start(app, "hydra/launcher=slurm_local", "kind=waits", "hydra.sweep.dir=runs/s", **job)
     wait_for(app / "runs/s/0/waiting", process)
-    (task,) = (
-        child for child in psutil.Process(process.pid).children(recursive=True) if _runs(child, "submitit.core._submit")
-    )
+    children = psutil.Process(process.pid).children(recursive=True)
+    (task,) = (child for child in children if "submitit.core._submit" in child.cmdline())
     task.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=60)
     assert (app / "asked").read_text() == "requeue 7\n"
@@ -146,34 +148,31 @@ def test_a_job_elsewhere_that_is_warned_queues_itself_again(app: Path) -> None:
     assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` continues" in err
 
 
-def _runs(process: psutil.Process, module: str) -> bool:
-    return module in process.cmdline()
-
-
 @needs_plugins
 @pytest.mark.slow
-def test_a_search_goes_past_jobs_that_fail_and_is_repeatable(app: Path) -> None:
-    search = ("-m", "hydra/sweeper=search", "hydra.sweeper.n_trials=5", "kind=ok,mistake", "size=1,2,3")
-    process = start(app, *search, "hydra.sweep.dir=runs/s")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> None:
+    search = (
+        "hydra/sweeper=search",
+        "hydra.sweeper.n_trials=5",
+        "kind=ok,mistake",
+        "size=1,2,3",
+        "hydra.sweep.dir=runs/s",
+    )
+    out, _ = finished(app, *search)
     rows = collect_rows(app / "runs/s")
     assert {row["status"] for row in rows} == {"ok", "failed"} and len(rows) == 5
     most = max(int(row["parameters"]["size"]) for row in rows if row["status"] == "ok")
     found = OmegaConf.load(app / "runs/s/optimization_results.yaml")
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
 
-    again = start(app, *search, "hydra.sweep.dir=runs/s")
-    out, err = again.communicate(timeout=120)
-    assert out.count("was done before") == [row["status"] for row in rows].count("ok"), err
+    again, _ = finished(app, *search)
+    assert again.count("was done before") == [row["status"] for row in rows].count("ok")
 
 
 @needs_plugins
 @pytest.mark.slow
-def test_a_search_in_which_all_jobs_fail_ends_in_one_line(app: Path) -> None:
-    arguments = ("hydra/sweeper=search", "hydra.sweeper.n_trials=2", "kind=mistake", "size=1,2", "hydra.sweep.dir=s")
-    process = start(app, "-m", *arguments)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 2
+def test_a_search_without_a_successful_job_ends_in_one_line(app: Path) -> None:
+    search = ("hydra/sweeper=search", "hydra.sweeper.n_trials=2", "kind=mistake", "size=1,2", "hydra.sweep.dir=s")
+    out, err = finished(app, *search, status=2)
     assert "TrainingError: no job of the search succeeded" in err and "Traceback" not in err
     assert str(app / "s/sweep.html") in out

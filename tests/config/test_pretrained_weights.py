@@ -18,7 +18,7 @@ VIT, A1 = "vit_base_patch16_224.augreg2_in21k_ft_in1k", "resnet50.a1_in1k"
         ([f"model.name={VIT}", "model.pretrained=true"], ([0.5] * 3, [0.5] * 3, "bicubic", 0.9)),
         ([f"model.name={A1}", "model.pretrained=true"], (*OF_IMAGENET[:2], "bicubic", 0.95)),
         ([f"model.name={A1}", "model.pretrained=true", "data.interpolation=area"], (*OF_IMAGENET[:2], "area", 0.95)),
-        (["model.name=no_such_net", "model.pretrained=true"], OF_IMAGENET),  # whose name is refused elsewhere
+        (["model.name=no_such_net", "model.pretrained=true"], OF_IMAGENET),  # build_network refuses the name
     ],
 )
 def test_images_follow_the_weights(words: list[str], expected: tuple[Any, ...], tmp_path: Path) -> None:

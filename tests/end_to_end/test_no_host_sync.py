@@ -1,8 +1,8 @@
-"""Between two logging steps nothing of a training step makes the host wait for the device.
+"""Between two logging steps no part of a training step makes the host wait for the device.
 
-No GPU is needed: on a CPU every tensor counts as the device's. Two nets are spread, one below the other: `HostSyncs`
-sees calls of torch from Python, such as `.cpu()`; `HostReads` sees what reaches torch's dispatcher, also from C++ and
-from the backward.
+The test needs no GPU: on a CPU every tensor counts as a tensor of the device. Two monitors run at the same time:
+`HostSyncs` sees calls of torch from Python, such as `.cpu()`; `HostReads` sees operations in torch's dispatcher, which
+C++ and the backward pass call too.
 """
 
 import csv
@@ -30,17 +30,17 @@ READS = (
 
 
 class HostReads(TorchDispatchMode):
-    """Counts, while entered, the operations that read from the device; those of torch's optimizers are left out."""
+    """Records operations that read from the device, except for operations of torch's optimizers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.stacks: list[str] = []
         self.num_operations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.num_operations += 1
         if (func.overloadpacket in READS or _has_mask(func, args)) and not _in_optimizer():
-            self.found.append(f"{func.overloadpacket.__name__}\n{''.join(traceback.format_stack(limit=12))}")
+            self.stacks.append(f"{func.overloadpacket.__name__}\n{''.join(traceback.format_stack(limit=12))}")
         return func(*args, **(kwargs or {}))
 
 
@@ -56,27 +56,25 @@ def _in_optimizer() -> bool:
     return any(file.parent.name == "optim" and file.stem in ("adam", "adamw", "sgd", "lamb") for file in files)
 
 
-class Nets(Callback):
-    """Comes before all others. Whole steps lie inside, with fetching and Lightning's loop, but for logging steps."""
+class Monitors(Callback):
+    """The first callback. Monitors whole steps, with fetching and Lightning's loop, but no logging steps."""
 
     def __init__(self) -> None:
-        self.reads, self.waits = (
-            HostReads(),
-            HostSyncs(on_device=lambda tensor: not tensor.is_shared()),
-        )  # workers' memory
+        self.reads = HostReads()
+        self.waits = HostSyncs(on_device=lambda tensor: not tensor.is_shared())  # workers' memory is shared
         self.num_steps = 0
-        self._spread = False
+        self._active = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         is_logging_step = (batch_idx + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if self._spread and is_logging_step:
+        if self._active and is_logging_step:
             self.waits.__exit__(None, None, None)
             self.reads.__exit__(None, None, None)
-        elif not self._spread and not is_logging_step:
+        elif not self._active and not is_logging_step:
             self.reads.__enter__()
             self.waits.__enter__()
-        self._spread = not is_logging_step
-        self.num_steps += self._spread
+        self._active = not is_logging_step
+        self.num_steps += self._active
 
 
 class DeliberateItem(Callback):
@@ -84,8 +82,8 @@ class DeliberateItem(Callback):
         next(pl_module.parameters()).sum().item()
 
 
-def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, ...] = ()) -> Nets:
-    """18 steps of an epoch of 19, with all callbacks of the default configuration, a row every 6."""
+def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, ...] = ()) -> Monitors:
+    """18 steps of an epoch of 19, with all callbacks of the default configuration; each 6th step logs a row."""
     config = composed(
         f"data.root={images_root}", f"data.cache_dir={folder}", f"run_folder={folder}", "data.num_workers=0",
         "data.image_size=64", "data.batch_size=2", "model=resnet10t", "model.name=test_resnet", "logger=[csv]",
@@ -93,10 +91,10 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
         "trainer.num_sanity_val_steps=0", "callbacks.mixing.mode=on", *overrides,
     )  # fmt: skip
     run = build_run(config)
-    nets = Nets()
-    run.trainer.callbacks[:] = [nets, *run.trainer.callbacks, *more]  # type: ignore[attr-defined]
+    monitors = Monitors()
+    run.trainer.callbacks[:] = [monitors, *run.trainer.callbacks, *more]  # type: ignore[attr-defined]
     run.trainer.fit(run.model, datamodule=run.data)
-    return nets
+    return monitors
 
 
 @pytest.mark.parametrize(
@@ -117,23 +115,20 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
 def test_a_step_between_logging_steps_reads_nothing_from_the_device(
     overrides: tuple[str, ...], tmp_path: Path, images_root: Path
 ) -> None:
-    nets = fit(tmp_path, images_root, *overrides)
-    assert nets.num_steps == 15
-    assert nets.reads.num_operations > 100
-    assert not nets.reads.found, "\n".join(nets.reads.found)
-    assert not nets.waits.counts
+    monitors = fit(tmp_path, images_root, *overrides)
+    assert monitors.num_steps == 15
+    assert monitors.reads.num_operations > 100
+    assert not monitors.reads.stacks, "\n".join(monitors.reads.stacks)
+    assert not monitors.waits.counts
 
 
-def test_one_item_a_step_is_found(tmp_path: Path, images_root: Path) -> None:
-    nets = fit(tmp_path, images_root, more=(DeliberateItem(),))
-    assert len(nets.reads.found) == 15
-    assert sum(nets.waits.counts.values()) == 15
+def test_one_item_per_step_is_found(tmp_path: Path, images_root: Path) -> None:
+    monitors = fit(tmp_path, images_root, more=(DeliberateItem(),))
+    assert len(monitors.reads.stacks) == sum(monitors.waits.counts.values()) == 15
 
 
-def test_numbers_of_a_row_never_go_to_the_device(
-    tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lightning copies a float to the module's device, and waits for the device to read it back."""
+def test_logged_numbers_stay_on_the_host(tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own logging copies a float to the module's device, and waits when it reads the float again."""
 
     class ReadsNothing(Callback):
         def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Accuracy, loss and calibration against their formulas, and what a network sees."""
+"""Accuracy, loss and calibration against their formulas, and the images that a network sees."""
 
 from pathlib import Path
 
@@ -13,13 +13,16 @@ from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
 from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, pretrained
+from imagenet_opt.evaluate.result import Result, tables
 from imagenet_opt.evaluate.view import View, view_of
 from imagenet_opt.model import network as networks
 from tests.conftest import loading
 
+VIEW = View(16, 0.875)
+
 
 class Recorder(nn.Module):
-    """Logits that depend on the left and right half of an image; keeps images and logits."""
+    """Logits that depend on the left and right half of an image; records images and logits."""
 
     def __init__(self, num_classes: int = 3) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray) ->
 
 def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
-    result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875))
+    result = evaluate(Network(net, 3), index, loading(batch_size=4), VIEW)
     labels = index.labels.astype(np.int64)
     logits = torch.cat(net.logits)[: len(labels)]
     probabilities = logits.softmax(1).detach().numpy()
@@ -59,10 +62,19 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     assert result.calibration_error == pytest.approx(expected_calibration_error(probabilities, labels), rel=1e-5)
     assert result.images == np.bincount(labels, minlength=3).tolist()
     assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
-    assert result.top1_margin == pytest.approx(1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5)
+    margin = 1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5
+    top1_row = tables(result, index.classes, "net", VIEW, by_class=False)[0].rows[0]
+    assert top1_row[2] == f"% of 39 images, +- {100 * margin:.2f} (95 % interval)"
 
 
-def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("top5", [0.0, 0.5, None])
+def test_top5_is_a_row_if_there_are_more_than_five_classes(top5: float | None) -> None:
+    result = Result(0.0, top5, nll=2.0, calibration_error=0.1, correct=[0], images=[4], num_logits=6)
+    rows = {row[0]: row[1] for row in tables(result, ["a"], "net", VIEW, by_class=False)[0].rows}
+    assert rows.get("top-5 accuracy") == (None if top5 is None else 100 * top5)
+
+
+def test_tta_averages_the_logits_of_image_and_mirror_image(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=True))
     assert torch.equal(net.images[0].flip(-1), net.images[1])
@@ -73,37 +85,32 @@ def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: P
 
 def test_a_network_sees_its_own_normalisation(images_root: Path, tmp_path: Path) -> None:
     index, ours, theirs = open_split(images_root, "val", tmp_path), Recorder(), Recorder()
-    view = View(16, 0.875)
-    evaluate(Network(ours, 3), index, loading(batch_size=4), view)
-    evaluate(Network(theirs, 3), index, loading(batch_size=4, mean=(0.5,) * 3, std=(0.25,) * 3), view)
+    evaluate(Network(ours, 3), index, loading(batch_size=4), VIEW)
+    evaluate(Network(theirs, 3), index, loading(batch_size=4, mean=(0.5,) * 3, std=(0.25,) * 3), VIEW)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     torch.testing.assert_close(theirs.images[0], (ours.images[0] * std + mean - 0.5) / 0.25)
 
 
-def test_a_view_is_the_configured_one_or_that_of_a_convention() -> None:
-    own = loading(val_image_size=200, val_crop_ratio=0.9, interpolation="area")
-    assert view_of(own, None, tta=True) == View(200, 0.9, "area", True)
+def test_a_view_follows_the_configuration_or_a_convention() -> None:
+    options = loading(val_image_size=200, val_crop_ratio=0.9, interpolation="area")
+    assert view_of(options, None, tta=True) == View(200, 0.9, "area", True)
     assert view_of(loading(val_interpolation="bicubic"), None, tta=False).interpolation == "bicubic"
-    assert view_of(own, "ffcv", tta=False) == View(256, 0.875, "area", True)
-    assert view_of(own, "timm", tta=True) == View(224, 0.95, "bicubic", True)
+    assert view_of(options, "ffcv", tta=False) == View(256, 0.875, "area", True)
+    assert view_of(options, "timm", tta=True) == View(224, 0.95, "bicubic", True)
     with pytest.raises(ConfigError, match="eval=tim is not known; did you mean timm"):
         view_of(loading(), "tim", tta=False)
 
 
-def test_data_with_other_classes_is_refused(images_root: Path, tmp_path: Path) -> None:
+def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "val", tmp_path)
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
-        evaluate(Network(Recorder(), 1000), index, loading(), View(16, 1.0))
-
-
-def test_a_size_that_the_network_does_not_take_is_told(images_root: Path, tmp_path: Path) -> None:
+        evaluate(Network(Recorder(), 1000), index, loading(), VIEW)
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
-    index = open_split(images_root, "val", tmp_path)
     with pytest.raises(ConfigError, match=r"does not take images of 96 pixels \(data\.val_image_size, eval=\): .*160"):
         evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
 
 
-def test_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_fetched_give_a_message_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise OSError("no route to host\nand more")
 

@@ -15,21 +15,16 @@ from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network
 from imagenet_opt.evaluate.real_labels import read_real_labels
 from imagenet_opt.evaluate.result import Result, tables
-from imagenet_opt.evaluate.view import View
 from tests.conftest import loading
-from tests.evaluate.test_evaluate import Recorder
-
-VIEW = View(16, 0.875)
+from tests.evaluate.test_evaluate import VIEW, Recorder
 
 
 def renamed(root: Path, folder: Path, names: list[str]) -> FileIndex:
-    """The validation images of `root` in class folders of other names, with the file names of ImageNet."""
-    number = 0
-    for source, name in zip(sorted((root / "val").iterdir()), names, strict=True):
-        (folder / "val" / name).mkdir(parents=True)
-        for file in sorted(source.iterdir()):
-            number += 1
-            (folder / "val" / name / f"ILSVRC2012_val_{number:08d}.JPEG").symlink_to(file)
+    """The validation images of `root` in class folders with other names, with the file names of ImageNet."""
+    for number, file in enumerate(sorted((root / "val").rglob("*.JPEG")), 1):
+        target = folder / "val" / names[int(file.parent.name.removeprefix("class"))]
+        target.mkdir(parents=True, exist_ok=True)
+        (target / f"ILSVRC2012_val_{number:08d}.JPEG").symlink_to(file)
     return open_split(folder, "val", folder / "cache")
 
 
@@ -45,7 +40,7 @@ def evaluated(index: FileIndex, net: Recorder, **options: object) -> tuple[Resul
     ("folders", "options", "columns"),
     [
         (["cat", "dog", "owl"], {"classes": ("owl", "ant", "cat", "bee", "dog")}, [2, 4, 0]),
-        (["4", "0", "2"], {}, [0, 2, 4]),  # of the folders in the order of their names
+        (["4", "0", "2"], {}, [0, 2, 4]),  # folders in the order of their names
     ],
 )
 def test_only_the_logits_of_the_classes_count(
@@ -91,7 +86,7 @@ def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> 
         (json.dumps([3] * 50_000), "entry 1 is 3; expected"),
     ],
 )
-def test_another_file_than_real_json_is_told(content: str | None, words: str, tmp_path: Path) -> None:
+def test_another_file_than_real_json_is_refused(content: str | None, words: str, tmp_path: Path) -> None:
     file = tmp_path / "real.json"
     if content is not None:
         file.write_text(content)
@@ -99,14 +94,11 @@ def test_another_file_than_real_json_is_told(content: str | None, words: str, tm
         read_real_labels(file)
 
 
-def test_images_without_imagenets_names_have_no_real_labels(images_root: Path, tmp_path: Path) -> None:
+def test_real_labels_need_the_names_and_the_classes_of_imagenet(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "val", tmp_path)
     names = tuple(f"class{number}" for number in range(1000))
     with pytest.raises(DataError, match=r"has no ReaL labels \(--real-labels\); expected ImageNet's validation images"):
         evaluated(index, Recorder(1000), classes=names, real_labels=[[]] * 50_000)
-
-
-def test_a_network_of_other_classes_has_no_real_labels(images_root: Path, tmp_path: Path) -> None:
     index = renamed(images_root, tmp_path, ["7", "8", "9"])
     with pytest.raises(CheckpointMismatch, match=r"\(--real-labels\) are of ImageNet's 1000 classes, and .* has 12"):
         evaluated(index, Recorder(12), real_labels=[[]] * 50_000)

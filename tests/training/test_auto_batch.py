@@ -2,7 +2,6 @@
 
 import logging
 import math
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,20 @@ from tests.conftest import loading
 
 
 @pytest.mark.slow
-def test_auto_finds_a_batch_and_tells_it(
+def test_auto_finds_and_logs_the_largest_batch(
     images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
 ) -> None:
     caplog.set_level(logging.INFO)
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
     run = build_run(config)
     assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
-    said = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.0156"
-    assert f"data.batch_size=auto: {said}" in caplog.messages
+    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.0156"
+    assert f"data.batch_size=auto: {result}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
 
 
 @pytest.mark.parametrize("capacity", [240, 300, 330])
-def test_the_search_starts_at_what_a_step_is_computed_to_need(
+def test_the_search_starts_at_the_computed_batch(
     capacity: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -53,37 +52,28 @@ def test_the_search_starts_at_what_a_step_is_computed_to_need(
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
-def test_a_run_goes_on_with_the_batch_that_it_began_with(
+def test_a_resumed_run_keeps_its_batch(
     images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
 ) -> None:
-    begun = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
-    begun.trainer.fit(begun.model, datamodule=begun.data)
+    first = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
+    first.trainer.fit(first.model, datamodule=first.data)
     caplog.set_level(logging.INFO)
     run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
-    assert run.data.loading.batch_size == 6, "and not what would be found now"
+    assert run.data.loading.batch_size == 6, "a search would find 8"
     assert "data.batch_size=auto: 6 images, the batch size of the resumed run; lr 0.0117" in caplog.messages
-    assert not [message for message in caplog.messages if "looking for" in message]
+    assert not [message for message in caplog.messages if "searching" in message]
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
 
 
-@pytest.mark.parametrize(
-    ("begun", "world_size", "size"),
-    [
-        (12, 2, 6),
-        (12, 5, None),
-    ],
-)
-def test_several_processes_share_what_the_run_was_begun_with(
-    begun: int, world_size: int, size: int | None, images_root: Path, tmp_path: Path
-) -> None:
-    torch.save({"network": {}, "ImageData": {"images of a global batch": begun}}, tmp_path / "last.ckpt")
+def test_processes_share_the_batch_of_the_resumed_run(images_root: Path, tmp_path: Path) -> None:
+    torch.save({"network": {}, "ImageData": {"images of a global batch": 12}}, tmp_path / "last.ckpt")
     data = build_run(tiny(tmp_path, images_root)).data
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
-    refused = nullcontext() if size else pytest.raises(ConfigError, match=r"12 images .* 5 processes cannot share")
-    with refused:
-        resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=world_size)
-        assert data.loading.batch_size == config.data.batch_size == size
+    resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=2)
+    assert data.loading.batch_size == config.data.batch_size == 6
+    with pytest.raises(ConfigError, match=r"12 images .* 5 processes cannot share"):
+        resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=5)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +83,11 @@ def test_several_processes_share_what_the_run_was_begun_with(
         ("rehearse=a10g", "rehearse=.* simulates the device; set data.batch_size to a number"),
     ],
 )
-def test_auto_is_refused_where_it_cannot_be_looked_for(
-    override: str, words: str, images_root: Path, tmp_path: Path
-) -> None:
+def test_auto_is_refused_without_one_real_device(override: str, words: str, images_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))
 
 
-def test_commands_that_do_not_train_say_who_finds_it() -> None:
+def test_other_commands_name_the_command_that_finds_a_batch() -> None:
     with pytest.raises(ConfigError, match=r"data.batch_size=auto must be a whole number .* imagenet-opt tune"):
         loading(batch_size="auto")

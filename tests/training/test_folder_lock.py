@@ -1,4 +1,4 @@
-"""Two starts in one run folder: the second waits, and is refused."""
+"""Two processes start in one run folder: the second waits and is refused."""
 
 import errno
 import os
@@ -13,17 +13,27 @@ from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import lock_file
 from imagenet_opt.training.folder_lock import FILE, lock_folder, removed_if_refused
 
-FIRST = """
+LOCK = """
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-# Lightning itself takes seconds to import.
+# The import of Lightning takes seconds.
 sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
 from imagenet_opt.training.folder_lock import lock_folder
 lock_folder(Path(sys.argv[1]), wait_seconds=0)
+"""
+FIRST = f"""{LOCK}
 if os.fork() == 0:
     print(os.getpid(), flush=True)
 time.sleep(600)
+"""
+FILES_OF_WORKERS = f"""{LOCK}
+if (worker := os.fork()) == 0:
+    own = [os.memfd_create("own") for _ in range(64)]
+    if (child := os.fork()) == 0:
+        os._exit(0 if all(os.write(file, b"x") for file in own) else 1)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
 """
 
 
@@ -46,10 +56,10 @@ def test_a_second_start_is_refused_until_the_first_is_killed(
         lock_folder(tmp_path, wait_seconds=0.1)
     assert caplog.text.count("waiting up to 0.1 s") == 1
     monkeypatch.setattr("lightning.fabric.utilities.rank_zero.rank_zero_only.rank", 1)
-    lock_folder(tmp_path, wait_seconds=0)  # another process of the first run
+    lock_folder(tmp_path, wait_seconds=0)  # rank 1 takes no lock
     first.kill()
     first.wait()
-    lock_file(tmp_path / FILE).release()  # though its worker lives
+    lock_file(tmp_path / FILE).release()  # the worker of the first process still lives
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -58,7 +68,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         lock_folder(tmp_path / "file/run")
 
 
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -69,30 +79,13 @@ def test_a_file_system_without_locks_is_told(
     assert f"no file locks in {tmp_path} (No locks available)" in caplog.text
 
 
-FILES_OF_WORKERS = """
-import os, sys
-from pathlib import Path
-from types import SimpleNamespace
-# Lightning itself takes seconds to import.
-sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
-from imagenet_opt.training.folder_lock import lock_folder
-lock_folder(Path(sys.argv[1]), wait_seconds=0)
-if (worker := os.fork()) == 0:
-    own = [os.memfd_create("own") for _ in range(64)]
-    if (child := os.fork()) == 0:
-        os._exit(0 if all(os.write(file, b"x") for file in own) else 1)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
-"""
-
-
 def test_processes_that_a_worker_starts_keep_its_files(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", FILES_OF_WORKERS, tmp_path], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
 
-def start(folder: Path, *files: str) -> None:
-    """A start in a folder with Hydra's files, which writes some more and is refused."""
+def refused_start(folder: Path, *files: str) -> None:
+    """A start in a folder with Hydra's files that writes more files and then fails."""
     (folder / ".hydra").mkdir(parents=True)
     with pytest.raises(ConfigError), removed_if_refused(folder):
         lock_folder(folder, wait_seconds=0)
@@ -101,14 +94,14 @@ def start(folder: Path, *files: str) -> None:
         raise ConfigError("refused")
 
 
-def test_a_refused_start_leaves_a_folder_only_where_a_run_has_written(tmp_path: Path) -> None:
-    start(tmp_path / "new", "train.log")
+def test_a_refused_start_keeps_only_a_folder_with_files_of_a_run(tmp_path: Path) -> None:
+    refused_start(tmp_path / "new", "train.log")
     assert not (tmp_path / "new").exists()
-    start(tmp_path / "begun", "metrics.csv")
+    refused_start(tmp_path / "begun", "metrics.csv")
     assert (tmp_path / "begun/metrics.csv").exists()
 
 
-def test_a_refused_start_leaves_the_folder_of_another_process(first: object, tmp_path: Path) -> None:
+def test_a_refused_start_keeps_the_folder_of_another_process(first: object, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError), removed_if_refused(tmp_path):
         lock_folder(tmp_path, wait_seconds=0)
     assert (tmp_path / FILE).exists()

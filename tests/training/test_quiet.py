@@ -1,4 +1,4 @@
-"""What a run says."""
+"""Console output and log lines of a run."""
 
 import io
 import logging
@@ -16,7 +16,7 @@ from rich.progress import Progress
 from imagenet_opt.training.quiet import Outliving, quiet
 
 
-def test_a_reader_that_is_gone_ends_nothing() -> None:
+def test_a_closed_reader_raises_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as piped:
@@ -59,23 +59,11 @@ def test_log_lines_stand_above_a_progress_bar(tmp_path: Path) -> None:
     assert re.search(erased + "one line", terminal.getvalue())
 
 
-def test_what_the_bar_shows_goes_to_the_file_alone(tmp_path: Path) -> None:
+def test_the_file_gets_all_lines_and_names_each_origin_once(tmp_path: Path) -> None:
     with quieted(tmp_path / "train.log") as terminal:
         log = logging.getLogger("callbacks.progress_bar")
         log.info("epoch 1/2  val  1.2 s", extra={"shown": True})
-        log.info("and more")
-    assert terminal.getvalue() == "and more\n"
-    assert (tmp_path / "train.log").read_text().splitlines() == [
-        "INFO callbacks.progress_bar: epoch 1/2  val  1.2 s",
-        "INFO callbacks.progress_bar: and more",
-    ]
-
-
-def test_a_message_that_names_its_origin_names_it_once(tmp_path: Path) -> None:
-    with quieted(tmp_path / "train.log"):
-        logging.getLogger("callbacks.timeline").warning("timeline: not recorded")
-        logging.getLogger("callbacks.timeline").warning("lost")
-    assert (tmp_path / "train.log").read_text().splitlines() == [
-        "WARNING timeline: not recorded",
-        "WARNING callbacks.timeline: lost",
-    ]
+        log.warning("progress_bar: not drawn")
+    assert terminal.getvalue() == "progress_bar: not drawn\n"
+    lines = ["INFO callbacks.progress_bar: epoch 1/2  val  1.2 s", "WARNING progress_bar: not drawn"]
+    assert (tmp_path / "train.log").read_text().splitlines() == lines

@@ -1,4 +1,4 @@
-"""Functions that the command lines of several commands share."""
+"""Parsing of arguments that several commands have."""
 
 import argparse
 import difflib
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_writable(file: Path) -> None:
-    """Check in advance that --json can be written. Raises ConfigError."""
+    """Check before the work of a command that --json can be written. Raises ConfigError."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
@@ -47,8 +47,9 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
     """
     key, _, value = word.partition("=")
     if key not in keys:
-        near = difflib.get_close_matches(key, (*keys, *flags), n=1)
-        hint = f"did you mean {near[0]}{'=' * (near[0] in keys)}?" if near else f"expected {', '.join((*keys, *flags))}"
+        names = (*keys, *flags)
+        similar = difflib.get_close_matches(key, names, n=1)
+        hint = f"did you mean {similar[0]}{'=' * (similar[0] in keys)}?" if similar else f"expected {', '.join(names)}"
         raise ConfigError(f"there is no key {key}; {hint}")
     if not value:
         raise ConfigError(f"{key} has no value; expected {key}=VALUE")

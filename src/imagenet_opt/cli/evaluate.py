@@ -33,13 +33,11 @@ they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-fr
 Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
 data.num_workers=8. Accuracies of different eval= are not comparable."""
 
-_OF_THE_VIEW = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
+_VIEW_KEYS = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line."""
-
     overrides: tuple[str, ...]
     ckpt: Path | None = None
     convention: str | None = None
@@ -62,20 +60,20 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.evaluate.view import view_of
 
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
-    chosen = composed(options.overrides)
-    network = pretrained(chosen.model.name) if options.ckpt is None else saved(options.ckpt)
+    name = composed(options.overrides).model.name
+    network = pretrained(name) if options.ckpt is None else saved(options.ckpt)
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
     view = view_of(data.loading, options.convention, tta=options.tta)
     val = data.open("val")
     with progress("evaluating", "images") as show:
         result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
-    name = f"timm's {chosen.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
-    print_tables(tables(result, val.classes, name, view, by_class=options.per_class))
+    label = f"timm's {name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
+    print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
-        whole = facts | asdict(view) | asdict(result) | {"classes": list(val.classes)}
-        options.json.write_text(json.dumps(whole, indent=1))
+        facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
+        options.json.write_text(json.dumps(facts, indent=1))
 
 
 def parse(argv: list[str]) -> Options:
@@ -89,19 +87,15 @@ def parse(argv: list[str]) -> Options:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.json is not None:
         check_writable(arguments.json)
-    own = {key: _last(arguments.overrides, key) for key in ("ckpt", "eval", "model.pretrained")}
-    if bool(own["ckpt"]) == (own["model.pretrained"] == "true"):
+    values = dict(word.split("=", 1) for word in arguments.overrides if "=" in word)  # the last word of a key counts
+    path, convention = values.get("ckpt") or None, values.get("eval")
+    if bool(path) == (values.get("model.pretrained") == "true"):
         raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")
-    rest = tuple(word for word in arguments.overrides if word.partition("=")[0] not in ("ckpt", "eval"))
-    if own["eval"] is not None and (both := [word for word in rest if word.startswith(_OF_THE_VIEW)]):
-        raise ConfigError(f"eval={own['eval']} and {both[0]} both set how images are cut out; leave one of them out")
-    ckpt = None if own["ckpt"] is None else Path(own["ckpt"]).expanduser()
+    overrides = tuple(word for word in arguments.overrides if not word.startswith(("ckpt=", "eval=")))
+    if convention is not None and (words := [word for word in overrides if word.startswith(_VIEW_KEYS)]):
+        raise ConfigError(f"eval={convention} and {words[0]} both set how images are cut out; leave one of them out")
+    ckpt = None if path is None else Path(path).expanduser()
     if ckpt is not None and ckpt.is_dir():
         ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
     switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json
-    return Options(rest, ckpt, own["eval"], *switches)
-
-
-def _last(words: list[str], key: str) -> str | None:
-    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == key]
-    return values[-1] if values else None
+    return Options(overrides, ckpt, convention, *switches)

@@ -1,13 +1,10 @@
 """`imagenet-opt export`: writes the network of a checkpoint as one file for other programs, and checks the file."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import key_and_value
 from imagenet_opt.errors import ConfigError
-
-if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.export import Arguments
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
 
@@ -30,31 +27,40 @@ The file is opened again and tested with random images. It gets its final name o
 checkpoint's by at most 0.001 of the largest logit."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
+FORMATS = ("safetensors", "onnx")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """image_size: None for the image size of the checkpoint."""
+
+    ckpt: Path
+    format: str
+    out: Path
+    image_size: int | None
 
 
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     from imagenet_opt.export import export
 
-    print(export(arguments))
+    print(export(**vars(arguments)))
 
 
-def parse(argv: list[str]) -> "Arguments":
+def parse(argv: list[str]) -> Arguments:
     """Parse `key=value` words. Values are not parsed as YAML, in which a folder 2026_10_04 would be a number.
 
     Raises ConfigError for unknown, missing and unsuitable keys.
     """
-    given = dict(key_and_value(argument, KEYS) for argument in argv)
-    if "ckpt" not in given:
+    values = dict(key_and_value(argument, KEYS) for argument in argv)
+    if "ckpt" not in values:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
-    from imagenet_opt.export import FORMATS, Arguments
-
-    ckpt = Path(given["ckpt"]).expanduser()
+    ckpt = Path(values["ckpt"]).expanduser()
     ckpt = ckpt / "last.ckpt" if ckpt.is_dir() else ckpt
-    format, size = given.get("format", "safetensors"), given.get("image_size")
+    format, size = values.get("format", "safetensors"), values.get("image_size")
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
-    out = Path(given["out"]).expanduser() if "out" in given else ckpt.with_suffix(f".{format}")
+    out = Path(values["out"]).expanduser() if "out" in values else ckpt.with_suffix(f".{format}")
     if out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
     if size is not None and not (size.isdecimal() and int(size) > 0):

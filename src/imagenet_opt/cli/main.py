@@ -1,4 +1,4 @@
-"""`imagenet-opt`: the commands beside training. Heavy modules are imported once the command is known."""
+"""`imagenet-opt`: all commands but training. The module imports a command's module only when the command runs."""
 
 import sys
 from importlib import import_module
@@ -21,7 +21,7 @@ COMMANDS = {
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }
-"""Name -> module with `HELP` and `main(argv)`, what it does."""
+"""Name -> module with `HELP` and `main(argv)`, purpose of the command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Reports a user's mistakes in one line with the key and the remedy."""
+"""Reports a user's mistake in one line, with the key and the remedy."""
 
 import sys
 import traceback
@@ -26,13 +26,13 @@ _HINTS = {
     "hydra/launcher/submitit_": f"; it comes with {INSTALL}",
     "hydra/sweeper/": f"; others than basic come with {INSTALL}",
 }
-"""Start of an option of a group that Hydra could not find -> what else helps."""
+"""Prefix of GROUP/OPTION that Hydra could not find -> further hint."""
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:
     """Run `command`. A mistake of the user ends the process with one line on stderr and status 2, without a traceback.
 
-    A run that was asked to stop ends in the same way, with status 75.
+    A preempted run ends in the same way, with status 75.
     """
     try:
         return command()
@@ -45,9 +45,9 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
     except OSError as error:
         if not _while_hydra_makes_the_run_folder(error):
             raise
-        place = f"{error.filename}: {error.strerror}" if error.filename else error
+        cause = f"{error.filename}: {error.strerror}" if error.filename else error
         sys.exit(
-            _say(f"RunFolderError: cannot write the run folder: {place}; choose another with hydra.run.dir=FOLDER")
+            _say(f"RunFolderError: cannot write the run folder: {cause}; choose another with hydra.run.dir=FOLDER")
         )
     except KeyboardInterrupt:
         sys.exit(130)
@@ -71,15 +71,14 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 
 
 def check_flags(arguments: list[str]) -> None:
-    """Check the flags of train.py. Raises ConfigError for one that neither Hydra nor train.py has, such as
-    --batch-size."""
+    """Check the flags of train.py. Raises ConfigError for a flag that Hydra does not have, such as --batch-size."""
     _, unknown = get_args_parser().parse_known_args(arguments)
     for word in unknown:
         flag = word.partition("=")[0]
         if not flag.startswith("--"):
             continue
         name = flag.removeprefix("--").replace("-", "_")
-        key = next((key for key in _keys(_default_config()) if key.rpartition(".")[2] == name), None)
+        key = next((key for key in _default_keys() if key.rpartition(".")[2] == name), None)
         example = "data.batch_size=64" if key is None else f"{key}=VALUE"
         raise ConfigError(f"{flag}: options are KEY=VALUE, such as {example}; python train.py --help lists them")
 
@@ -90,13 +89,15 @@ def _explain(error: Exception) -> str:
     text = " ".join(str(error).partition("Config search path")[0].split())
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and "/" in error.missing_cfg_file:
         return _no_option(error.missing_cfg_file, error.options)
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return _no_value(error.override)
+    if isinstance(error, OverrideParseException) and "=" not in (word := error.override):
+        is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
+        example = f"experiment={word}" if is_experiment else "data.batch_size=64"
+        return f"{word}: options are KEY=VALUE, such as {example}"
     if not key or "Could not override" not in text:
         return text
-    if said := explain_removed(key):
-        return said
-    hint = did_you_mean(key, _keys(_default_config()), "python train.py --cfg job shows every key")
+    if explanation := explain_removed(key):
+        return explanation
+    hint = did_you_mean(key, _default_keys(), "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 
@@ -104,21 +105,16 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
-    near = did_you_mean(option, options, "")
-    hint = "".join(hint for start, hint in _HINTS.items() if place.startswith(start))
-    return f"there is no {group} '{option}'; {near}{' ' * bool(near)}options: {', '.join(options)}{hint}"
+    similar = did_you_mean(option, options, "")
+    hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
+    return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
 
 
-def _no_value(word: str) -> str:
-    """word: of the command line, without an equals sign."""
-    is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
-    return f"{word}: options are KEY=VALUE, such as {f'experiment={word}' if is_experiment else 'data.batch_size=64'}"
-
-
-def _default_config() -> DictConfig:
+def _default_keys() -> list[str]:
+    """All keys of conf/train.yaml and of the groups that it chooses."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train")
+        return list(_keys(compose("train")))
 
 
 def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:

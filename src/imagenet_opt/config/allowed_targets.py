@@ -1,8 +1,8 @@
-"""Decides what a configuration may build: checks every `_target_` before anything is imported or instantiated for it.
+"""Checks every `_target_` of a configuration before Python imports its module or Hydra builds its object.
 
-That a name is inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and
-`imagenet_opt.sweep.job` starts programs. So a target must be a name of TARGETS, or a class of one of KINDS that is
-defined where the list says.
+An allowed package is no sufficient condition: `callbacks.mixing.os.system` lies in an allowed package, and
+`imagenet_opt.sweep.job` starts programs. So a target must be a name in TARGETS, or a class that a package of KINDS
+defines and that derives from this package's base class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,20 +30,20 @@ TARGETS = (
     "lightning.pytorch.loggers.CSVLogger",
     "lightning.pytorch.strategies.DDPStrategy",
 )
-"""Lightning's other loggers are not among them: to a server that the configuration names, they would send a key."""
+"""Lightning's other loggers are missing on purpose: they would send a key to a server that the configuration names."""
 KINDS = {
     "callbacks": "lightning.pytorch.callbacks.Callback",
     "lightning.pytorch.callbacks": "lightning.pytorch.callbacks.Callback",
     "lightning.pytorch.profilers": "lightning.pytorch.profilers.Profiler",
 }
-"""Package -> base class of what may be built out of it."""
+"""Package -> base class of the classes that Hydra may build from this package."""
 
 
 def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str]) -> None:
-    """Raise ConfigError at the first `_target_` below `config` that may not be built. path: key of `config`.
+    """Raise ConfigError at the first forbidden `_target_` below `config`. path: key of `config`. allowed: packages,
+    modules or full names that the user trusts in addition (allow_targets).
 
-    Targets must be written out, since the value of an interpolation can change while the run is being built. allowed:
-    packages, modules or full names that the user trusts in addition (allow_targets).
+    A target cannot be an interpolation, because the value of an interpolation can change while a run is built.
     """
     views = (OmegaConf.to_container(config, resolve=resolve) for resolve in (False, True))
     for place, key, value in chain.from_iterable(leaves(view, path) for view in views):
@@ -55,7 +55,7 @@ def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str])
 
 
 def leaves(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(path, last key, value) of every value in nested containers that is not a container itself."""
+    """(path, last key, value) of every value in nested containers, without the containers themselves."""
     if isinstance(value, Mapping):
         for name, child in value.items():
             yield from leaves(child, f"{path}.{name}" if path else str(name), str(name))
@@ -72,14 +72,14 @@ def is_within(target: Any, names: Sequence[str]) -> bool:
 
 
 def refused(place: str, target: Any, reason: str) -> ConfigError:
-    """The error for a target, with the narrowest allow_targets that would permit it."""
+    """The error for a target, with the narrowest allow_targets that permits the target."""
     return ConfigError(
         f"{place}={target}: {reason}; if you trust this code, set allow_targets=[{target}], here or in conf/train.yaml"
     )
 
 
 def find(target: str, place: str) -> Any:
-    """The class or function that `target` names. Raises ConfigError if there is none."""
+    """The class or function that `target` names. Raises ConfigError if Python cannot find or import it."""
     try:
         return get_object(target)
     except Exception as error:  # importing runs a module, which may raise anything
@@ -93,6 +93,6 @@ def _check(target: Any, place: str) -> None:
     package = next((name for name in KINDS if is_within(target, [name])), None)
     if package is None:
         raise refused(place, target, "it is not among the targets that the project allows")
-    actual, base = find(target, place), get_object(KINDS[package])
-    if not (isinstance(actual, type) and issubclass(actual, base) and is_within(actual.__module__, [package])):
+    cls, base = find(target, place), get_object(KINDS[package])
+    if not (isinstance(cls, type) and issubclass(cls, base) and is_within(cls.__module__, [package])):
         raise refused(place, target, f"only a {base.__name__} defined in {package} may be built")

@@ -34,12 +34,12 @@ from imagenet_opt.run.loggers.truncate import TruncateLogs
 log = logging.getLogger(__name__)
 
 _OWN_WORDS = {"trainer.precision": ("mixed",)}
-"""What this project takes beside Lightning."""
+"""Key -> values that this project accepts in addition to Lightning's."""
 _SYNONYMS = {"fp16": "16-mixed", "float16": "16-mixed", "bfloat16": "bf16-mixed", "fp32": "32-true"}
 """Other projects' names of precisions -> Lightning's."""
 _LITERAL = re.compile(r"'[^']*'|\b\d+\b")
 _EXTRAS = {"logger.tensorboard": "tensorboard"}
-"""Group -> the extra of this package that brings what it needs."""
+"""Group -> extra of this package that installs the packages of the group."""
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
@@ -53,30 +53,21 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 
 def _expected(key: str, error: ValidationError) -> str:
-    """All forms that a value may have; a union type fails once for each of its members."""
-    messages = [
-        f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors()
-    ]
+    """All forms that the value of `key` may have; a union type fails once for each of its members."""
+    texts = (detail["msg"] for detail in error.errors())
+    messages = [text.removeprefix("Input should be ").partition(", unable")[0] for text in texts]
     words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in messages for word in _LITERAL.findall(text))]
     known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
     forms = [text for text in messages if not _LITERAL.search(text)]
-    given = str(error.errors()[0]["input"])
-    hint = did_you_mean(_SYNONYMS.get(given, given), known, "")
+    value = str(error.errors()[0]["input"])
+    hint = did_you_mean(_SYNONYMS.get(value, value), known, "")
     return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
-    options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
-    network = {name: options.pop(name) for name in RECIPE}
-    starting = {name: options.pop(name) for name in STARTING}
-    for name in ("pretrained", "init_from"):  # of a new run only: see training/build_run.py
-        options.pop(name)
-    optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
-    check_types(build_network, network | starting, "model.")
-    check_types(Classifier, options, "model.")
-    check_types(build_optimizer, optimizer, "optimizer.")
-    net = build_network(**network, **starting)
+    network, options, optimizer = _checked_model(config)
+    net = build_network(**network)
     for size in {*image_sizes(config), config.data.val_image_size or config.data.image_size}:
         check_image_size(net, size)
     if options.get("loss") == "bce_sum":
@@ -86,7 +77,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
         batch_size=config.data.batch_size,
-        network_config=network | _validated_with(config.data),
+        network_config={name: network[name] for name in RECIPE} | _validated_with(config.data),
         **options,
     )
     lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
@@ -94,8 +85,23 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     return model
 
 
+def _checked_model(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Options of build_network, of Classifier and of build_optimizer. Raises ConfigError for a value of another type.
+
+    model.pretrained and model.init_from are checked and left out: training/build_run.py loads the first weights.
+    """
+    model, optimizer = plain(config.model), plain(config.optimizer)
+    network = {name: model.pop(name) for name in (*RECIPE, *STARTING)}
+    network["num_classes"] = network["num_classes"] or 1  # null: the data set is not known yet
+    check_types(load_initial_weights, {name: model.pop(name) for name in ("pretrained", "init_from")}, "model.")
+    check_types(build_network, network, "model.")
+    check_types(Classifier, model, "model.")
+    check_types(build_optimizer, optimizer, "optimizer.")
+    return network, model, optimizer
+
+
 def _validated_with(data: DictConfig) -> dict[str, Any]:
-    """How validation makes the images of the network, for its network_config."""
+    """The keys of network_config that tell how validation makes the images."""
     values = {key: data.get(key) for key in VALIDATED_WITH}
     values |= {"image_size": data.val_image_size or data.image_size}
     values["val_interpolation"] = values["val_interpolation"] or data.get("interpolation")
@@ -122,8 +128,8 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         )
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
-        asked = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts where torchrun or SLURM says
-        config.trainer.update({key: int(num) for key, num in asked.items() if str(num).isdecimal()})
+        counts = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts under torchrun and SLURM
+        config.trainer.update({key: int(num) for key, num in counts.items() if str(num).isdecimal()})
     make_trainer = make(config.trainer, "trainer")
     try:
         every = config.trainer.log_every_n_steps
@@ -138,7 +144,9 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
-    _tell_crowding(trainer)
+    sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
+    if sharing > (cpus := machine.usable_cpus()):  # and each process has loader workers
+        rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
     return trainer
 
 
@@ -150,49 +158,41 @@ def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
     }
 
 
-def _tell_crowding(trainer: Trainer) -> None:
-    """Say so if more processes than CPUs share this machine, each of which also has loader workers."""
-    sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
-    if sharing > (cpus := machine.usable_cpus()):
-        rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
-
-
 def make(node: DictConfig, name: str) -> Any:
     """Instantiate `node`. A wrong or unknown key becomes a ConfigError that names the group."""
-    options: Any = OmegaConf.to_container(node, resolve=True)
-    if "_target_" in options:
-        check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
-    else:
+    options = plain(node)
+    if "_target_" not in options:
         return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
+    check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
     try:
         return instantiate(node, _convert_="all")
     except HydraException as error:
-        if isinstance(error.__cause__, ImagenetOptError):
-            raise error.__cause__ from None
-        if isinstance(error.__cause__, ModuleNotFoundError) and name in _EXTRAS:
+        cause = error.__cause__
+        if cause is None:
+            raise
+        if isinstance(cause, ImagenetOptError):
+            raise cause from None
+        if isinstance(cause, ModuleNotFoundError) and name in _EXTRAS:
             package = f'pip install "imagenet-opt[{_EXTRAS[name]}]"'
             raise ConfigError(f"{name} needs a package that is not installed: {package}") from error
-        if isinstance(error.__cause__, TypeError | ValueError):
-            raise ConfigError(f"{name}: {error.__cause__}") from error
-        if error.__cause__ is not None:
-            raise ConfigError(f"{name}: {type(error.__cause__).__name__}: {error.__cause__}") from error
-        raise
+        kind = "" if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: "
+        raise ConfigError(f"{name}: {kind}{cause}") from error
 
 
-def num_classes_of(asked: int | None, data: ImageData) -> int:
-    if asked is None:
+def num_classes_of(configured: int | None, data: ImageData) -> int:
+    """`configured` (model.num_classes), or the classes of the data. Raises ConfigError if the network has too few."""
+    if configured is None or configured == data.num_classes:
         return data.num_classes
-    if asked < data.num_classes:
+    if configured < data.num_classes:
         raise ConfigError(
-            f"the data has {data.num_classes} classes, the network only {asked} (model.num_classes); "
+            f"the data has {data.num_classes} classes, the network only {configured} (model.num_classes); "
             "use model.num_classes=null to follow the data"
         )
-    if asked > data.num_classes:
-        rank_zero_info(
-            f"the network has {asked} classes (model.num_classes), the data {data.num_classes}; model.num_classes=null "
-            "follows the data"
-        )
-    return asked
+    rank_zero_info(
+        f"the network has {configured} classes (model.num_classes), the data {data.num_classes}; "
+        "model.num_classes=null follows the data"
+    )
+    return configured
 
 
 def wants_gpu(config: DictConfig) -> bool:
@@ -244,19 +244,13 @@ def image_sizes(config: DictConfig) -> list[int]:
 
 
 def check_config(config: DictConfig) -> None:
-    """Check the parts that make up a training step. Raises ConfigError."""
-    model, data = plain(config.model), plain(config.data)
-    network = {name: model.pop(name) for name in (*RECIPE, *STARTING)}
-    check_types(load_initial_weights, {name: model.pop(name) for name in ("pretrained", "init_from")}, "model.")
-    network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has
-    check_types(build_network, network, "model.")
-    check_types(Classifier, model, "model.")
-    check_types(build_optimizer, plain(config.optimizer), "optimizer.")
-    trainer = plain(config.trainer)
+    """Check the parts of a configuration that a training step consists of. Raises ConfigError."""
+    _checked_model(config)
+    trainer, data = plain(config.trainer), plain(config.data)
     trainer["precision"] = precision_of(trainer["precision"], torch.device("cpu"))
-    check_types(
-        Trainer, {key: value for key, value in trainer.items() if key not in ("devices", "num_nodes")}, "trainer."
-    )
+    for key in ("devices", "num_nodes"):  # texts under torchrun and SLURM
+        trainer.pop(key, None)
+    check_types(Trainer, trainer, "trainer.")
     if "acceleration" in config.callbacks:
         make(config.callbacks.acceleration, "callbacks.acceleration")
     LoaderOptions(**{field.name: data[field.name] for field in fields(LoaderOptions) if field.name in data})

@@ -1,7 +1,7 @@
 """Checks every configuration as it is composed, before Hydra acts on it.
 
-Before train.py sees a configuration, Hydra has written it into the run folder, built callbacks and logging from it, and
-set environment variables by it. A recipe may come from a stranger, so it is not trusted with these.
+Before train.py receives a configuration, Hydra writes it into the run folder, builds callbacks and logging from it, and
+sets environment variables. A recipe may come from a stranger, so these checks restrict what a recipe can set.
 """
 
 from typing import Any
@@ -15,13 +15,12 @@ from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves
 from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
 from imagenet_opt.config.hydra_plugins import check_plugins
 from imagenet_opt.config.overrides import complete, config_folder
-from imagenet_opt.config.pretrained_weights import register as register_of_weights
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets, guard_environment
 from imagenet_opt.errors import ConfigError
 
 _ACTED_ON = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
-"""What of hydra.* makes objects."""
+"""Keys of the group hydra from which Hydra builds objects."""
 _TARGETS = (
     "imagenet_opt.sweep.job.SweepTable",
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
@@ -32,41 +31,63 @@ _LOGGING = ("logging.FileHandler", "logging.Formatter", "logging.NullHandler", "
 _STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 _RUN_FOLDER = "${hydra.runtime.output_dir}/"
 _NAME = "${hydra.job.name}"
-"""A text by its type, and what submitit's own configuration says."""
+"""The default of submitit's launchers for their key `name`. This interpolation always gives a text."""
 
 
 def composed(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of train.py with these overrides. Raises ImagenetOptError."""
     check_all()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(list(overrides)), return_hydra_config=False)
+        config = compose("train", complete(list(overrides)))
     with open_dict(config):
-        config.run_folder = "."  # Hydra knows it in train.py only
+        config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
     return config
 
 
 def check_all() -> None:
-    """From now on let Hydra compose through CheckedLoader in this process. Interpolations then give no secrets, and
-    make no containers out of text, in which a target could hide; `of_weights` is known."""
-    hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public place for it
+    """Make Hydra compose through CheckedLoader in this process, with the resolvers of this project."""
+    hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public setting for it
     _set_resolvers()
 
 
 def _set_resolvers() -> None:
+    """Interpolations give no secrets, and build no containers from text, which could contain a target."""
     register_of_weights()
     guard_environment()
     for name in ("oc.create", "oc.decode"):
         OmegaConf.clear_resolver(name)
 
 
+def register_of_weights() -> None:
+    """Register the resolver `${of_weights:KEY,DEFAULT}`."""
+    OmegaConf.register_new_resolver("of_weights", _of_weights, replace=True)
+
+
+def _of_weights(key: str, default: Any, *, _root_: DictConfig) -> Any:
+    """`key` of the configuration of timm's weights, such as mean or crop_pct. `default` if model.pretrained is not
+    true, or if timm has no value for `key`."""
+    if OmegaConf.select(_root_, "model.pretrained") is not True:
+        return default
+    from timm.models import get_pretrained_cfg_value
+
+    try:
+        value = get_pretrained_cfg_value(str(_root_.model.name), key)
+    except RuntimeError:  # an unknown name or tag, which build_network refuses
+        return default
+    return default if value is None else list(value) if isinstance(value, tuple) else value
+
+
 class CheckedLoader(ConfigLoaderImpl):
-    """Hydra's composition with checks, for runs, for each job of a sweep and for `compose`. Raises ConfigError."""
+    """Composes as Hydra does, and checks the result: of a run, of each job of a sweep and of `compose`.
+
+    Raises ConfigError.
+    """
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
-        _set_resolvers()  # a job on another machine begins here
+        _set_resolvers()  # for jobs on other machines, which do not call check_all
         check_overrides(overrides)
         config = super().load_configuration(config_name, overrides, *args, **options)
         plain: Any = OmegaConf.to_container(config)
@@ -82,11 +103,11 @@ class CheckedLoader(ConfigLoaderImpl):
 
 
 def _check_batch(config: DictConfig, overrides: list[str]) -> None:
-    """Refuse data.batch_size on the command line where data.global_batch_size, perhaps of a recipe, replaces it."""
-    given = [word for word in overrides if word.lstrip("+").startswith("data.batch_size=")]
-    if given and (size := OmegaConf.select(config, "data.global_batch_size")) is not None:
+    """Refuse data.batch_size on the command line if data.global_batch_size, perhaps of a recipe, replaces it."""
+    words = [word for word in overrides if word.lstrip("+").startswith("data.batch_size=")]
+    if words and (size := OmegaConf.select(config, "data.global_batch_size")) is not None:
         raise ConfigError(
-            f"{given[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
+            f"{words[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
             "data.global_batch_size=N alone, or add data.global_batch_size=null"
         )
 
@@ -104,14 +125,13 @@ def _trusted(names: Any, overrides: list[str]) -> list[str]:
 
 
 def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
-    """Check settings that change a job's environment or its command line."""
+    """Check the settings that change a job's environment variables or its command line."""
     if hydra["job"]["env_set"] or hydra["job"]["env_copy"]:
         raise ConfigError(
             "hydra.job.env_set and env_copy are not used here, since their values are saved in the run folder; "
             "set environment variables in the shell"
         )
-    recorded = hydra["overrides"]
-    if foreign := sorted({*recorded["task"], *recorded["hydra"]} - set(overrides)):
+    if foreign := sorted({*hydra["overrides"]["task"], *hydra["overrides"]["hydra"]} - set(overrides)):
         raise ConfigError(f"a recipe sets hydra.overrides ({foreign[0]}); remove that from it")
     for name in map(str, (hydra["sweeper"] or {}).get("params") or {}):
         if name.lstrip("+~").startswith(("hydra", "allow_targets")):
@@ -125,17 +145,16 @@ def _check_part(part: Any, path: str, allowed: list[str]) -> None:
         if key == "_target_" or (logs and key in ("()", "class")):
             if value not in names and not is_within(value, allowed):
                 raise refused(place, value, "it is not among the targets that the project allows for Hydra")
-        elif isinstance(value, str):
-            if logs:
-                _check_log_text(place, key, value)
-            elif (
-                value.startswith("${") and value.endswith("}") and value != _NAME
-            ):  # could give a container with a target in it
-                raise ConfigError(f"{place}={value} must be written out, without ${{...}}")
+        elif isinstance(value, str) and logs:
+            _check_log_text(place, key, value)
+        elif isinstance(value, str) and value.startswith("${") and value.endswith("}") and value != _NAME:
+            # an interpolation could give a container that contains a target
+            raise ConfigError(f"{place}={value} must be written out, without ${{...}}")
 
 
 def _check_log_text(place: str, key: str, value: str) -> None:
-    """Check formats of logging: it imports what follows ext://, and the brace style reads attributes of objects."""
+    """Check a text of a logging configuration. Python imports the name after ext://; the brace style reads attributes
+    of objects."""
     if key == "style" and value != "%":
         raise ConfigError(f"{place}={value} must be %")
     if "://" in value and value not in _STREAMS:

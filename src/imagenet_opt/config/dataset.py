@@ -5,44 +5,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from imagenet_opt.data.index.folder_index import FileIndex
-    from imagenet_opt.data.index.shard_index import ShardIndex
+if TYPE_CHECKING:  # imports torch
     from imagenet_opt.data.options import LoaderOptions
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """root contains a folder for each of `folders`, by the split's name: train and val."""
+    """root: folder that contains the folders of both splits. folders: split (train, val) -> its folder."""
 
     root: Path
     folders: dict[str, str]
     cache: Path
     loading: "LoaderOptions"
 
-    def open(self, split: str) -> "FileIndex | ShardIndex":
-        """The split's index, from the cache if nothing changed. Raises DataError."""
+    def open(self, split: str) -> FileIndex | ShardIndex:
+        """The split's index; from the cache if the files did not change. Raises DataError."""
         from imagenet_opt.data.loader import open_index
 
         return open_index(self.root, self.folders[split], self.cache)
 
 
 def compose_data(overrides: list[str]) -> DataSet:
-    """Compose the data group. Raises ConfigError, also for data other than data=folder, and Hydra's errors for
-    overrides."""
-    from imagenet_opt.config.compose import composed
-
+    """The data set of data=folder with these overrides. Raises ConfigError, and Hydra's errors for overrides."""
     return data_of(composed(tuple(overrides)))
 
 
-def check_folders(config: "DictConfig") -> None:
+def check_folders(config: DictConfig) -> None:
     """Check that the folders exist, before imports that take seconds. Raises DatasetNotFound."""
-    from imagenet_opt.data.index.split_folder import split_folder
-
     if "root" not in config.data:
         return
     try:
@@ -52,34 +49,34 @@ def check_folders(config: "DictConfig") -> None:
         raise DatasetNotFound(f"{error}. No ImageNet here? python train.py data=demo") from None
 
 
-def demo_of(config: "DictConfig") -> DataSet:
+def demo_of(config: DictConfig) -> DataSet:
     """The data set of data=demo, drawn if it does not exist yet. Raises ConfigError."""
     from imagenet_opt.data.datamodule import cache_folder, demo_data, demo_folder
 
-    own = _options(config, demo_data)
-    cache = cache_folder(own.pop("cache_dir"))
-    root = demo_folder(cache, own.pop("num_train"), own.pop("num_val"))
-    return DataSet(root, {"train": "train", "val": "val"}, cache, _loading(own))
+    options = _options(config, demo_data)
+    cache = cache_folder(options.pop("cache_dir"))
+    root = demo_folder(cache, options.pop("num_train"), options.pop("num_val"))
+    return DataSet(root, {"train": "train", "val": "val"}, cache, _loading(options))
 
 
-def data_of(config: "DictConfig") -> DataSet:
+def data_of(config: DictConfig) -> DataSet:
     """The data set of data=folder. Raises ConfigError for other data."""
     if config.data.get("root") is None:
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
     from imagenet_opt.data.datamodule import cache_folder, folder_data
 
-    own = _options(config, folder_data)
-    root, cache = Path(own.pop("root")).expanduser(), cache_folder(own.pop("cache_dir"))
-    folders = {split: own.pop(f"{split}_folder") for split in ("train", "val")}
-    return DataSet(root, folders, cache, _loading(own))
+    options = _options(config, folder_data)
+    root, cache = Path(options.pop("root")).expanduser(), cache_folder(options.pop("cache_dir"))
+    folders = {split: options.pop(f"{split}_folder") for split in ("train", "val")}
+    return DataSet(root, folders, cache, _loading(options))
 
 
-def _options(config: "DictConfig", target: Callable[..., Any]) -> dict[str, Any]:
+def _options(config: DictConfig, target: Callable[..., Any]) -> dict[str, Any]:
     from imagenet_opt.config.build import check_types, plain
 
-    own = {name: value for name, value in plain(config.data).items() if name != "_target_"}
-    check_types(target, own, "data.")
-    return own
+    options = {name: value for name, value in plain(config.data).items() if name != "_target_"}
+    check_types(target, options, "data.")
+    return options
 
 
 def _loading(options: dict[str, Any]) -> "LoaderOptions":

@@ -1,4 +1,4 @@
-"""Writes the findings of a command as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
+"""Writes the results of tune, doctor and study as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
 
 import os
 import platform
@@ -7,15 +7,17 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from imagenet_opt.atomic_file import write_atomically
+from imagenet_opt.config import overrides as command_line
+from imagenet_opt.config.allowed_targets import leaves
 from imagenet_opt.errors import ConfigError, printable
 
 
 def check_writable_experiments() -> None:
     """Check that experiments can be written, before measurements that may take an hour. Raises ConfigError."""
-    from imagenet_opt.config.overrides import config_folder
-
-    folder = config_folder() / "experiment"
+    folder = command_line.config_folder() / "experiment"
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{folder} cannot be written, and the result belongs there; make the folder writable")
 
@@ -23,14 +25,10 @@ def check_writable_experiments() -> None:
 def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> Path:
     """Write these overrides of train.py as an experiment and return the file. kind: the command that found them.
     header: lines about the measurements. Raises ConfigError if the file cannot be written."""
-    from omegaconf import OmegaConf
-
-    from imagenet_opt.config.overrides import config_folder
-
     for word in overrides:
         if reason := unwritable(word):
             raise ConfigError(f"{word} {reason}; set it yourself")
-    file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
+    file = command_line.config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:
         write_atomically(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
@@ -41,34 +39,28 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
 
 def unwritable(word: str) -> str | None:
     """Why an experiment file cannot contain this override of train.py; None if it can."""
-    from imagenet_opt.config.overrides import config_folder
-
-    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
     if word.startswith("~"):
         return "removes a key; an experiment file cannot"
-    return "chooses a file of a group; a written experiment cannot" if (config_folder() / group).is_dir() else None
+    group = word.lstrip("+").partition("=")[0].partition("@")[0]
+    is_group = (command_line.config_folder() / group).is_dir()
+    return "chooses a file of a group; a written experiment cannot" if is_group else None
 
 
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:
-    """A line that says where the file is and how to train with it and `overrides`. Overrides of keys that the file
-    sets are left out, because the command line beats an experiment."""
-    from omegaconf import OmegaConf
-
-    from imagenet_opt.config.allowed_targets import leaves
-    from imagenet_opt.config.overrides import complete
-
-    kept = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
-    names: list[str] = []
-    rest: list[str] = []
-    for word in complete(list(overrides)):
+    """A line with the file and the command that trains with the file and `overrides`. The command leaves out overrides
+    of keys that the file sets, because an override takes precedence over an experiment."""
+    keys = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
+    experiments: list[str] = []
+    others: list[str] = []
+    for word in command_line.complete(list(overrides)):
         key, _, value = word.lstrip("+~").partition("=")
         if key == "experiment":
-            names += [name.strip() for name in value.strip("[]").split(",")]
-        elif key not in kept:
-            rest.append(word)
-    names = [*(name for name in dict.fromkeys(names) if name != file.stem), file.stem]
-    chosen = f"[{','.join(names)}]" if len(names) > 1 else file.stem
-    command = shlex.join(["python", "train.py", *rest, f"+experiment={chosen}"])
+            experiments += [name.strip() for name in value.strip("[]").split(",")]
+        elif key not in keys:
+            others.append(word)
+    names = [*(name for name in dict.fromkeys(experiments) if name != file.stem), file.stem]
+    experiment = f"[{','.join(names)}]" if len(names) > 1 else file.stem
+    command = shlex.join(["python", "train.py", *others, f"+experiment={experiment}"])
     return f"written to {file}; train with it: {command}"
 
 

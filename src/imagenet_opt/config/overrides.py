@@ -7,33 +7,32 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.stop import slurm
 
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
-_SHOWS = _HELP | {"--cfg", "-c", "--info", "-i"}
-"""Flags with which nothing is run."""
+_NO_RUN = _HELP | {"--cfg", "-c", "--info", "-i"}
+"""Flags with which train.py prints something and does not train."""
 
 
 def config_folder() -> Path:
     """The folder conf/: inside the installed package, or beside src/ in a checkout."""
     package = Path(__file__).parents[1]
-    installed = package / "conf"
-    return installed if installed.is_dir() else package.parents[1] / "conf"
+    return package / "conf" if (package / "conf").is_dir() else package.parents[1] / "conf"
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe.
+    """Add the overrides that these imply: data.root implies data=folder; demo data alone implies experiment=demo.
 
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
     overrides = [_of_default_group(word) for word in overrides]
 
-    def given(*starts: str) -> bool:
-        return any(override.startswith(starts) for override in overrides)
+    def has(*beginnings: str) -> bool:
+        return any(override.startswith(beginnings) for override in overrides)
 
-    if _HELP & set(overrides) or given("experiment=", "~experiment"):
+    if _HELP & set(overrides) or has("experiment=", "~experiment"):
         return overrides
-    if given("data.root=", "++data.root=") and not given("data="):
-        return _beside(overrides, "data=folder")
-    if not given("data=") or given("data=demo"):
-        return _beside(overrides, "experiment=demo")
+    if has("data.root=", "++data.root=") and not has("data="):
+        return _insert(overrides, "data=folder")
+    if not has("data=") or has("data=demo"):
+        return _insert(overrides, "experiment=demo")
     return overrides
 
 
@@ -45,29 +44,26 @@ def _of_default_group(word: str) -> str:
     return f"~{name}" if option == "null" else f"{name}={option}"
 
 
-def _is_override(word: str) -> bool:
-    return "=" in word and not word.startswith("-")
-
-
 def follow_job(overrides: list[str]) -> list[str]:
-    """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given.
+    """Add hydra.run.dir, or hydra.sweep.dir, in a SLURM job: a folder whose name stays the same when SLURM requeues
+    the job. A folder on the command line is kept.
 
-    Raises ConfigError for processes of torchrun, which would each name a folder by its own clock.
+    Raises ConfigError for several processes of torchrun: each would choose a folder by its own clock.
     """
     job = slurm.folder_name()
     key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
     if any(word.lstrip("+").startswith(f"{key}=") for word in overrides):
         return overrides
     if job is None:
-        runs = not _SHOWS & {word.partition("=")[0] for word in overrides}
-        if runs and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        trains = not _NO_RUN & {word.partition("=")[0] for word in overrides}
+        if trains and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
             raise ConfigError(f"torchrun starts several processes; set the folder that they share: {key}=FOLDER")
         return overrides
-    return _beside(overrides, f"{key}=runs/{job}")
+    return _insert(overrides, f"{key}=runs/{job}")
 
 
-def _beside(arguments: list[str], override: str) -> list[str]:
-    """With `override` before the first one given: argparse takes no second group of them behind a flag."""
-    places = [i for i, word in enumerate(arguments) if _is_override(word)]
-    place = places[0] if places else len(arguments)
-    return [*arguments[:place], override, *arguments[place:]]
+def _insert(words: list[str], override: str) -> list[str]:
+    """Insert `override` before the first override: argparse accepts no second group of overrides after a flag."""
+    places = [i for i, word in enumerate(words) if "=" in word and not word.startswith("-")]
+    place = places[0] if places else len(words)
+    return [*words[:place], override, *words[place:]]

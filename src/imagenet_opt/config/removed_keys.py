@@ -1,4 +1,4 @@
-"""Keys of the configuration that were removed, and what to use in their place."""
+"""Removed keys of the configuration, and what replaces them."""
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,16 +14,16 @@ REMOVED = {
     "model.on_nonfinite": _NONFINITE,
     "model.max_skipped_steps": _NONFINITE,
 }
-"""Key -> what holds now, and what to use in its place."""
+"""Key -> what happens now, or what to use instead."""
 
 
 def explain_removed(key: str) -> str | None:
-    """One sentence; None for a key that was never there."""
+    """One sentence; None for a key that never existed."""
     return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None
 
 
 def check_removed(config: DictConfig) -> None:
-    """Raises ConfigError where a recipe, or an override that adds keys, sets a removed key."""
+    """Raise ConfigError if a recipe, or an override that adds keys, sets a removed key."""
     for key in REMOVED:
         group, _, name = key.rpartition(".")
         if name in (OmegaConf.select(config, group) or {}):

@@ -1,6 +1,6 @@
-"""Keys and passwords belong in the environment: a configuration with one is refused, without showing it.
+"""Refuses a configuration that contains a key or a password, which belong in environment variables.
 
-Configurations are copied into run folders, sweeps, logs and Weights & Biases. No message repeats the value.
+Run folders, sweeps, logs and Weights & Biases get copies of a configuration. No message repeats a secret value.
 """
 
 import os
@@ -33,14 +33,14 @@ def names_secret(name: str) -> bool:
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text holds a key of a known form, or an address with a password. A Git commit has the form of a W&B
-    key; as a part of a path (`snapshots/<commit>`) or of a name (`run-<commit>`) it does not count."""
+    """Whether a text contains a key of a known form, or an address with a password. A Git commit has the form of a W&B
+    key, but a commit in a path (`snapshots/<commit>`) or in a name (`run-<commit>`) is no secret."""
     words = (word for word in _WORDS.findall(text) if "/" not in word)
     return _VALUE.search(text) is not None or any(_HEX.search(word) for word in words)
 
 
 def check_secrets(config: Any) -> None:
-    """Raises ConfigError for a text of plain containers that is a secret by its name or its form."""
+    """Raise ConfigError for a text in plain containers that is a secret by the name of its key or by its form."""
     for place, key, value in leaves(config):
         if isinstance(value, str) and value and (names_secret(key) or looks_secret(value)):
             raise _refusal(place)
@@ -49,7 +49,7 @@ def check_secrets(config: Any) -> None:
 
 
 def check_overrides(overrides: list[str]) -> None:
-    """The same for what was typed, before any message can repeat it."""
+    """Raise ConfigError for an override that contains a secret, before any other message can repeat the override."""
     for override in overrides:
         name, _, value = override.partition("=")
         if looks_secret(override) or (names_secret(name) and value.lower() not in ("", "null", "true", "false")):
@@ -57,7 +57,7 @@ def check_overrides(overrides: list[str]) -> None:
 
 
 def guard_environment() -> None:
-    """Let `${oc.env:NAME}` give no secret."""
+    """Make `${oc.env:NAME}` refuse variables that contain a secret."""
     OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
 
 
@@ -70,7 +70,9 @@ def _variable(name: str, default: Any = _ABSENT) -> str | None:
         raise ConfigError(f"the environment variable {name} is a secret, which no configuration may hold")
     if value is None and default is _ABSENT:
         raise ConfigError(f"the environment variable {name} is not set; set it, or write ${{oc.env:{name},DEFAULT}}")
-    return value if value is not None else None if default is None else str(default)
+    if value is not None:
+        return value
+    return None if default is None else str(default)
 
 
 def _refusal(place: str) -> ConfigError:

@@ -12,14 +12,21 @@ _REMEDY = "choose the data that it was trained on (data.root, data.val_folder), 
 def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: int) -> list[int]:
     """The number of the logit of each class folder; there may be fewer folders than logits.
 
-    names: of the network's classes, in the order of its logits; None if they are not known. Folders whose names are not
-    among them and are whole numbers are class numbers, as in ImageNet-V2. Raises CheckpointMismatch for other folders.
+    names: of the network's classes, in the order of its logits; None if unknown. If some folder is not in `names` and
+    all folders are whole numbers, the folders are class numbers, as in ImageNet-V2. Raises CheckpointMismatch for other
+    folders.
     """
     known = {name: number for number, name in enumerate(names or ())}
     if known.keys() >= set(folders):
         return [known[folder] for folder in folders]
     if all(folder.isdecimal() for folder in folders):
-        return _of_numbers(folders, logits_by_number(names, num_logits))
+        logits, largest = logits_by_number(names, num_logits), max(map(int, folders))
+        if largest < len(logits):
+            return [logits[int(folder)] for folder in folders]
+        raise CheckpointMismatch(
+            f"the folder {largest} of the validation images is a class number, and the network has {len(logits)} "
+            f"classes, from 0 to {len(logits) - 1}; {_REMEDY}"
+        )
     if names is not None:
         foreign = [printable(folder) for folder in folders if folder not in known]
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -36,20 +43,10 @@ def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: i
 
 
 def logits_by_number(names: Sequence[str] | None, num_logits: int) -> list[int]:
-    """The logit of each class number: of ImageNet's 1000 classes, if the network knows all of them by WordNet id, else
-    of the network's own classes."""
+    """The logit of each class number. The numbers are those of ImageNet's 1000 classes if `names` contains the WordNet
+    ids of all 1000, else those of the network's classes."""
     known = {name: number for number, name in enumerate(names or ())}
     imagenet = ImageNetInfo().label_names()
     if known.keys() >= set(imagenet):
         return [known[name] for name in imagenet]
     return list(range(num_logits))
-
-
-def _of_numbers(folders: Sequence[str], logits: list[int]) -> list[int]:
-    largest = max(map(int, folders))
-    if largest >= len(logits):
-        raise CheckpointMismatch(
-            f"the folder {largest} of the validation images is a class number, and the network has {len(logits)} "
-            f"classes, from 0 to {len(logits) - 1}; {_REMEDY}"
-        )
-    return [logits[int(folder)] for folder in folders]

@@ -13,9 +13,8 @@ from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
 
 @dataclass(frozen=True)
 class Network:
-    """net: in evaluation mode. num_classes: of its logits. classes: names of its classes in the order of the logits;
-    None if they are not known. overrides: of the configuration, so that the network sees images as in its
-    own validation."""
+    """net: in evaluation mode. num_classes: number of logits. classes: names of the classes in the order of the logits;
+    None if unknown. overrides: of train.py, which make images as the network's own validation did."""
 
     net: nn.Module
     num_classes: int
@@ -24,7 +23,7 @@ class Network:
 
 
 def saved(ckpt: Path) -> Network:
-    """The network of a checkpoint of train.py; averaged weights if the run kept them. Raises CheckpointError."""
+    """The network of a checkpoint of train.py, with averaged weights if the run averaged. Raises CheckpointError."""
     net, config, _ = open_network(ckpt)
     classes = tuple(config["classes"]) if "classes" in config else None
     known = {"val_image_size": config["image_size"]} | {key: config[key] for key in VALIDATED_WITH if config.get(key)}

@@ -1,4 +1,4 @@
-"""Accuracy by ReaL labels: all classes that people see in an image of ImageNet's validation set.
+"""Accuracy by ReaL labels: people labelled each image of ImageNet's validation set with all classes in the image.
 
 Source: Beyer et al., Are we done with ImageNet?, arXiv 2006.07159. Images without a label do not count.
 """
@@ -6,6 +6,7 @@ Source: Beyer et al., Are we done with ImageNet?, arXiv 2006.07159. Images witho
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, DataError, printable
+from imagenet_opt.evaluate.result import Result
 
 _NUM_IMAGES = 50_000
 _NUM_CLASSES = 1000
@@ -27,8 +29,8 @@ def read_real_labels(file: Path) -> list[list[int]]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--real-labels {file} cannot be read ({error}); {expected}") from error
     if not isinstance(labels, list) or len(labels) != _NUM_IMAGES:
-        found = f"{len(labels):,} entries" if isinstance(labels, list | dict) else "no list"
-        raise ConfigError(f"--real-labels {file} holds {found}; {expected}")
+        content = f"{len(labels):,} entries" if isinstance(labels, list | dict) else "no list"
+        raise ConfigError(f"--real-labels {file} holds {content}; {expected}")
     if bad := next((i for i, numbers in enumerate(labels, 1) if not _are_classes(numbers)), None):
         raise ConfigError(f"--real-labels {file}: entry {bad} is {str(labels[bad - 1])[:40]}; {expected}")
     return labels
@@ -41,8 +43,9 @@ def _are_classes(numbers: object) -> bool:
 class RealAccuracy:
     """Counts right answers, on the device. An answer is right if it is one of the image's labels.
 
-    labels: see read_real_labels. paths: of the validation images, in the order of their index. logits: of each class
-    number. Raises DataError for images of other names, CheckpointMismatch for a network without ImageNet's classes.
+    labels: see read_real_labels. paths: of the validation images, in the order of their index. logits: the number of
+    the logit of each class. Raises DataError for images with other names, CheckpointMismatch for a network without
+    ImageNet's classes.
     """
 
     def __init__(
@@ -53,9 +56,9 @@ class RealAccuracy:
                 f"ReaL labels (--real-labels) are of ImageNet's {_NUM_CLASSES} classes, and the network has "
                 f"{len(logits)}; choose another ckpt=, or leave --real-labels out"
             )
-        own = [labels[_position(path)] for path in paths]
-        most = max(1, max(map(len, own)))
-        rows = [[logits[number] for number in numbers] + [-1] * (most - len(numbers)) for numbers in own]
+        in_order = [labels[_position(path)] for path in paths]
+        most = max(1, max(map(len, in_order)))
+        rows = [[logits[number] for number in numbers] + [-1] * (most - len(numbers)) for numbers in in_order]
         self._logits = torch.tensor(rows, device=device)
         self._sums = torch.zeros(2, dtype=torch.int64, device=device)
 
@@ -66,10 +69,10 @@ class RealAccuracy:
         hits = counted & (right == answers[:, None]).any(1)
         self._sums += torch.stack([hits.sum(), counted.sum()])
 
-    def result(self) -> tuple[float | None, int]:
-        """Share of right answers, and number of images with labels."""
+    def added_to(self, result: Result) -> Result:
+        """`result` with the share of right answers, and the number of images with labels."""
         hits, images = self._sums.tolist()
-        return (hits / images if images else None), images
+        return replace(result, real_top1=hits / images if images else None, real_images=images)
 
 
 def _position(path: str) -> int:

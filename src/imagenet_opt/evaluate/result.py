@@ -1,6 +1,5 @@
 """Results of an evaluation: sums over batches, measures, tables."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,14 +12,14 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.evaluate.view import View
 
 _BINS = 15
-"""Of the calibration error, as in its source."""
+"""Number of bins of the calibration error, as in its source."""
 
 
 @dataclass(frozen=True)
 class Result:
     """Shares from 0 to 1. top5: None with five classes or fewer. nll: mean negative log-likelihood, in nats.
-    calibration_error: see `Sums`. correct, images: of each class. num_logits: of the network; only the logits of the
-    classes count. real_top1: by ReaL labels, of the real_images with labels; None without them."""
+    calibration_error: see `Sums`. correct, images: numbers for each class. num_logits: of the network. real_top1: by
+    ReaL labels, on the real_images that have labels; None without ReaL labels."""
 
     top1: float
     top5: float | None
@@ -28,37 +27,29 @@ class Result:
     calibration_error: float
     correct: list[int]
     images: list[int]
-    num_logits: int = 0
+    num_logits: int
     real_top1: float | None = None
     real_images: int = 0
-
-    @property
-    def top1_margin(self) -> float:
-        return _margin(self.top1, sum(self.images))
-
-
-def _margin(share: float, num: int) -> float:
-    """Half of the 95 % interval of a share for another draw of as many images (normal approximation)."""
-    return float(1.96 * (share * (1 - share) / num) ** 0.5)
 
 
 def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
     """Tables of the result. by_class: whether to add the accuracy of each class, the lowest first."""
-    rows = [
-        ("top-1 accuracy", 100 * result.top1, _of_images(result.top1, sum(result.images))),
-        ("top-5 accuracy", 100 * (result.top5 or math.nan), "%"),
+    rows = [("top-1 accuracy", 100 * result.top1, _of_images(result.top1, sum(result.images)))]
+    if result.top5 is not None:
+        rows.append(("top-5 accuracy", 100 * result.top5, "%"))
+    rows += [
         ("negative log-likelihood", result.nll, "nats"),
         ("calibration error", 100 * result.calibration_error, "%, mean distance of confidence and accuracy"),
     ]
     if result.real_top1 is not None:
         unit = _of_images(result.real_top1, result.real_images)
         rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
-    cut = f"{view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
-    cut += ", with the mirror image" * view.tta
+    title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
+    title += ", with the mirror image" * view.tta
     if len(classes) < result.num_logits:
-        cut += f", logits restricted to {len(classes)} of {result.num_logits} classes"
+        title += f", logits restricted to {len(classes)} of {result.num_logits} classes"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))
-    tables = [Table(f"{name}, {cut}", columns, tuple(row for row in rows if not math.isnan(row[1])))]
+    tables = [Table(title, columns, tuple(rows))]
     if by_class:
         counts = zip(classes, result.correct, result.images, strict=True)
         shares = [(100 * hits / images, label, float(images)) for label, hits, images in counts if images]
@@ -69,18 +60,20 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
 
 
 def _of_images(share: float, num: int) -> str:
-    return f"% of {num:,} images, +- {100 * _margin(share, num):.2f} (95 % interval)"
+    """With half of the 95 % interval of the share for another sample of `num` images (normal approximation)."""
+    margin = 1.96 * (share * (1 - share) / num) ** 0.5
+    return f"% of {num:,} images, +- {100 * margin:.2f} (95 % interval)"
 
 
 class Sums:
     """Sums over batches, on the device.
 
-    The calibration error is the mean distance of confidence and accuracy over 15 bins of equal width, weighted by their
-    images (Guo et al., arXiv 1706.04599).
+    The calibration error is the mean distance of confidence and accuracy over 15 bins of equal width, weighted by the
+    number of images in a bin (Guo et al., arXiv 1706.04599). num_logits: see `Result`.
     """
 
-    def __init__(self, num_classes: int, device: torch.device) -> None:
-        self.num_classes = num_classes
+    def __init__(self, num_classes: int, num_logits: int, device: torch.device) -> None:
+        self.num_classes, self.num_logits = num_classes, num_logits
         self._classes = torch.zeros(2, num_classes, dtype=torch.int64, device=device)
         self._bins = torch.zeros(3, _BINS, dtype=torch.float64, device=device)
         self._totals = torch.zeros(2, dtype=torch.float64, device=device)
@@ -108,4 +101,5 @@ class Sums:
             calibration_error=float((confidence - hits).abs().sum() / counts.sum()),
             correct=correct,
             images=images,
+            num_logits=self.num_logits,
         )

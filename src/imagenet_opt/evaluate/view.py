@@ -1,4 +1,4 @@
-"""What the network sees of an image, by the configuration or as other projects evaluate."""
+"""The part of an image that the network sees, by the configuration or as other projects evaluate."""
 
 from dataclasses import dataclass, replace
 
@@ -8,9 +8,8 @@ from imagenet_opt.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True)
 class View:
-    """What the network sees of an image: image_size: pixels of a side. crop_ratio: side of the centred crop, as a share
-    of the shorter side. interpolation: filter of the resize. tta: whether the mirror image is classified too (test-time
-    augmentation)."""
+    """image_size: pixels of a side. crop_ratio: side of the centred crop, as a share of the shorter side.
+    interpolation: filter of the resize. tta: classify the mirror image too (test-time augmentation)."""
 
     image_size: int
     crop_ratio: float
@@ -28,7 +27,7 @@ CONVENTIONS = {
     "mlperf": View(224, 224 / 256),
     "fixres": View(384, 224 / 256),
 }
-"""Name of a project -> how it evaluates."""
+"""Project -> its view."""
 
 
 def view_of(loading: LoaderOptions, convention: str | None, *, tta: bool) -> View:

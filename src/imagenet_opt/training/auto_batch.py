@@ -18,22 +18,28 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 _STRIDES = 16
-"""The search's first stride is 1/16 of the computed batch: our choice, about the memory that cuDNN and torch's
-allocator take beside the tensors."""
+"""The search starts with a stride of 1/16 of the computed batch. The number is our choice: cuDNN and torch's allocator
+take about this share of memory in addition to the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
     """Set data.batch_size to the batch size of the resumed run, else to the largest that fits, and log it.
 
-    Raises ConfigError where the search is impossible or the processes cannot share the batch, OutOfMemory where no
-    batch fits.
+    Raises ConfigError if the search is impossible or the processes cannot share the batch, OutOfMemory if no batch
+    fits.
     """
-    global_batch = None if checkpoint is None else _global_batch_of(checkpoint)
+    saved = {} if checkpoint is None else checkpoints.read(checkpoint).get(ImageData.__name__, {})
+    global_batch = saved.get("images of a global batch")
     if global_batch is None:
         _check(config, world_size)
         size, words = _search(config, data)
+    elif global_batch % world_size:
+        raise ConfigError(
+            f"data.batch_size=auto: the run was started with {global_batch} images a step, which {world_size} "
+            "processes cannot share evenly; resume with another number of processes (trainer.devices)"
+        )
     else:
-        size = _per_process(global_batch, world_size)
+        size = global_batch // world_size
         words = f"{size} images, the batch size of the resumed run"
     with open_dict(config):
         config.data.batch_size = size
@@ -54,22 +60,6 @@ def _check(config: DictConfig, world_size: int) -> None:
         )
 
 
-def _global_batch_of(checkpoint: Path) -> int | None:
-    """Images per step, summed over all processes, of the run that wrote the checkpoint."""
-    facts = checkpoints.read(checkpoint).get(ImageData.__name__, {})
-    size = facts.get("images of a global batch")
-    return None if size is None else int(size)
-
-
-def _per_process(global_batch: int, world_size: int) -> int:
-    if global_batch % world_size:
-        raise ConfigError(
-            f"data.batch_size=auto: the run was started with {global_batch} images a step, which {world_size} "
-            "processes cannot share evenly; resume with another number of processes (trainer.devices)"
-        )
-    return global_batch // world_size
-
-
 def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
     """The largest batch that fits, and the log message about it."""
     num = num_train(data)
@@ -77,12 +67,12 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
     log.info(f"data.batch_size=auto: searching the largest batch up to {most} images, with one process per trial")
     trials = MemoryTrials(config, before=lambda trial: log.info(f"data.batch_size=auto: trying {trial}"))
     side, spare = largest_size(config), f"{100 * SPARE:.0f} % to spare"
-    guess = _guess(config, most)
-    if guess is None:
+    estimate = _estimate(config, most)
+    if estimate is None:
         size = trials.largest(start=REFERENCE_BATCH, most=most)
     else:
-        log.info(f"data.batch_size=auto: about {guess} images should fit, computed from the tensors of a step")
-        size = trials.largest(start=guess, most=most, stride=guess // _STRIDES)
+        log.info(f"data.batch_size=auto: about {estimate} images should fit, computed from the tensors of a step")
+        size = trials.largest(start=estimate, most=most, stride=estimate // _STRIDES)
     if not size:
         raise trials.nothing_fits()
     if size < most:
@@ -91,8 +81,8 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"
 
 
-def _guess(config: DictConfig, most: int) -> int | None:
-    """The largest batch up to `most` whose tensors should fit into the GPU's memory; None if it cannot be computed."""
+def _estimate(config: DictConfig, most: int) -> int | None:
+    """The largest batch up to `most` whose tensors should fit into the GPU's memory; None if the need is unknown."""
     if (card := gpu_bytes(config)) is None:
         return None
     need = need_of(config, config.model.num_classes, REFERENCE_BATCH)

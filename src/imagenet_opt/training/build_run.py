@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that a fit needs. checkpoint: the file to resume from at step `done_steps`; None for a new run."""
+    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run."""
 
     trainer: Trainer
     model: Classifier
@@ -38,27 +38,26 @@ class Run:
 
 
 def build_run(config: DictConfig) -> Run:
-    """Build a run without loading or starting anything. Raises ImagenetOptError for mistakes that the user can fix."""
+    """Build a run without starting workers or training. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     checkpoint = checkpoints.find(config.resume_from, folder)
-    has_number = config.data.batch_size != AUTO
+    is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
-        _begin(config, model)
-    if has_number:  # otherwise trials have shown that the batch fits
+        _load_first_weights(config, model)
+    if not is_auto:  # with auto, trials have shown that the batch fits
         log_need(config)
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
         checkpoints.check_network(saved, model.net, checkpoint)
-        _check_epochs(saved, trainer.max_epochs)
-        _check_real(saved, config)
+        _check_saved(saved, config, trainer.max_epochs)
         if (order := saved.get(ImageData.__name__)) is not None:
             data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
@@ -67,8 +66,7 @@ def build_run(config: DictConfig) -> Run:
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data, and replace model.num_classes=null, data.global_batch_size and data.batch_size=auto by the
-    numbers of a process."""
+    """Build the data. Set model.num_classes, and set data.batch_size to the number of images per process."""
     if config.data.get("global_batch_size") is not None:
         share_batch(config, _world_size(config))
     is_auto = config.data.batch_size == AUTO
@@ -85,33 +83,28 @@ def _world_size(config: DictConfig) -> int:
     return int(build_trainer(only(config, callbacks=())).world_size)
 
 
-def _begin(config: DictConfig, model: Classifier) -> None:
+def _load_first_weights(config: DictConfig, model: Classifier) -> None:
     """Load the first weights of a new run; see load_initial_weights. Raises ConfigError for frozen random weights."""
-    own = config.model
-    weights = load_initial_weights(
-        model.net, own.name, pretrained=own.pretrained, init_from=own.init_from, network_config=model.network_config
-    )
-    if weights is not None:
-        rank_zero_info(weights)
-    elif own.freeze is not None:
+    name, sources = config.model.name, {key: config.model[key] for key in ("pretrained", "init_from")}
+    message = load_initial_weights(model.net, name, network_config=model.network_config, **sources)
+    if message is not None:
+        rank_zero_info(message)
+    elif config.model.freeze is not None:
         raise ConfigError(
-            f"model.freeze={own.freeze} keeps weights as they are, and they are random; set model.init_from=RUN_FOLDER "
-            "or model.pretrained=true"
+            f"model.freeze={config.model.freeze} keeps weights as they are, and they are random; set "
+            "model.init_from=RUN_FOLDER or model.pretrained=true"
         )
 
 
-def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
-    """Raises ConfigError before Lightning would refuse the same with a less helpful message."""
+def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:
+    """Raise ConfigError if the run has trained more than `max_epochs`, CheckpointMismatch if a training would resume a
+    rehearsal, which trains no weights. The rehearsal callback refuses to resume a training as a rehearsal."""
     done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     if max_epochs not in (None, -1) and done > max_epochs:
         raise ConfigError(
             f"the run has trained {done} epochs already, more than trainer.max_epochs={max_epochs}; raise "
             "trainer.max_epochs"
         )
-
-
-def _check_real(saved: dict[str, Any], config: DictConfig) -> None:
-    """Refuse to train from a rehearsal, whose weights are untrained; the rehearsal callback refuses the reverse."""
     if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
         raise CheckpointMismatch(
             "the run folder holds a rehearsal, whose weights are untrained; choose another hydra.run.dir, or start a "

@@ -21,9 +21,9 @@ from imagenet_opt.training.summary_file import write_summary
 
 
 def fit(config: DictConfig, *, began: float) -> None:
-    """Build a run, train and summarize it. began: Unix seconds at which the process started.
+    """Build, train and summarize a run. began: Unix seconds at which the process started.
 
-    Raises ImagenetOptError, and Preempted, with the command that resumes, after a signal or a spot notice.
+    Raises ImagenetOptError, and Preempted after a signal or a spot notice, with the command that resumes the run.
     """
     import_seconds = time.time() - began
     quiet()
@@ -42,7 +42,7 @@ def fit(config: DictConfig, *, began: float) -> None:
         exit_code = 0
     except Preempted:
         exit_code = STATUS
-        if run.trainer.is_global_zero:  # which speaks for all: launchers take another's status for a failure of the run
+        if run.trainer.is_global_zero:  # the other ranks exit with 0: launchers would report their status as a failure
             newest = next(reversed(step_files(run.folder)), None)
             raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
@@ -52,12 +52,12 @@ def fit(config: DictConfig, *, began: float) -> None:
 
 
 def _train(run: Run) -> None:
-    """Train. Raises Preempted if a stop signal ended workers; other errors say why a worker or another rank died."""
+    """Train. Raises Preempted if a stop signal ended workers. Other errors explain why a worker or a rank died."""
     try:
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     except (RuntimeError, WorkerDied) as error:
         death = error if isinstance(error, WorkerDied) else explain_worker_death(error) or explain(error)
-        if stop.why and isinstance(death, WorkerDied):  # by the same signal, sent to all
+        if stop.why and isinstance(death, WorkerDied):  # the scheduler sent the signal to all processes
             raise Preempted(stop.reason) from error
         if death is None or death is error:
             raise

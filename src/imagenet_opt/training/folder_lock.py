@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from imagenet_opt.file_lock import lock_file
 log = logging.getLogger(__name__)
 
 FILE = ".claim"
-_POLL_SECONDS = 0.5
 _MADE_BY_HYDRA = {".hydra", FILE}
 _MADE_BY_A_START = _MADE_BY_HYDRA | {"train.log"}
 _held: dict[Path, FileLock] = {}
@@ -26,10 +24,11 @@ _held: dict[Path, FileLock] = {}
 def lock_folder(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
     """Lock `folder` until this process ends in any way; only rank 0 of a run takes the lock.
 
-    wait_seconds: a requeued job may start before its predecessor has ended. remedy: the option that sets the folder.
-    Raises RunFolderError when another process still holds the lock after that, or the folder cannot be written.
+    wait_seconds: time for another process to end, since a requeued job may start before its predecessor has ended.
+    remedy: the option that sets the folder. Raises RunFolderError if another process keeps the lock for wait_seconds,
+    or if the folder cannot be written.
     """
-    from lightning.fabric.utilities.rank_zero import rank_zero_only  # takes seconds, and a refused start needs it not
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # the import takes seconds
 
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
@@ -47,7 +46,7 @@ def lock_folder(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.
 
 @contextmanager
 def removed_if_refused(folder: Path) -> Iterator[None]:
-    """Remove `folder` after an ImagenetOptError, if it is new and holds only the files of a start."""
+    """Remove `folder` after an ImagenetOptError, if `folder` is new and contains only the files of a start."""
     folder = folder.resolve()
     is_new = _names(folder) <= _MADE_BY_HYDRA
     try:
@@ -74,15 +73,10 @@ def _is_ours(folder: Path) -> bool:
 
 def _claim(folder: Path, wait_seconds: float) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + wait_seconds
-    logged = False
-    while True:
-        try:
-            return lock_file(folder / FILE)
-        except Timeout:
-            if time.monotonic() >= deadline:
-                raise
-        if not logged:
-            log.info(f"another process works in {folder}: waiting up to {wait_seconds:g} s for its end")
-            logged = True
-        time.sleep(_POLL_SECONDS)
+    try:
+        return lock_file(folder / FILE)
+    except Timeout:
+        if wait_seconds <= 0:
+            raise
+    log.info(f"another process works in {folder}: waiting up to {wait_seconds:g} s for its end")
+    return lock_file(folder / FILE, wait_seconds=wait_seconds)

@@ -32,7 +32,10 @@ def mfu(trainer: Trainer, images_per_second: float) -> dict[str, float]:
 
 
 def _kind(trainer: Trainer, device: torch.device) -> str | None:
-    """Number format of the matrix products. callbacks.acceleration resets TF32 when the fit ends, so its key counts."""
+    """Number format of the matrix products: "bf16", "fp16", "tf32" or "fp32"; None for other precisions.
+
+    callbacks.acceleration resets torch's TF32 setting at the end of a fit, so the callback's key decides.
+    """
     kind = _PRECISIONS.get(str(trainer.precision))
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     if kind != "fp32" or not any(getattr(callback, "tf32", False) for callback in callbacks):
@@ -51,7 +54,7 @@ def _image_size(trainer: Trainer) -> int | None:
 def _forward_flops(trainer: Trainer, image_size: int) -> int | None:
     try:
         return forward_flops(trainer.lightning_module.net, image_size)  # type: ignore[arg-type]
-    except Exception:  # the network creates tensors on a device other than `meta`
+    except Exception:  # the network does not run on the device `meta`
         return None
 
 

@@ -1,4 +1,4 @@
-"""The end of a preempted run: a file in its folder, a line for the user, an exit status for the scheduler."""
+"""The end of a preempted run: a file in the run folder, a line for the user, an exit status for the scheduler."""
 
 import json
 import os
@@ -16,22 +16,21 @@ from imagenet_opt.run.stop.signals import stop
 
 FILE = "preempted.json"
 SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
-"""Environment variable of the jobs of a sweep."""
+"""Environment variable that a sweep sets for its jobs."""
 STATUS = 75
 """Exit status EX_TEMPFAIL of sysexits.h: the same command may succeed later."""
 
 
 def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
-    """Write `folder`/preempted.json, and return the error, which has the command that resumes the run.
+    """Write `folder`/preempted.json, and return the error, whose message has the command that resumes the run.
 
-    newest: the checkpoint to resume from; None if the run wrote none.
+    newest: the checkpoint to resume from; None for a run without a checkpoint.
     """
-    checkpoint = None if newest is None else str(newest.relative_to(folder))
     facts = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "reason": stop.reason,
         "step": global_step,
-        "checkpoint": checkpoint,
+        "checkpoint": None if newest is None else str(newest.relative_to(folder)),
     }
     with suppress(OSError):  # a full disk must not change how the run ends
         write_atomically(folder / FILE, json.dumps(facts, indent=2) + "\n")
@@ -45,7 +44,7 @@ def clear(folder: Path) -> None:
 
 
 def command(key: str, folder: Path) -> str:
-    """This process's command line with `key=folder` added and `resume_from` removed, so that it resumes the run.
+    """The command that resumes the run: this process's command line with `key=folder` and without `resume_from`.
 
     key: hydra.run.dir or hydra.sweep.dir.
     """
@@ -58,11 +57,11 @@ def command(key: str, folder: Path) -> str:
 def leave(error: Preempted, why: int | None = None) -> int:
     """Print why the run ends, requeue the SLURM job after a SIGUSR1, and return the exit status.
 
-    why: the number of the signal, if `stop` did not handle it. A sweep's job does not requeue: that would end the sweep
-    too, before the sweep has recorded the job.
+    why: the number of the signal, if `stop` did not handle the signal. A job of a sweep does not requeue: a requeue
+    would end the sweep before the sweep has recorded the job.
     """
     text = str(error)
-    if text == stop.reason:  # raised before there was a run
+    if text == stop.reason:  # raised before the run was built
         text += ": training had not started; the same command starts it"
     print(f"Preempted: {text}", file=sys.stderr, flush=True)
     number = stop.why if why is None else why

@@ -1,4 +1,4 @@
-"""Console output of a run: hides the libraries' useless messages and survives a closed terminal."""
+"""Console output of a run: hides useless messages of libraries and survives a closed terminal."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from imagenet_opt.display.printable import make_printable
 
 _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
-    "You're resuming from a checkpoint that ended before the epoch ended",  # data/datamodule.py can do that
+    "You're resuming from a checkpoint that ended before the epoch ended",  # data/datamodule.py supports this
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "The image decoding and encoding capabilities of TorchVision are deprecated",
     "It is recommended to use .*sync_dist=True",  # epoch metrics are rank 0's own or already reduced
@@ -24,7 +24,7 @@ _KNOWN = (
 
 
 class Outliving:
-    """A stream that drops its output once its reader is gone: in `train.py | tee log`, Ctrl-C ends `tee` first."""
+    """A stream that drops its output after its reader has ended: in `train.py | tee log`, Ctrl-C ends `tee` first."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -58,22 +58,22 @@ class CurrentStdout:
 
 
 class NamedOnce(logging.Formatter):
-    """Formats as `formatter` does, and drops the logger's name where the message begins with its last part."""
+    """Formats as `formatter` does, and drops the logger's name if the message begins with the last part of the name."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self._formatter = formatter
 
     def format(self, record: logging.LogRecord) -> str:
-        begin = f"{record.name.rpartition('.')[2]}: "
-        return self._formatter.format(record).replace(f"{record.name}: {begin}", begin, 1)
+        origin = f"{record.name.rpartition('.')[2]}: "
+        return self._formatter.format(record).replace(f"{record.name}: {origin}", origin, 1)
 
 
 def quiet() -> None:
-    """Drop Lightning's messages about itself, warnings that do not apply here, and control characters.
+    """Drop Lightning's messages about itself, and warnings that do not apply here; escape control characters.
 
     A closed terminal or a full disk does not end the run. Console handlers write above the progress bar, and drop
-    records that the bar shows itself.
+    records whose text the bar shows.
     """
     console = sys.stdout
     sys.stdout, sys.stderr = Outliving(sys.stdout), Outliving(sys.stderr)

@@ -1,4 +1,4 @@
-"""The summary of a finished run: its numbers, and the table that is printed."""
+"""The summary of a finished run: its numbers, and the printed table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,12 @@ from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 _SPARE = 0.05
-"""Share of idle time that mixing needs: on a GPU mixing reads and writes the images a few times."""
+"""Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
-    """Numbers of the whole run by metric name: last validation, rates, waits, loader, peak memory, MFU and start-up.
-
-    The `summary()` of each callback adds its numbers.
-    """
+    """Numbers of the whole run by metric name: last validation, rates, waits, loader, peak memory, MFU, start-up, and
+    the numbers that the `summary()` of each callback returns."""
     numbers = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if hasattr(callback, "summary"):
@@ -42,7 +40,7 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
-    """Options of the training loader after the memory check, which may be smaller than the configured options."""
+    """Options of the training loader. The memory check may have lowered the configured options."""
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
     return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
@@ -56,17 +54,13 @@ def simulated(trainer: Trainer) -> str | None:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run trained. simulated: name of the simulated accelerator. precision: the Trainer's. unsent: the command
-    that uploads an offline W&B run."""
+    """simulated: name of the simulated accelerator; None on a real device. unsent: the command that uploads an offline
+    W&B run; None without an offline run."""
 
     simulated: str | None = None
     precision: str | None = None
     on_gpu: bool = False
     unsent: str | None = None
-
-    @property
-    def device(self) -> str:
-        return f"the {self.simulated}" if self.simulated else "the GPU" if self.on_gpu else "the CPU"
 
 
 def setup_of(trainer: Trainer) -> Setup:
@@ -96,27 +90,26 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
     ]
     last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
-    return [
+    speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
+    rows = [
         ("accuracy", _accuracy(numbers)),
-        (
-            "speed",
-            show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
-        ),
-        *([("precision", setup.precision)] if setup.precision is not None else []),
-        *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
+        ("speed", speed),
+        ("precision", setup.precision),
+        ("MFU", of_peak if "throughput/mfu_fraction" in numbers else None),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, setup)),
-        *_gpu_busy(numbers, setup),
-        *_mixing_advice(numbers),
-        *_compile_advice(numbers, setup.precision),
+        ("GPU busy", _gpu_busy(numbers, setup)),
+        ("mixing", _mixing_advice(numbers)),
+        ("compile", _compile_advice(numbers, setup.precision)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
-        *([("W&B", f"recorded offline; to send it: {setup.unsent}")] if setup.unsent is not None else []),
+        ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
     ]
+    return [(name, text) for name, text in rows if text is not None]
 
 
 def _accuracy(numbers: dict[str, float]) -> str:
@@ -126,44 +119,43 @@ def _accuracy(numbers: dict[str, float]) -> str:
     return f"acc1 {numbers['val/acc1']:.1%}{top5} on validation"
 
 
-def _gpu_busy(numbers: dict[str, float], setup: Setup) -> list[tuple[str, str]]:
+def _gpu_busy(numbers: dict[str, float], setup: Setup) -> str | None:
     if setup.simulated is not None and (share := numbers.get("rehearsal/accelerator_utilization")) is not None:
-        return [("GPU busy", f"{share:.0%} of a {setup.simulated}")]
+        return f"{share:.0%} of a {setup.simulated}"
     if setup.on_gpu and (percent := numbers.get("gpu/utilization_percent")) is not None:
-        return [("GPU busy", f"{percent:.0f} %")]
-    return []
+        return f"{percent:.0f} %"
+    return None
 
 
 def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
-    begin = "bottleneck/"
-    shares = {name.removeprefix(begin): share for name, share in numbers.items() if name.startswith(begin)}
-    return sentence(shares, setup.device) if shares else "not measured"
+    group = "bottleneck/"
+    shares = {name.removeprefix(group): share for name, share in numbers.items() if name.startswith(group)}
+    device = f"the {setup.simulated}" if setup.simulated else "the GPU" if setup.on_gpu else "the CPU"
+    return sentence(shares, device) if shares else "not measured"
 
 
-def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
-    """Advice to switch mixing on: it runs on the GPU, and a GPU that waits for data has time for it."""
+def _mixing_advice(numbers: dict[str, float]) -> str | None:
+    """Advice to switch mixing on: mixing runs on the GPU, and a GPU that waits for data has time for mixing."""
     on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
     if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
-        return []
-    return [("mixing", "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data")]
+        return None
+    return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 
 
-def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tuple[str, str]]:
+def _compile_advice(numbers: dict[str, float], precision: str | None) -> str | None:
     """Advice to compile: in bfloat16 torch uses its own batch norm, which only compilation fuses with its neighbours.
 
     Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
     """
     on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
     if not on_gpu or compiled or not (precision or "").startswith("bf16"):
-        return []
-    words = (
-        "off; callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
-    )
-    return [("compile", words)]
+        return None
+    advice = "callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
+    return f"off; {advice}"
 
 
 def _doubt(numbers: dict[str, float]) -> str:
-    """A warning for a run so short that it used mostly batches prepared during its start; else empty."""
+    """A warning if a short run mostly used batches that workers had prepared during its start; else empty."""
     if not is_too_short(numbers):
         return ""
     ready, measured = numbers["throughput/ready_batches"], numbers["throughput/measured_batches"]

@@ -18,7 +18,7 @@ def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, float]:
-    """The numbers; empty where the job wrote no summary, or died while writing."""
+    """The numbers of a run; empty if the run wrote no whole summary."""
     try:
         return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
     except (FileNotFoundError, ValidationError):

@@ -1,7 +1,6 @@
 """Measures all useful steps of a study together and writes them as an experiment."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
@@ -9,12 +8,12 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
-from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
-from imagenet_opt.study.steps.turn import Speed, take_turn
+from imagenet_opt.study.steps.turn import Speed, measure_alone, take_turn
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
@@ -109,16 +108,17 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
     turns: dict[str, list[Speed]] = {}
-
-    def turn(row: Row) -> None:
-        beside = tuple(other.overrides for other in rows.values() if other is not row)
-        job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
-        try:
-            take_turn(row, job, turns, cache, row.name)
-        except TurnFailed as error:
-            raise ConfigError(f"{row.name}: {error}") from error
-
-    interleave({name: partial(turn, row) for name, row in rows.items()}, repeats=request.num_rounds)
+    for number in range(request.num_rounds):
+        for row in rows.values():
+            beside = tuple(other.overrides for other in rows.values() if other is not row)
+            job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
+            try:
+                take_turn(row, job, number, turns, cache, row.name)
+            except TurnFailed as error:
+                raise ConfigError(f"{row.name}: {error}") from error
+        failures = measure_alone(list(rows.values()), request.seconds, number, turns, cache, "network alone")
+        for name, reason in failures.items():
+            raise ConfigError(f"{name}: {reason}")
     worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])
     return {base: worth for (_, base), worth in worths.items()}
 

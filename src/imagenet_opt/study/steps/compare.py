@@ -14,6 +14,8 @@ from imagenet_opt.study.steps.turn import Speed, Speeds
 
 _DAY = 24 * 3600
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
+SECONDS = {"compute": "alone_seconds", "full": "turn_seconds"}
+"""By measure, the result that says how long a round of a row takes."""
 
 
 @dataclass(frozen=True)
@@ -137,40 +139,56 @@ def pairs_of(rows: Sequence[Row], turns: Mapping[str, object]) -> tuple[list[Pai
     return [row.pair for row in measured if row.pair], [(ground[-1], rows[0].name)] if ground else []
 
 
-def undecided_rows(rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]]) -> set[str]:
-    """Names of the rows that need further rounds, because one of their comparisons is undecided."""
+def undecided_rows(rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]]) -> dict[str, set[str]]:
+    """By measure, names of the rows that need further rounds, because one of their comparisons is undecided."""
     pairs, together = pairs_of(rows, turns)
-    worths = worths_of(turns, [*pairs, *together], in_race=True)
-    return {name for pair, worth in worths.items() if not worth or UNDECIDED in worth.verdicts for name in pair}
+    worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
+    return {
+        measure: {
+            name
+            for pair, worth in worths.items()
+            if measure not in worth or worth[measure].verdict == UNDECIDED
+            for name in pair
+        }
+        for measure in MEASURES
+    }
+
+
+def round_seconds(turns: Mapping[str, Sequence[Speed]], names: Mapping[str, set[str]]) -> float:
+    """Time of the next round of these rows, by measure."""
+    return sum(_seconds(turns[name], measure) for measure, some in names.items() for name in some)
 
 
 def worths_of(
-    turns: Mapping[str, Sequence[Speed]], pairs: Sequence[Pair], *, in_race: bool = False
+    turns: Mapping[str, Sequence[Speed]], pairs: Sequence[Pair], *, in_race: bool = False, is_over: bool = True
 ) -> dict[Pair, Worths]:
     """Compare the first row of each pair with the second; all intervals hold simultaneously.
 
     in_race: whether rows stopped as soon as their comparisons were decided; otherwise all rows have the same rounds.
+    is_over: whether no further rounds follow. A measure without an interval so far is left out.
     """
-    if not pairs:
-        return {}
-    values = {measure: {name: rates_of(row, measure) for name, row in turns.items()} for measure in MEASURES}
-    if in_race:
-        ratios = sequential_ratios(values, pairs)
-    else:
-        num = len(MEASURES) * len(pairs)
-        columns = [block_ratios(by_name, pairs, num_comparisons=num) for by_name in values.values()]
-        ratios = [dict(zip(MEASURES, row, strict=True)) for row in zip(*columns, strict=True)]
-    worths: dict[Pair, Worths] = {}
-    for pair, by_measure in zip(pairs, ratios, strict=True):
-        num = min(len(turns[name]) for name in pair)
-        seconds = sum(median(speed.get("turn_seconds") or 0.0 for speed in turns[name]) for name in pair)
-        worths[pair] = Worths()
-        for measure, ratio in by_measure.items():
-            after, before = (median(values[measure][name]) for name in pair)
-            worths[pair][measure] = Worth(before, after, ratio, num, seconds)
+    worths = {pair: Worths() for pair in pairs}
+    num_comparisons = len(MEASURES) * len(pairs)
+    for measure in MEASURES if pairs else ():
+        values = {name: rates_of(row, measure) for name, row in turns.items()}
+        ratios: Sequence[Ratio | None]
+        if in_race:
+            ratios = sequential_ratios(values, pairs, num_comparisons=num_comparisons, is_over=is_over)
+        else:
+            ratios = block_ratios(values, pairs, num_comparisons=num_comparisons)
+        for pair, ratio in zip(pairs, ratios, strict=True):
+            if ratio is not None:
+                after, before = (median(values[name]) for name in pair)
+                num = min(len(values[name]) for name in pair)
+                seconds = sum(_seconds(turns[name], measure) for name in pair)
+                worths[pair][measure] = Worth(before, after, ratio, num, seconds)
     return worths
 
 
+def _seconds(turns: Sequence[Speed], measure: str) -> float:
+    return median([seconds for speed in turns if (seconds := speed.get(SECONDS[measure])) is not None] or [0.0])
+
+
 def rates_of(turns: Sequence[Speed], measure: str) -> list[float]:
-    """Images per second of each turn."""
-    return [float(speed[measure] or 0.0) for speed in turns]
+    """Images per second of each round in which this was measured."""
+    return [rate for speed in turns if (rate := speed.get(measure)) is not None]

@@ -13,8 +13,9 @@ from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.steps.worker import SpeedJob
+from imagenet_opt.study.steps.worker import FullJob
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -113,6 +114,13 @@ class Row:
         plain: Any = OmegaConf.to_container(config)
         return dict(plain)
 
+    @property
+    def makes_graphs(self) -> bool:
+        """Whether training captures CUDA graphs, whose memory other rows in the same process could not use."""
+        acceleration = self.config["callbacks"].get("acceleration", {})
+        mode = acceleration.get("compile_mode") if acceleration.get("compile") else None
+        return bool(acceleration.get("cuda_graph")) or mode in WITHOUT_GRAPHS
+
 
 class Plan:
     """Decides which steps can be measured here, and builds the rows.
@@ -207,10 +215,10 @@ class Study:
     cold: bool
 
     @cached_property
-    def job(self) -> SpeedJob:
+    def job(self) -> FullJob:
         """The measurement of the first row; those of other rows differ in their overrides."""
         beside = tuple(tuple(self.plan.words(step)) for step in self.plan.file.steps)
-        return SpeedJob(self.rows[0].overrides, self.request.seconds, self.cold, beside)
+        return FullJob(self.rows[0].overrides, self.request.seconds, self.cold, beside)
 
     def summary(self) -> str:
         """A sentence about the coming measurements."""
@@ -218,8 +226,8 @@ class Study:
         losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
         if request.repeats is None:
             return f"{num} rows in turns for {duration(request.budget_seconds)}; rows that are decided stop{losses}"
-        turns = f"{num * request.repeats} turns in processes of their own"
-        return f"{num} rows, {request.repeats} rounds: {turns}{losses}"
+        rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
+        return f"{num} rows, {rounds}{losses}"
 
 
 def _check(file: StepsFile) -> None:

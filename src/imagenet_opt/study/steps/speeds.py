@@ -12,9 +12,9 @@ from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.result_cache import ResultCache, say
-from imagenet_opt.study.steps.compare import undecided_rows
-from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.turn import Speed, Speeds, take_turn
+from imagenet_opt.study.steps.compare import MEASURES, round_seconds, undecided_rows
+from imagenet_opt.study.steps.plan import Row, Study
+from imagenet_opt.study.steps.turn import Speed, Speeds, measure_alone, take_turn
 
 LEAST_ROUNDS = 2
 """One round gives no interval."""
@@ -31,14 +31,14 @@ def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
     try:
         _measure_rounds(speeds, study, cache)
     except _FirstRowFailed as error:
-        first, num = speeds.rows[0], len(speeds.turns.get(speeds.rows[0].name, ()))
+        first = speeds.rows[0]
+        num = len(speeds.turns.get(first.name, ()))
         if not num:
             train = shlex.join(["python", "train.py", *first.overrides])
             raise ConfigError(
                 f"study={study.request.name}: the first row, {first.name}, with which all rows are compared, cannot be "
                 f"measured: {error}; fix the error of this run: {train}"
             ) from error
-        speeds.turns = {row: turns[:num] for row, turns in speeds.turns.items()}
         speeds.ended = (
             f"Measuring ended in round {num + 1}, as {first.name} failed, and all rows are compared with {first.name}: "
             f"{error}. The table shows the {num} complete rounds; the same command measures the others again."
@@ -51,52 +51,64 @@ class _FirstRowFailed(Exception):
 
 
 def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
+    """In each round, measure the full pipeline of its rows, one after the other, then the network alone of its rows."""
     failed_in: dict[str, int] = {}
+
+    def fail(row: Row, number: int, reason: str) -> None:
+        if row.step is None:
+            speeds.turns = {name: turns[:number] for name, turns in speeds.turns.items() if number}
+            raise _FirstRowFailed(reason)
+        failed_in[row.name] = min(number, len(speeds.turns.pop(row.name, ())))
+        speeds.failures[row.name] = f"in round {number + 1}: {reason}" if number else reason
+        speeds.rows = study.plan.rows(failed_in)
+        say(f"{row.name} failed: {speeds.failures[row.name]}")
+
     for number, (names, label) in enumerate(_rounds(study.request, speeds)):
         first = number % len(speeds.rows)
         for place in (*range(first, len(speeds.rows)), *range(first)):
             row = speeds.rows[place]
-            if row.name not in names or row.name in failed_in:
+            if row.name not in names["full"] or row.name in failed_in:
                 continue
+            job = replace(study.job, overrides=row.overrides)
             try:
-                take_turn(row, replace(study.job, overrides=row.overrides), speeds.turns, cache, f"{label}: {row.name}")
+                take_turn(row, job, number, speeds.turns, cache, f"{label}: full pipeline: {row.name}")
             except TurnFailed as error:
-                if row.step is None:
-                    raise _FirstRowFailed(str(error)) from error
-                failed_in[row.name] = num = len(speeds.turns.pop(row.name, ()))
-                speeds.failures[row.name] = f"in round {num + 1}: {error}" if num else str(error)
-                speeds.rows = study.plan.rows(failed_in)
-                say(f"{row.name} failed: {speeds.failures[row.name]}")
-            if row.step is None and number == 0 and (sentence := gaps(row.name, speeds.turns[row.name])):
-                say(sentence)
+                fail(row, number, str(error))
+        rows = {row.name: row for row in speeds.rows if row.name in names["compute"] and row.name not in failed_in}
+        seconds, title = study.request.seconds, f"{label}: network alone"
+        failures = measure_alone(list(rows.values()), seconds, number, speeds.turns, cache, title)
+        for name, reason in failures.items():
+            fail(rows[name], number, reason)
+        if number == 0 and (sentence := gaps(speeds.rows[0].name, speeds.turns[speeds.rows[0].name])):
+            say(sentence)
 
 
-def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[set[str], str]]:
-    """Yield the names of the rows of each round, and a label of the round.
+def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[str]], str]]:
+    """Yield the names of the rows of each round, by measure, and a label of the round.
 
     With a budget, all rows have LEAST_ROUNDS rounds; then the undecided rows have rounds as long as the time left is
     enough for one more.
     """
-    names = {row.name for row in speeds.rows}
+    names = {measure: {row.name for row in speeds.rows} for measure in MEASURES}
     if request.repeats is not None:
         yield from ((names, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
         return
-    deadline, num_rows = Deadline(request.budget_seconds), len(names)
+    deadline, num_rows = Deadline(request.budget_seconds), len(speeds.rows)
     for number in count():
         decided = ""
         if is_look(number):
             names = undecided_rows(speeds.rows, speeds.turns)
         if number >= LEAST_ROUNDS:
-            last_turns = [turns[-1].get("turn_seconds") or 0.0 for name, turns in speeds.turns.items() if name in names]
-            if not names or sum(last_turns) > deadline.left():
+            undecided = set().union(*names.values())
+            if not undecided or round_seconds(speeds.turns, names) > deadline.left():
                 return
-            decided = f", {num_rows - len(names)} of {num_rows} rows are decided"
+            decided = f", {num_rows - len(undecided)} of {num_rows} rows are decided"
         yield names, f"round {number + 1}{decided}"
 
 
 def gaps(name: str, turns: list[Speed]) -> str | None:
     """A sentence about how much closing the gaps between kernels could gain. None without turns or without a GPU."""
-    times = [(speed["step_seconds"], speed["kernel_seconds"]) for speed in turns]
+    times = [(speed.get("step_seconds"), speed.get("kernel_seconds")) for speed in turns]
     if both := [(step, kernels) for step, kernels in times if step and kernels]:
         steps, kernels = zip(*both, strict=True)
         return f"{name}: {LaunchGaps(median(steps), median(kernels)).sentence()}."

@@ -12,7 +12,8 @@ from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
 from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.turn import MOST_OTHERS_PERCENT, least_others
+from imagenet_opt.study.steps.turn import Speed, least_others
+from imagenet_opt.study.steps.worker import MOST_OTHERS_PERCENT
 
 _ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
 _LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
@@ -69,16 +70,28 @@ def _details(study: Study, results: Sequence[RowResult], together: Worths, ended
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
     alone, full = (median(result.rates(measure)) for measure in MEASURES)
-    compile_seconds = [seconds for speed in result.turns if (seconds := speed["compile_seconds"]) is not None]
+    compile_seconds = [seconds for speed in result.turns if (seconds := speed.get("compile_seconds")) is not None]
     cells: list[Cell] = [
         full / alone if alone else None,
-        median(float(speed["busy"] or 0.0) for speed in result.turns),
-        max(float(speed["memory_gib"] or 0.0) for speed in result.turns),
+        median(map(busy, _full(result))),
+        max(float(speed["memory_gib"] or 0.0) for speed in _full(result)),
         max(compile_seconds, default=None),
     ]
     cells += [full * 3600 / request.price_per_hour / 1e6] if request.price_per_hour else []
     cells += [None if result.parity is None else str(result.parity)] if request.parity_steps else []
     return cells
+
+
+def _full(result: RowResult) -> list[Speed]:
+    """The rounds with a full run."""
+    return [speed for speed in result.turns if speed.get("full") is not None]
+
+
+def busy(speed: Speed) -> float:
+    """Share of a full run in which kernels ran; if they were not observed, in which the device had work."""
+    if (kernel_seconds := speed.get("kernel_seconds")) and speed["batch_size"]:
+        return min(1.0, kernel_seconds * (speed["full"] or 0.0) / speed["batch_size"])
+    return speed["busy"] or 0.0
 
 
 def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> tuple[str, ...]:
@@ -121,6 +134,8 @@ def _disturbed(results: Sequence[RowResult]) -> list[str]:
         still = sum(bool(speed.get("is_disturbed")) for speed in turns)
         kept = f"; {still} of {len(turns)} turns stayed disturbed" if still else ""
         lines.append(f"{num} tries were discarded because of other programs or lowered clocks{kept}.")
+    if num := max(sum(int(speed.get("num_discarded_cycles") or 0) for speed in result.turns) for result in results):
+        lines.append(f"For the same reasons {num} cycles of the network alone were discarded.")
     return lines
 
 
@@ -133,10 +148,10 @@ def _queue_left(results: Sequence[RowResult]) -> list[str]:
 def _held_up(results: Sequence[RowResult]) -> list[str]:
     fastest = max((result for result in results if result.turns), key=lambda result: median(result.rates("compute")))
     alone, full = (median(fastest.rates(measure)) for measure in MEASURES)
-    if full >= _HELD_UP * alone or median(speed["busy"] or 0.0 for speed in fastest.turns) >= _BUSY:
+    if full >= _HELD_UP * alone or median(map(busy, _full(fastest))) >= _BUSY:
         return []
     rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
-    if all(speed["kernel_seconds"] is None for speed in fastest.turns):
+    if all(speed.get("kernel_seconds") is None for speed in fastest.turns):
         return [f"{rates}: on a CPU the loader computes on the network's cores, so either gains from a faster other."]
     return [
         f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."

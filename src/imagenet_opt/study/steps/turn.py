@@ -1,9 +1,10 @@
-"""Runs one turn of a row in a process of its own, and measures a disturbed turn again."""
+"""Runs the turns of rows in processes of their own, and measures a disturbed turn again."""
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imagenet_opt.doctor.environment.neighbours import wait_for_others
 from imagenet_opt.errors import ImagenetOptError
@@ -12,11 +13,8 @@ from imagenet_opt.probe.isolated import Hung, call_isolated, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.plan import Row
-from imagenet_opt.study.steps.worker import SpeedJob
+from imagenet_opt.study.steps.worker import MOST_CYCLES, MOST_OTHERS_PERCENT, NUM_CYCLES, AloneJob, FullJob
 
-MOST_OTHERS_PERCENT = 10.0
-"""A turn is measured again if other programs use more of the CPUs than in the calmest quarter of the turns plus this.
-Percent of all CPUs."""
 MOST_TRIES = 5
 """Tries of one turn; after so many disturbed tries, the least disturbed try counts."""
 CALM_SECONDS = 30.0
@@ -24,7 +22,7 @@ CALM_SECONDS = 30.0
 _COMPILING_SECONDS = 1800.0
 """Time for compiling, added to the time limit of a call."""
 Speed = dict[str, float | None]
-"""The result of `worker.speed`."""
+"""Results of a row in a round: of `worker.full`, and of `worker.alone` for the row, as far as they were measured."""
 
 
 @dataclass
@@ -42,8 +40,65 @@ class Speeds:
     in_race: bool = False
 
 
-def take_turn(row: Row, job: SpeedJob, turns: dict[str, list[Speed]], cache: ResultCache, label: str) -> None:
-    """Measure the next turn of the row, or take its stored result, and append it to `turns`, by row.
+def alone_jobs(rows: Sequence[Row], seconds: float) -> list[tuple[list[Row], AloneJob]]:
+    """The measurements of a round of the network alone: rows that can share a process do so."""
+    groups = [[row for row in rows if not row.makes_graphs], *([row] for row in rows if row.makes_graphs)]
+    return [(group, _alone_job(group, seconds)) for group in groups if group]
+
+
+def _alone_job(rows: Sequence[Row], seconds: float) -> AloneJob:
+    return AloneJob(tuple((row.name, row.overrides) for row in rows), seconds)
+
+
+def measure_alone(
+    rows: Sequence[Row], seconds: float, number: int, turns: dict[str, list[Speed]], cache: ResultCache, label: str
+) -> dict[str, str]:
+    """Measure the network alone in round `number`, or take the stored results, and add them to `turns`.
+
+    A row that fails beside others is measured again by itself, since it may lack only their memory. Results also have
+    alone_seconds, the row's share of the time. Returns the reasons of rows that fail by themselves.
+    """
+    failures, jobs = {}, alone_jobs(rows, seconds)
+    while jobs:
+        group, job = jobs.pop(0)
+
+        def measure(job: AloneJob = job) -> dict[str, Any]:
+            began = time.perf_counter()
+            timed_seconds = job.seconds * len(job.rows) * MOST_CYCLES / NUM_CYCLES
+            answer: Any = isolated("alone", job, cache.folder, timed_seconds=timed_seconds)
+            if len(job.rows) == 1 and answer["failures"]:
+                raise TurnFailed(*answer["failures"].values())
+            return {**answer, "seconds": (time.perf_counter() - began) / len(job.rows)}
+
+        try:
+            answer = cache.take(job, number, measure, config=[row.config for row in group], label=label)
+        except TurnFailed as error:
+            answer = {"rows": {}, "failures": {row.name: str(error) for row in group}}
+        for row in group:
+            if row.name in answer["failures"]:
+                if len(group) > 1:
+                    jobs.append(([row], _alone_job([row], seconds)))
+                else:
+                    failures[row.name] = answer["failures"][row.name]
+            else:
+                counts = {name: answer[name] for name in ("num_cycles", "num_discarded_cycles")}
+                shared = {"alone_seconds": answer["seconds"], "alone_others_percent": answer["others_percent"]}
+                _add(turns, row.name, number, {**answer["rows"][row.name], **counts, **shared})
+    return failures
+
+
+def _add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) -> None:
+    """Add results of round `number`."""
+    rounds = turns.setdefault(name, [])
+    if number == len(rounds):
+        rounds.append({})
+    rounds[number] = rounds[number] | values
+
+
+def take_turn(
+    row: Row, job: FullJob, number: int, turns: dict[str, list[Speed]], cache: ResultCache, label: str
+) -> None:
+    """Measure the full pipeline of the row in round `number`, or take its stored result, and add it to `turns`.
 
     A disturbed turn is measured again, and the least disturbed try counts. The result also has turn_seconds, with the
     start of the process; num_discarded, the number of other tries; is_disturbed, 1 if all were disturbed. label: for
@@ -53,7 +108,7 @@ def take_turn(row: Row, job: SpeedJob, turns: dict[str, list[Speed]], cache: Res
 
     def once() -> Speed:
         began = time.perf_counter()
-        speed: Speed = isolated("speed", job, cache.folder, timed_seconds=job.seconds)  # type: ignore[assignment]
+        speed: Speed = isolated("full", job, cache.folder, timed_seconds=job.seconds)  # type: ignore[assignment]
         return speed | {"turn_seconds": time.perf_counter() - began}
 
     def measure() -> Speed:
@@ -65,9 +120,7 @@ def take_turn(row: Row, job: SpeedJob, turns: dict[str, list[Speed]], cache: Res
         calmest = min(tries, key=_disturbed_percent)
         return calmest | {"num_discarded": len(tries) - 1.0, "is_disturbed": float(reason is not None)}
 
-    number = len(turns.get(row.name, ()))
-    speed: Speed = cache.take(job, number, measure, config=row.config, label=label)
-    turns.setdefault(row.name, []).append(speed)
+    _add(turns, row.name, number, cache.take(job, number, measure, config=row.config, label=label))
 
 
 def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float:

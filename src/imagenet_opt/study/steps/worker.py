@@ -1,22 +1,26 @@
-"""Measures one turn of a study in a process of its own: the speed or the losses of a configuration."""
+"""What the processes of a study measure: the network alone, the full pipeline, and losses."""
 
 import csv
 from dataclasses import dataclass
+from functools import partial
+from statistics import geometric_mean
+from typing import Any
 
+import torch
 from lightning.pytorch import seed_everything
 from omegaconf import open_dict
 
 from imagenet_opt.config.build import make, num_classes_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor.environment.gpu import gpu_clocks
-from imagenet_opt.doctor.environment.neighbours import Neighbours
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy
+from imagenet_opt.errors import ConfigError, first_line
+from imagenet_opt.measure.telemetry.gpu import read_gpu
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.alternation import Alternation, Turns
 from imagenet_opt.probe.growing_images import at_one_size
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.probe.throughput import Span, fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from imagenet_opt.run.loggers.metrics_csv import FILE
 from imagenet_opt.training.build_run import build_run
@@ -24,6 +28,11 @@ from imagenet_opt.training.quiet import quiet
 
 STOPS = "callbacks.acceleration.on_failure=stop"
 """A row that does not compile fails instead of training uncompiled."""
+MOST_OTHERS_PERCENT = 10.0
+"""A measurement is repeated if other programs use more of the CPUs than in the calmest quarter of all measurements plus
+this."""
+NUM_CYCLES, MOST_CYCLES = 6, 18
+"""Cycles of the network alone that count, and that are measured at most because others disturbed some."""
 _NUM_LOSSES = 20
 """Points of a loss curve."""
 _SEED = 0
@@ -31,9 +40,18 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class SpeedJob:
-    """seconds: of each timed stretch. cold: whether files are evicted from the page cache first. beside: overrides
-    of the rows that take turns with this one; results with other neighbours are not reused."""
+class AloneJob:
+    """The network alone: rows take turns in one process. rows: name and overrides of each. seconds: timed seconds of
+    each row."""
+
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FullJob:
+    """The full pipeline of one row. seconds: of the timed stretch. cold: whether files are evicted from the page cache
+    first. beside: overrides of the rows that take turns with this one; results with other neighbours are not reused."""
 
     overrides: tuple[str, ...]
     seconds: float
@@ -42,7 +60,7 @@ class SpeedJob:
 
 
 @dataclass(frozen=True)
-class TogetherJob(SpeedJob):
+class TogetherJob(FullJob):
     """A turn for comparing all kept steps together; separate from the turns of the rows."""
 
 
@@ -54,15 +72,76 @@ class LossJob:
     steps: int
 
 
-def speed(job: SpeedJob) -> dict[str, float | None]:
-    """Measure images per second of the network alone and of the full run, with further facts.
+def alone(job: AloneJob) -> dict[str, Any]:
+    """Measure images per second of the network alone, in cycles with a short window of each row.
 
-    busy: share of the full run in which kernels ran; if kernels cannot be observed, in which the device had work; on a
-    CPU, in which the process was inside a step. memory_gib: peak memory reserved on the GPU, or of this process.
-    compile_seconds: includes the capture of a CUDA graph. step_seconds, kernel_seconds: per step of the network alone.
-    steady: 0 if the full run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other
-    programs or taken by the host of a virtual machine, in the more disturbed of the two measurements. clocks_lowered:
-    1 if heat, power or an administrator lowered the GPU's clocks.
+    Returns by row `compute`, images per second, and `step_seconds`; on a GPU `kernel_seconds`, of each step. Further
+    `failures`, the reason by row, and the numbers of kept and of discarded cycles with the most CPU use of others.
+    """
+    quiet()
+    batch_sizes = {}
+
+    def train(name: str, overrides: tuple[str, ...], turns: Turns) -> None:
+        config = composed((*overrides, STOPS))
+        seed_everything(config.seed, verbose=False)
+        testbed = Testbed(config, compared=True, seed=_SEED)
+        testbed.samples.read_few()
+        batch_sizes[name] = testbed.loading.batch_size
+        with named_out_of_memory(testbed.config):
+            testbed.compute_in_turns(turns)
+
+    loops = {name: partial(train, name, overrides) for name, overrides in job.rows}
+    with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES) as alternation:
+        alternation.cycle()
+        cycles, num_discarded = _calm_cycles(alternation)
+        kernels = alternation.profile() if torch.cuda.is_available() else {}
+    rows: dict[str, dict[str, float | None]] = {}
+    for name in loops.keys() - alternation.failures.keys():
+        compute = geometric_mean(cycle.rates[name] for cycle in cycles)
+        times = {"step_seconds": batch_sizes[name] / compute, "kernel_seconds": kernels.get(name)}
+        rows[name] = {"compute": compute, **times}
+    failures = {name: first_line(error) for name, error in alternation.failures.items()}
+    others_percent = max((cycle.others_percent for cycle in cycles), default=0.0)
+    counts = {"num_cycles": len(cycles), "num_discarded_cycles": num_discarded}
+    return {"rows": rows, "failures": failures, "others_percent": others_percent, **counts}
+
+
+@dataclass(frozen=True)
+class _Cycle:
+    """rates: images per second by row. others_percent: see `full`; 100 more if something lowered the GPU's clocks."""
+
+    rates: dict[str, float]
+    others_percent: float
+
+
+def _calm_cycles(alternation: Alternation) -> tuple[list[_Cycle], int]:
+    """NUM_CYCLES cycles that others disturbed little, and the number of discarded cycles.
+
+    Of MOST_CYCLES cycles that were all disturbed, the calmest count.
+    """
+    cycles, calm, neighbours = list[_Cycle](), list[_Cycle](), Neighbours()
+    while len(calm) < NUM_CYCLES and len(cycles) < MOST_CYCLES:
+        neighbours.start()
+        rates = alternation.cycle()
+        if not rates:
+            return [], 0
+        state = read_gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
+        lowered = state is not None and bool(gpu_clocks(state).fired)
+        cycles.append(_Cycle(rates, _others_percent(neighbours.stop()) + 100 * lowered))
+        cycles.sort(key=lambda cycle: cycle.others_percent)
+        most = cycles[len(cycles) // 4].others_percent + MOST_OTHERS_PERCENT
+        calm = [cycle for cycle in cycles if cycle.others_percent <= most]
+    return cycles[:NUM_CYCLES], len(cycles) - NUM_CYCLES
+
+
+def full(job: FullJob) -> dict[str, float | None]:
+    """Measure images per second of the full pipeline, with further facts.
+
+    busy: share of the time in which the device had work; on a CPU, in which the process was inside a step. memory_gib:
+    peak memory reserved on the GPU, or of this process. compile_seconds: includes the capture of a CUDA graph. steady:
+    0 if the run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other programs or
+    taken by the host of a virtual machine. clocks_lowered: 1 if heat, power or an administrator lowered the GPU's
+    clocks.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -71,34 +150,26 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
     testbed.samples.warm(job.seconds)
-    neighbours, stretches = Neighbours(), []
+    neighbours = Neighbours()
     with named_out_of_memory(testbed.config):
         neighbours.start()
-        alone = testbed.compute(Span(job.seconds), beside=False)
-        stretches.append(neighbours.stop())
-        neighbours.start()
-        full, full_rate = testbed.full_run(job.seconds, cold=job.cold)
-        stretches.append(neighbours.stop())
-    others_percent = max(stretch.others_cpu_percent + stretch.steal_percent for stretch in stretches)
-    return _rates(testbed, alone, full, full_rate) | {"others_percent": others_percent}
-
-
-def _rates(testbed: Testbed, alone: FitTiming, full: FitTiming, full_rate: float) -> dict[str, float | None]:
-    """The result of `speed`, but others_percent."""
-    compute, batch_size = fit_ceiling(alone).images_per_second, testbed.loading.batch_size
-    state = alone.gpu_state
+        timing, rate = testbed.full_run(job.seconds, cold=job.cold)
+        others_percent = _others_percent(neighbours.stop())
+    batch_size, state = testbed.loading.batch_size, timing.gpu_state
     return {
-        "compute": compute,
-        "full": full_rate,
-        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * full_rate / batch_size),
+        "full": rate,
+        "busy": min(1.0, timing.device_seconds * rate / batch_size),
         "memory_gib": peak_gib(testbed.device),
-        "compile_seconds": alone.compile_seconds,
-        "step_seconds": batch_size / compute,
-        "kernel_seconds": (alone.kernel_seconds or 0.0) if testbed.device.type == "cuda" else None,
+        "compile_seconds": timing.compile_seconds,
         "batch_size": float(batch_size),
-        "steady": float(full.steady),
+        "steady": float(timing.steady),
+        "others_percent": others_percent,
         "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
+
+
+def _others_percent(occupancy: Occupancy) -> float:
+    return occupancy.others_cpu_percent + occupancy.steal_percent
 
 
 def losses(job: LossJob) -> list[float]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
 from imagenet_opt.measure.stats.sequential import is_look, sequential_ratios
-from imagenet_opt.study.steps.compare import MEASURES
+from imagenet_opt.study.steps.compare import MEASURES, SECONDS, rates_of
 
 _EFFECTS = (1.0, 1.02, 1.03, 1.05, 1.10, 1.20, 1.50)
 _NUM_STUDIES = 200
@@ -26,8 +26,9 @@ _NUM_STUDIES = 200
 
 def noise_of(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.float64]:
     """Residuals of log images/s of the rows and rounds that all rows have, with the variance of single turns."""
-    num = min(len(row["speeds"]) for row in rows)  # type: ignore[arg-type]
-    logs = np.log([[speed[measure] for speed in row["speeds"][:num]] for row in rows])  # type: ignore[index]
+    rates: list[list[float]] = [rates_of(row["speeds"], measure) for row in rows]  # type: ignore[arg-type]
+    num = min(map(len, rates))
+    logs = np.log([row[:num] for row in rates])
     residuals = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
     return (residuals * np.sqrt(logs.size / ((num - 1) * (len(rows) - 1)))).ravel()  # type: ignore[no-any-return]
 
@@ -35,21 +36,31 @@ def noise_of(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.floa
 def verdicts(
     rng: np.random.Generator, noises: dict[str, NDArray[np.float64]], num_rows: int, effect: float, turns: float
 ) -> list[set[str]]:
-    """Of each row but the first, in a simulated study with time for so many turns; the first of them has the effect."""
+    """Of each row but the first, in a simulated study with time for so many turns of each measure; the first of them
+    has the effect."""
     names = [str(i) for i in range(num_rows)]
     pairs = [(name, "0") for name in names[1:]]
-    rates: dict[str, dict[str, list[float]]] = {measure: {name: [] for name in names} for measure in noises}
-    active, num_rounds = set(names), 0
-    while active and (num_rounds < 2 or turns >= len(active)):
-        for measure, noise in noises.items():
+    claimed: list[set[str]] = [set() for _ in pairs]
+    for noise in noises.values():
+        rates: dict[str, list[float]] = {name: [] for name in names}
+        active, num_rounds, left = set(names), 0, turns
+        while active and (num_rounds < 2 or left >= len(active)):
             for name in active:
-                rates[measure][name].append(float(np.exp(rng.choice(noise)) * (effect if name == "1" else 1.0)))
-        turns, num_rounds = turns - len(active), num_rounds + 1
-        if is_look(num_rounds):
-            ratios = sequential_ratios(rates, pairs)
-            found = [{verdict(ratio) for ratio in by_measure.values()} for by_measure in ratios]
-            active = {name for pair, one in zip(pairs, found, strict=True) if UNDECIDED in one for name in pair}
-    return [{verdict(ratio) for ratio in by_measure.values()} for by_measure in sequential_ratios(rates, pairs)]
+                rates[name].append(float(np.exp(rng.choice(noise)) * (effect if name == "1" else 1.0)))
+            left, num_rounds = left - len(active), num_rounds + 1
+            if is_look(num_rounds):
+                latest = _verdicts(rates, pairs, len(noises), is_over=False)
+                active = {name for pair, one in zip(pairs, latest, strict=True) if one == UNDECIDED for name in pair}
+        for row, one in zip(claimed, _verdicts(rates, pairs, len(noises), is_over=True), strict=True):
+            row.add(one)
+    return claimed
+
+
+def _verdicts(
+    rates: dict[str, list[float]], pairs: list[tuple[str, str]], num_measures: int, *, is_over: bool
+) -> list[str]:
+    ratios = sequential_ratios(rates, pairs, num_comparisons=num_measures * len(pairs), is_over=is_over)
+    return [UNDECIDED if ratio is None else verdict(ratio) for ratio in ratios]
 
 
 def main() -> None:
@@ -59,7 +70,11 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for row in json.loads(options.study.read_text())["tables"][0]["data"]["rows"] if row.get("speeds")]
     noises = {measure: noise_of(rows, measure) for measure in MEASURES}
-    turn_seconds = median(speed["turn_seconds"] for row in rows for speed in row["speeds"])
+    seconds = {
+        measure: [speed[key] for row in rows for speed in row["speeds"] if key in speed]
+        for measure, key in SECONDS.items()
+    }
+    turn_seconds = sum(map(median, seconds.values()))
     spread = ", ".join(f"{name} {100 * noises[measure].std():.1f} %" for measure, name in MEASURES.items())
     print(
         f"{len(rows)} rows, turns of {turn_seconds:.1f} s, noise of a turn: {spread}; {_NUM_STUDIES} studies a cell\n"

@@ -10,7 +10,7 @@ from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.turn import Speed, Speeds
-from imagenet_opt.study.steps.worker import SpeedJob
+from imagenet_opt.study.steps.worker import AloneJob, FullJob
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]
@@ -18,30 +18,56 @@ Words = tuple[str, ...]
 
 @dataclass
 class Processes:
-    """Replaces `call_isolated`. times: by override, the factor of its speed. change: changes the speed of a turn.
-    curve: losses with these overrides. fails: whether the process with these overrides fails, by the number of the
-    process from 1."""
+    """Replaces `call_isolated`. times: by override, the factor of its speed. change: changes the speed of a full run;
+    change_alone: of the network alone. curve: losses with these overrides. fails: whether a full run or a training with
+    these overrides fails, by its number from 1. fails_alone: the same for a row of a process with several rows, or with
+    one. jobs: full runs and trainings. sessions: processes of the network alone."""
 
     times: dict[str, float] = field(default_factory=dict)
     change: Callable[[Words, Speed], Speed] = lambda words, speed: speed
+    change_alone: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
+    fails_alone: Callable[[Words, int], bool] = lambda words, num_rows: False
     jobs: list[Any] = field(default_factory=list)
+    sessions: list[AloneJob] = field(default_factory=list)
 
     def __call__(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+        if isinstance(job, AloneJob):
+            return self.session(job)
         self.jobs.append(job)
         if self.fails(job.overrides, len(self.jobs)):
             raise TurnFailed("out of memory")
         words = job.overrides
-        return self.change(words, self.speed(words)) if isinstance(job, SpeedJob) else self.curve(words)
+        return self.change(words, self.full(words)) if isinstance(job, FullJob) else self.curve(words)
 
-    def speed(self, words: Words) -> Speed:
+    def session(self, job: AloneJob) -> dict[str, Any]:
+        self.sessions.append(job)
+        rows = {}
+        failures = {name: "out of memory" for name, words in job.rows if self.fails_alone(words, len(job.rows))}
+        for name, words in job.rows:
+            if name not in failures:
+                rows[name] = self.change_alone(words, self.alone(words))
+        counts = {"num_cycles": 6, "num_discarded_cycles": 0}
+        return {"rows": rows, "failures": failures, "others_percent": 0.0, **counts}
+
+    def rate(self, words: Words) -> float:
         """Only the overrides decide, so intervals have no width."""
         rate, last = 1000.0, {key_of(word): word for word in words}
         for word, times in self.times.items():
             rate *= times if word in last.values() else 1.0
+        return rate
+
+    def speed(self, words: Words) -> Speed:
+        """All results of a round."""
+        return self.full(words) | self.alone(words)
+
+    def alone(self, words: Words) -> Speed:
+        return {"compute": self.rate(words), "step_seconds": None, "kernel_seconds": None}
+
+    def full(self, words: Words) -> Speed:
         facts: Speed = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 4.0}
-        return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
+        return facts | {"full": self.rate(words) / 2}
 
 
 def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: Any = (), **fields: Any) -> Study:

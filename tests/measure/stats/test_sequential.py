@@ -1,6 +1,6 @@
 """Comparisons that stop early still hold together with the stated confidence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -22,43 +22,53 @@ def study(rng: np.random.Generator, effects: Mapping[str, float], *, noise: floa
     logs -= rng.exponential(2 * noise, shape) * (rng.random(shape) < 0.1)
     names = ["start", *ROWS]
     rates = np.exp(logs) * np.array([effects.get(name, 1.0) for name in names])[:, None]
-    measured = {measure: dict(zip(names, rates[i].tolist(), strict=True)) for i, measure in enumerate(("a", "b"))}
-    kept = dict.fromkeys(names, num_rounds)
-    for num, _ in looks(num_rounds)[:-1]:
-        cut = {name: {row: values[:num] for row, values in rows.items()} for name, rows in measured.items()}
-        ratios = sequential_ratios(
-            {name: {r: v[: kept[r]] for r, v in rows.items()} for name, rows in cut.items()}, PAIRS
-        )
-        for (row, _), latest in zip(PAIRS, ratios, strict=True):
-            if UNDECIDED not in verdicts(latest):
-                kept[row] = min(kept[row], num)
-    final = {name: {row: values[: kept[row]] for row, values in rows.items()} for name, rows in measured.items()}
-    return [verdicts(latest) for latest in sequential_ratios(final, PAIRS)]
+    claimed: list[set[str]] = [set() for _ in PAIRS]
+    for measure in rates:
+        values = dict(zip(names, measure.tolist(), strict=True))
+        kept = dict.fromkeys(names, num_rounds)
+        for num, _ in looks(num_rounds, is_over=True)[:-1]:
+            so_far = {name: rounds[: min(num, kept[name])] for name, rounds in values.items()}
+            for (row, _), latest in zip(PAIRS, verdicts(so_far, is_over=False), strict=True):
+                if latest not in (None, UNDECIDED):
+                    kept[row] = min(kept[row], num)
+        final = {name: rounds[: kept[name]] for name, rounds in values.items()}
+        for row, latest in zip(claimed, verdicts(final, is_over=True), strict=True):
+            row.add(latest or UNDECIDED)
+    return claimed
 
 
-def verdicts(ratios: Mapping[str, Ratio]) -> set[str]:
-    return {verdict(ratio) for ratio in ratios.values()}
+def verdicts(values: Mapping[str, Sequence[float]], *, is_over: bool) -> list[str | None]:
+    ratios = sequential_ratios(values, PAIRS, num_comparisons=2 * len(PAIRS), is_over=is_over)
+    return [None if ratio is None else verdict(ratio) for ratio in ratios]
 
 
 def test_the_errors_of_all_looks_sum_up_to_the_allowed_error() -> None:
-    assert [num for num, _ in looks(11)] == [2, 4, 8, 11] and [num for num, _ in looks(8)] == [2, 4, 8]
-    assert 0 < sum(1 - confidence for _, confidence in looks(10_000)) < 0.05
-    assert looks(3) == [(2, pytest.approx(0.99375)), (3, pytest.approx(0.9625))]
+    assert [num for num, _ in looks(11, is_over=True)] == [2, 4, 8, 11]
+    assert [num for num, _ in looks(8, is_over=True)] == [num for num, _ in looks(9, is_over=False)] == [2, 4, 8]
+    assert 0 < sum(1 - confidence for _, confidence in looks(10_000, is_over=True)) < 0.05
+    assert looks(3, is_over=True) == [(2, pytest.approx(0.99375)), (3, pytest.approx(0.9625))]
 
 
-def test_one_look_is_a_block_ratio() -> None:
+def test_a_row_that_stopped_at_a_look_is_decided_at_the_end_as_well() -> None:
+    """The share of a look does not depend on what follows, except at the last look."""
+    early, late = looks(4, is_over=False), looks(16, is_over=True)
+    assert early == late[:2] and late[-1][1] < looks(16, is_over=False)[-1][1]
+
+
+def test_one_look_is_a_block_ratio_and_no_look_none() -> None:
     rates = {"start": [1.0, 1.1], "row 0": [2.0, 2.3], "row 1": [1.0, 1.2]}
     pairs = [("row 0", "start"), ("row 1", "start")]
-    all_ratios = sequential_ratios({"a": rates}, pairs)
-    assert [ratios["a"] for ratios in all_ratios] == block_ratios(rates, pairs, confidence=looks(2)[0][1])
+    expected = block_ratios(rates, pairs, num_comparisons=4, confidence=looks(2, is_over=True)[0][1])
+    assert sequential_ratios(rates, pairs, num_comparisons=4, is_over=True) == expected
+    one_round = {name: rounds[:1] for name, rounds in rates.items()}
+    assert sequential_ratios(one_round, pairs, num_comparisons=4, is_over=False) == [None, None]
 
 
 def test_studies_of_equal_rows_seldom_claim_a_difference() -> None:
     """Source of the limit: binomial, 300 studies at 5 % give 25 or more in 1 % of cases."""
     rng = np.random.default_rng(0)
     claims = sum(
-        any({"faster", "slower"} & verdicts for verdicts in study(rng, {}, noise=0.03, num_rounds=12))
-        for _ in range(300)
+        any({"faster", "slower"} & row for row in study(rng, {}, noise=0.03, num_rounds=12)) for _ in range(300)
     )
     assert claims < 25
 
@@ -67,7 +77,7 @@ def test_differences_are_found() -> None:
     rng = np.random.default_rng(0)
     effects = {"row 0": 1.15, "row 1": 0.85}
     studies = [study(rng, effects, noise=0.03, num_rounds=12) for _ in range(20)]
-    assert all("faster" in verdicts[0] and "slower" in verdicts[1] for verdicts in studies)
+    assert all("faster" in rows[0] and "slower" in rows[1] for rows in studies)
 
 
 def test_the_width_of_an_interval_forecasts_the_rounds_that_decide() -> None:

@@ -47,14 +47,16 @@ def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path
 def test_gaps_and_failures_are_printed_once_and_at_once(
     tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    turns.change = lambda words, speed: speed | {"step_seconds": 0.1, "kernel_seconds": 0.05}
+    turns.change_alone = lambda words, speed: speed | {"step_seconds": 0.1, "kernel_seconds": 0.05}
     turns.fails = lambda words, number: number == 2
     measured(steps_study(tmp_path, STEPS), lambda label: print(label, file=sys.stderr))
-    first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
-    assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
-    assert "closing the gaps gains 2.00 x at most" in gain
+    first, second, failed, third, alone, gain, *others = capsys.readouterr().err.splitlines()
+    full, compute = "full pipeline: ", "network alone"
+    assert (first, second) == (f"round 1 of 2: {full}start", f"round 1 of 2: {full}fused")
     assert failed == "fused failed: out of memory"
-    assert others == ["round 1 of 2: freed", "round 2 of 2: freed", "round 2 of 2: start"]
+    assert (third, alone) == (f"round 1 of 2: {full}freed", f"round 1 of 2: {compute}")
+    assert "closing the gaps gains 2.00 x at most" in gain
+    assert others == [f"round 2 of 2: {name}" for name in (f"{full}freed", f"{full}start", compute)]
 
 
 @pytest.mark.slow
@@ -75,13 +77,13 @@ def test_if_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, tu
 
 def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path, turns: Processes) -> None:
     """The last row is noisy at first; it needs more rounds, and so does the row that it is compared with."""
-    noise = iter([0.9, 1.1])
+    noise = iter([0.9, 0.9, 1.1, 1.1])
 
     def noisy(words: Words, speed: Speed) -> Speed:
         rate = next(noise, 1.0) if "seed=8" in words else 1.0
         return {name: value and value * rate for name, value in speed.items()}
 
-    turns.change = noisy
+    turns.change = turns.change_alone = noisy
     turns.times = {FUSED: 1000.0, "model.set_to_none=true": 1000.0}
     steps = [*STEPS, {"name": "last", "overrides": ["seed=8"]}]
     labels: list[str] = []
@@ -89,7 +91,8 @@ def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path,
     num = {name: len(row) for name, row in speeds.turns.items()}
     assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
     assert num["last"] in (4, 8, 16, 32), "rows stop only after the rounds in which the intervals allow a look"
-    assert "round 3, 2 of 4 rows are decided: freed" in labels
+    assert "round 3, 2 of 4 rows are decided: full pipeline: freed" in labels
+    assert [[name for name, _ in job.rows] for job in turns.sessions[1:3]] == [list(num), ["freed", "last"]]
     verdicts = {result.row.name: result.worth.verdicts for result in compare(speeds, Losses())}
     assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}
 
@@ -194,14 +197,14 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
     with pytest.raises(KeyboardInterrupt):
         run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    plan = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
+    plan = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds, each of the network alone and of the full pipeline\n"
     assert beforehand.endswith(plan)
     assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
     assert beforehand.endswith(f"{plan}resuming: 3 turns are kept from before\n")
-    assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the turn of the start is stored"
+    assert afterwards.startswith("round 1 of 2: full pipeline: fused"), "which had failed; the turn of the start is stored"
     assert len(turns.jobs) == 5 + 5, "only the first turn of the start is reused, as freed now builds on fused"
 
 

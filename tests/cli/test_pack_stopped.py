@@ -72,7 +72,7 @@ def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[
     process.kill()
     finish(process)
     assert len(workers) == 1
-    assert psutil.wait_procs(workers, timeout=20)[1] == []  # none goes on in secret
+    assert psutil.wait_procs(workers, timeout=20)[1] == []  # no worker keeps running
     os.close(descriptor)
 
     half = contents(out)

@@ -118,7 +118,7 @@ def parse(argv: list[str]) -> Options:
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
-    """Run all experiments with a progress bar and print the verdict. Raises ImagenetOptError if there is none."""
+    """Run all experiments with a progress bar and print the verdict. Raises ImagenetOptError without a verdict."""
     import torch
     from lightning.pytorch import seed_everything
 

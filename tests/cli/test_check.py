@@ -142,7 +142,7 @@ def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> No
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_finds(root: Path) -> None:
+def test_several_processes_find_the_same_files_as_one_process(root: Path) -> None:
     for i in (2, 9):
         Image.new("CMYK", (40, 40)).save(root / f"train/class1/image00{i}.JPEG")
     index, rows = scan_split(root, "train"), np.tile(np.arange(36), 4)

@@ -109,7 +109,7 @@ def test_verify_counts_released_files_and_marks_them_as_not_done(
 
 
 def test_only_lustre_can_be_verified(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* does not tell which files it holds"):
+    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* cannot report which files have their data"):
         main([*words, "--verify"])
 
 

@@ -137,7 +137,7 @@ def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> No
             (root / split / f"class{i}").rename(root / split / f"n0144076{i}")
     _, verdicts, _ = check()
     assert verdicts["ImageNet's classes"]["text"].startswith("3 classes, not 1000")
-    assert "ImageNet's 732 to 1,300" in str(verdicts["training images"]["text"])
+    assert "732 to 1,300 images as in ImageNet" in str(verdicts["training images"]["text"])
     assert verdicts["validation images"]["details"][0] == "n01440760: 12 images"
 
 

@@ -102,7 +102,7 @@ def test_verify_counts_released_files_and_marks_them_as_not_done(
     capsys.readouterr()
     main([*words, "--verify"])
     output = capsys.readouterr().out
-    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in output
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; run the same command again" in output
     assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in output
     main(words)
     assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out

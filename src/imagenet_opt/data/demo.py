@@ -76,8 +76,8 @@ def _check_ours(folder: Path) -> None:
     if not folder.exists() or _read_marker(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     raise ConfigError(
-        f"cannot draw the demo images into {folder}: the folder has other content (no {_MARKER} in it); move the folder "
-        "away or set data.cache_dir to another folder"
+        f"cannot draw the demo images into {folder}: the folder has other content (no {_MARKER} in it); move the "
+        "folder away or set data.cache_dir to another folder"
     )
 
 

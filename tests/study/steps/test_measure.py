@@ -52,7 +52,7 @@ def test_gaps_and_failures_are_printed_once_and_at_once(
     measured(steps_study(tmp_path, STEPS), lambda label: print(label, file=sys.stderr))
     first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
     assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
-    assert "closing the gaps gains 2.00 x at most" in gain
+    assert "closing the gaps gives at most 2.00 times the speed" in gain
     assert failed == "fused failed: out of memory"
     assert others == ["round 1 of 2: freed", "round 2 of 2: freed", "round 2 of 2: start"]
 

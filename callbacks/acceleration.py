@@ -168,7 +168,7 @@ class Acceleration(Callback):
 
 
 def _parts(pl_module: LightningModule, batch: Any) -> list[Tensor]:
-    """For each size of micro-batch in the batch, the images of one such micro-batch."""
+    """The images of one micro-batch for each size of micro-batch in the batch."""
     images = need_images(batch, _REMEDY)
     sizes = part_sizes(len(images), getattr(pl_module, "micro_batch_size", None))
     return [images[:num] for num in dict.fromkeys(sizes)]

@@ -68,7 +68,7 @@ class Checkpoint(LightningCheckpoint):
         monitor: str = "val/acc1",
     ) -> None:
         if keep < 1:
-            raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are kept besides")
+            raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are always kept")
         for name, value in (("every_n_steps", every_n_steps), ("every_minutes", every_minutes)):
             if value is not None and not value > 0:
                 raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
@@ -195,7 +195,7 @@ class Checkpoint(LightningCheckpoint):
         return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
     def _best_of(self, file: Path) -> float:
-        """The score in `file`: a run that resumed from an earlier state must not replace better weights by worse."""
+        """The best score stored in `file`, so that a resumed run does not replace better weights by worse weights."""
         try:
             return float(files.load(file)["callbacks"][self.state_key]["best"])
         except (CheckpointError, KeyError):
@@ -234,7 +234,7 @@ class Checkpoint(LightningCheckpoint):
         return self._durable_step >= trainer.global_step
 
     def _collect(self) -> None:
-        """Take the results of the saves that have ended."""
+        """Collect the results of the finished saves."""
         for written in self._writer.finished() if self._writer is not None else ():
             if written.error is None:
                 self._durable_step = written.step

@@ -112,7 +112,7 @@ class Profiler(Callback):
             log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))
             return
         steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"
-        rank_zero_info(f"profiler: {steps} from step {self._first} on: {printable(f'{trace}')} and {table.name}")
+        rank_zero_info(f"profiler: {steps} from step {self._first} on, in {printable(f'{trace}')} and {table.name}")
 
     def _write_table(self, profile: torch.profiler.profile, file: Path) -> None:
         operations = timed_operations(profile, num_steps=self._num_recorded, on_gpu=self._on_gpu)

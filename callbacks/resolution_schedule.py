@@ -12,7 +12,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.logging_step import log_host_numbers
 
 _ROUNDING = 0.01
-"""Epochs: a share that a recipe rounds, such as 0.7917 for 19 of 24 epochs, still means that epoch."""
+"""Tolerance in epochs for rounded shares: 0.7917 of 24 epochs means epoch 19."""
 
 
 class ResolutionSchedule(Callback):
@@ -81,7 +81,7 @@ class ResolutionSchedule(Callback):
 
 
 def _num_epochs(trainer: Trainer) -> int:
-    """Epochs of the run; with max_steps, the epochs that the run begins."""
+    """Number of epochs of the run; with max_steps, the last epoch counts even if incomplete."""
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         return trainer.max_epochs
     return max(1, math.ceil(trainer.max_steps / trainer.num_training_batches))

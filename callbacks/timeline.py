@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 MOST_CPU_PERCENT = 3.0
-"""Above this percentage of one CPU, used by the recorder, a warning is logged."""
+"""The recorder logs a warning when it uses more than this percentage of one CPU."""
 STRETCH_SECONDS = 300.0
 """Time over which the recorder's use of the CPU is averaged."""
 

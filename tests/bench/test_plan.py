@@ -94,8 +94,8 @@ def test_our_rows_are_the_training_loader(job: Job) -> None:
     ragged = Ours(replace(job, side=REGION))
     first = next(iter(ragged))
     assert isinstance(first, RaggedBatch) and len(first) == 6
-    whole = replace(job, loading=replace(HOW, region_decode=False))
-    decoders = [Ours(changed).prefetcher.loader.dataset.decoder for changed in (whole, replace(whole, side=REGION))]
+    full = replace(job, loading=replace(HOW, region_decode=False))
+    decoders = [Ours(changed).prefetcher.loader.dataset.decoder for changed in (full, replace(full, side=REGION))]
     assert [decoder.region_decode for decoder in decoders] == [False, True]
     assert ragged.pop_metrics()["loader/mb_read"] > 0 and ragged.pop_metrics() == {"num_workers": 0.0}
 
@@ -130,15 +130,15 @@ def test_installed_peers_give_the_requested_images(name: str, job: Job, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("images", "found"),
+    ("images", "delivered"),
     [
         (torch.zeros(6, 3, 32, 32), "float32 (6, 3, 32, 32)"),
         (torch.zeros(6, 3, 48, 32, dtype=torch.uint8), "uint8 (6, 3, 48, 32)"),
         (np.zeros((5, 32, 32, 3), np.uint8), "uint8 (5, 32, 32, 3)"),
     ],
 )
-def test_other_images_of_a_peer_fail_its_turn(images: Any, found: str, job: Job) -> None:
-    with pytest.raises(TurnFailed, match=re.escape(f"gave {found}, not uint8 images of 32 x 32 in batches of 6")):
+def test_other_images_of_a_peer_fail_its_turn(images: Any, delivered: str, job: Job) -> None:
+    with pytest.raises(TurnFailed, match=re.escape(f"gave {delivered}, not uint8 images of 32 x 32 in batches of 6")):
         check_peer_batch(images, job)
     check_peer_batch(torch.zeros(6, 3, 32, 32, dtype=torch.uint8), job)
     check_peer_batch(np.zeros((6, 32, 32, 3), np.uint8), job)

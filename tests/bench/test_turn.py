@@ -84,7 +84,7 @@ def test_an_impossible_rate_fails_the_turn(job: Job, monkeypatch: pytest.MonkeyP
         return lambda function, job: fine | changes
 
     for changes, reason in (
-        ({"num_made": 60}, "only 60 of them were prepared"),
+        ({"num_made": 60}, "only 60 images were prepared"),
         ({"num_images": 10**8, "num_made": None}, "CPUs cannot decode more than"),
     ):
         monkeypatch.setattr(turn, "call_isolated", call(**changes))

@@ -45,7 +45,7 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
         ((8, 0), "channels_last, tf32, cudnn_benchmark, cuda_graph on"),
     ],
 )
-def test_only_switches_that_act_on_the_device_are_said_to_be_on(
+def test_only_switches_that_act_on_the_device_are_reported(
     project, caplog, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, names: str
 ) -> None:
     accelerating = switched(channels_last=True, tf32=True, cudnn_benchmark=True, cuda_graph=True)
@@ -136,7 +136,7 @@ def test_a_cuda_graph_is_for_one_process() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a CPU leaves out")
-def test_on_a_cpu_there_is_no_cuda_graph_and_one_line_says_so(project, caplog) -> None:
+def test_a_cpu_logs_one_line_that_it_has_no_cuda_graph(project, caplog) -> None:
     with caplog.at_level("INFO"):
         graphed = project.fit(switched(cuda_graph=True))
     assert caplog.text.count("CUDA graph") == 1

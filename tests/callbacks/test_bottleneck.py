@@ -1,4 +1,4 @@
-"""Trainings with a cause that is known are told it; the shares are all of the time."""
+"""Trainings with a known bottleneck log the bottleneck; all shares are of the total time."""
 
 import logging
 from itertools import pairwise
@@ -26,7 +26,7 @@ def rows(project) -> list[dict[str, float]]:
     return [{name.removeprefix("bottleneck/"): share for name, share in row.items()} for row in distinct]
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_texts(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for record in caplog.records if (text := record.getMessage()).startswith("bottleneck: ")]
 
 
@@ -81,7 +81,9 @@ def test_a_slow_logger_is_logging(project, clock: Clock) -> None:
     assert bottleneck.summary()["bottleneck/logging"] > 0.5
 
 
-def test_a_change_is_said_once_and_with_what_to_do(project, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_of_verdict_is_logged_once_with_a_remedy(
+    project, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     class SlowAfter(Callback):
         def on_train_batch_start(self, trainer: Trainer, *_) -> None:
             if trainer.global_step >= 60:
@@ -90,9 +92,9 @@ def test_a_change_is_said_once_and_with_what_to_do(project, clock: Clock, caplog
     options = {"data": images(800), "max_epochs": 1, "log_every_n_steps": 20, "limit_val_batches": 0}
     with caplog.at_level(logging.INFO):
         project.fit(Bottleneck(), SlowAfter(), module=SlowStep(clock), **options)
-    told = [text for text in said(caplog) if "the main process" in text]
-    assert len(told) == 1
-    assert "% of the time" in told[0] and "imagenet-opt doctor" in told[0]
+    main_process_texts = [text for text in logged_texts(caplog) if "the main process" in text]
+    assert len(main_process_texts) == 1
+    assert "% of the time" in main_process_texts[0] and "imagenet-opt doctor" in main_process_texts[0]
 
 
 def test_waiting_for_a_loader_that_tells_nothing_is_unexplained(project, clock: Clock) -> None:
@@ -105,7 +107,7 @@ def test_a_short_run_says_nothing(project, clock: Clock, caplog: pytest.LogCaptu
     bottleneck = Bottleneck()
     with caplog.at_level(logging.INFO):
         project.fit(bottleneck, data=SlowImages(clock), max_epochs=1)
-    assert (rows(project), said(caplog), bottleneck.summary()) == ([], [], {})
+    assert (rows(project), logged_texts(caplog), bottleneck.summary()) == ([], [], {})
 
 
 def test_a_simulated_device_is_believed(project, clock: Clock) -> None:
@@ -131,7 +133,7 @@ class Waiting(WatchKeys):
         self.watch = lambda: clock.spend(0.1)
 
 
-def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp_path, project, clock: Clock) -> None:
+def test_slow_storage_is_reported_and_throughput_keeps_its_rows(images_root, tmp_path, project, clock: Clock) -> None:
     options = loading(batch_size=1, image_size=8, num_workers=1, added_latency_ms=20, reads_in_flight=1)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     bottleneck = Bottleneck()

@@ -1,4 +1,4 @@
-"""Which files there are, and that a run goes on from them."""
+"""Which checkpoint files exist, and that a run resumes from these files."""
 
 import errno
 import math
@@ -126,7 +126,7 @@ def test_a_run_that_goes_back_does_not_replace_the_best_by_a_worse_one(project, 
     assert step_of(tmp_path / "best.ckpt") == 20
 
 
-def test_what_a_save_costs_is_logged(project, tmp_path: Path) -> None:
+def test_the_cost_of_a_save_is_logged(project, tmp_path: Path) -> None:
     project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4), Unhurried())
     megabytes = project.logger.values("checkpoint/mb")
     assert len(megabytes) >= 3
@@ -213,7 +213,7 @@ def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_wa
     class Preempt(Callback):
         def on_validation_batch_start(self, trainer, *_: Any) -> None:
             if trainer.current_epoch == 1:
-                raise Preempted("told to stop")
+                raise Preempted("stop requested")
 
     options = {"max_epochs": 3, "shuffle": True}
     project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), **options)
@@ -225,7 +225,9 @@ def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_wa
 
 
 @pytest.mark.parametrize("more", [{}, {"max_steps": 20}])
-def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_path: Path, more: dict[str, int]) -> None:
+def test_a_resume_inside_an_epoch_restores_random_state_and_counters(
+    project, tmp_path: Path, more: dict[str, int]
+) -> None:
     project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), data=alike(), **more)
     project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), data=alike(), max_steps=13)
     assert len(resume(project, tmp_path / "b", data=alike(), **more).seen) == 7

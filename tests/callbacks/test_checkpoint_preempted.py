@@ -1,4 +1,4 @@
-"""A run that is preempted anywhere between two batches ends, when it goes on, as one that never was."""
+"""A run that is preempted between any two batches and resumed ends like an undisturbed run."""
 
 import csv
 from functools import partial
@@ -35,7 +35,7 @@ class Preempt(AtCall):
         super().__init__(hook, call, self.stop)
 
     def stop(self) -> None:
-        raise Preempted("told to stop")
+        raise Preempted("stop requested")
 
 
 class PreemptWaiting(Preempt, WatchKeys):
@@ -172,7 +172,7 @@ def test_preempted_again_and_again(clean: dict[tuple[bool, Any], Path], images_r
     assert_same_run(clean[True, 1.0], tmp_path)
 
 
-def test_preempted_inside_a_step_it_goes_on_from_the_checkpoint_before(
+def test_a_run_preempted_inside_a_step_resumes_from_the_previous_checkpoint(
     clean: dict[tuple[bool, Any], Path], images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(Preempted):

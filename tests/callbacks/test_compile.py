@@ -42,7 +42,7 @@ class Validating(Plain):
         self.net(batch[0])
 
 
-def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
+def test_after_a_failed_compile_training_equals_an_eager_run(project, caplog) -> None:
     with caplog.at_level("INFO"):
         tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
     assert "compilation failed, training continues without it" in caplog.text
@@ -117,7 +117,7 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
     torch.testing.assert_close(weights(compiled), weights(plain))
 
 
-def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_on(project) -> None:
+def test_ddp_sends_the_gradients_of_a_compiled_network_during_the_backward(project) -> None:
     """Torch makes a graph for each bucket of gradients that is sent."""
 
     def num_graphs(*callbacks: Callback) -> int:
@@ -216,8 +216,10 @@ def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compi
         module = fitted_in_parts(net, compiling)
     assert module.micro_batch_size == 3 and compiling.compiler.compile and modes == ["default"]
     assert net.sizes == [6, 6, 3, 3, 3, 3, 3, 2], "attempt, step, attempt, two parts, two parts, validation"
-    said = [message for message in caplog.messages if "compiled for images" in message]
-    assert len(said) == 2 and "out of memory" in said[0] and "(3, 3, 4, 4)" in said[1]
+    compile_messages = [message for message in caplog.messages if "compiled for images" in message]
+    assert (
+        len(compile_messages) == 2 and "out of memory" in compile_messages[0] and "(3, 3, 4, 4)" in compile_messages[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_gra
     assert caplog.text.count("compiled for images of") == len(sizes)
 
 
-def test_what_torch_does_not_compile_is_not_called_compiled(
+def test_networks_that_torch_cannot_compile_are_not_reported_as_compiled(
     project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ShapeCompiler, "_allow_recompilations", lambda *_: None)

@@ -8,7 +8,7 @@ from callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.errors import ConfigError
 
 
-def test_without_cuda_it_says_so_once_and_logs_nothing(project, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_cuda_one_message_and_no_metrics_are_logged(project, caplog: pytest.LogCaptureFixture) -> None:
     callback = GpuUtilization(interval_seconds=0.001)
     with caplog.at_level("INFO"):
         project.fit(callback, max_steps=4, log_every_n_steps=1)

@@ -71,8 +71,8 @@ def test_a_batch_of_another_kind_is_refused() -> None:
 
 
 def test_the_last_epochs_may_see_plain_images(project) -> None:
-    seen = mixed(project, mode=True, last_epochs_off=1)
-    assert [labels.ndim for _, labels in seen] == [2] * 10 + [1] * 10
+    mixed_batches = mixed(project, mode=True, last_epochs_off=1)
+    assert [labels.ndim for _, labels in mixed_batches] == [2] * 10 + [1] * 10
 
 
 @pytest.mark.parametrize(("written", "mixes"), [("on", True), ("off", False), ('"on"', True), ('"off"', False)])

@@ -1,4 +1,4 @@
-"""A run that is asked to stop, stops in order, and goes on as if it had not."""
+"""A run stops cleanly on request, and resumes like an undisturbed run."""
 
 import json
 import os
@@ -100,7 +100,7 @@ except Preempted as error:
 
 
 @pytest.mark.slow
-def test_two_processes_stop_at_the_same_batch_when_one_is_told(tmp_path: Path) -> None:
+def test_two_processes_stop_at_the_same_batch_when_one_gets_the_signal(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

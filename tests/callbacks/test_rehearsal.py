@@ -59,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_each_step_takes_what_the_profile_says(project, clock: Clock) -> None:
+def test_each_step_takes_the_time_in_the_profile(project, clock: Clock) -> None:
     callback = rehearsal(images_per_second=100.0)
     project.fit(callback, max_epochs=1)
     seconds = [step.ended - step.began for step in callback.timeline.steps]
@@ -88,7 +88,7 @@ def test_jitter_is_the_same_for_a_seed(project) -> None:
     assert lengths[0] == lengths[1] != lengths[2]
 
 
-def test_what_waits_for_the_device_is_found_with_its_line(project) -> None:
+def test_code_that_waits_for_the_device_is_reported_with_its_line(project) -> None:
     callback = rehearsal()
     project.fit(callback, module=Reading(), max_epochs=1, log_every_n_steps=10)
     waits = {wait.code: number for wait, number in callback.waits.counts.items() if wait.operation == "item"}
@@ -138,14 +138,14 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
     ("busy", "ready", "verdict"), [(0.899, 0, "fail"), (0.9, 0, "pass"), (0.1, 3, "too short to tell")]
 )
 def test_ninety_percent_pass(busy: float, ready: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("callbacks.rehearsal.rank_zero_info", said.append)
+    log_lines: list[str] = []
+    monkeypatch.setattr("callbacks.rehearsal.rank_zero_info", log_lines.append)
     callback = rehearsal()
     callback.timeline.busy_seconds, callback.timeline.idle_seconds = 1000 * busy, 1000 * (1 - busy)
     throughput = SimpleNamespace(summary=lambda: {"throughput/measured_batches": 3, "throughput/ready_batches": ready})
     callback.on_fit_end(SimpleNamespace(callbacks=[throughput, object()]), None)
     shown = f"{100 * busy:.1f} %"
-    assert said == [f"simulated x: accelerator utilisation {shown} (MLPerf Storage asks for 90 %): {verdict}"]
+    assert log_lines == [f"simulated x: accelerator utilisation {shown} (MLPerf Storage asks for 90 %): {verdict}"]
 
 
 def test_an_error_leaves_nothing_behind(project) -> None:

@@ -33,7 +33,7 @@ class SlowValidation(Callback):
         self.clock.spend(0.4)
 
 
-def test_waits_for_a_slow_loader_and_start_up_are_told(project, clock: Clock) -> None:
+def test_waits_for_a_slow_loader_and_start_up_are_reported(project, clock: Clock) -> None:
     throughput = Throughput()
     project.fit(throughput, module=SlowStep(clock), data=SlowImages(clock))
     assert throughput.summary() == pytest.approx(
@@ -153,7 +153,7 @@ class LongFirstStep(Callback):
             time.sleep(0.01)
 
 
-def test_what_lies_ready_after_the_first_step_is_not_measured(images_root, tmp_path, monkeypatch) -> None:
+def test_batches_that_are_ready_after_the_first_step_are_not_measured(images_root, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
     options = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]

@@ -143,7 +143,7 @@ class Telling(Callback):
         ({"recorder_seconds": 200.0, "recorder_cpu_seconds": 100.0}, None),
     ],
 )
-def test_what_the_recorder_tells_is_said_once(
+def test_each_warning_of_the_recorder_is_logged_once(
     project, tmp_path: Path, caplog: pytest.LogCaptureFixture, gauges: dict[str, float], expected: str | None
 ) -> None:
     timeline = Timeline(folder=tmp_path)
@@ -161,7 +161,7 @@ def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_run_that_goes_on_adds_to_it(project, tmp_path: Path) -> None:
+def test_a_resumed_run_appends_to_the_timeline(project, tmp_path: Path) -> None:
     project.fit(Timeline(folder=tmp_path), ModelCheckpoint(dirpath=tmp_path, save_last=True), max_epochs=1)
     project.fit(Timeline(folder=tmp_path), ModelCheckpoint(dirpath=tmp_path), ckpt_path=tmp_path / "last.ckpt")
     found = read_timeline(tmp_path / "timeline")

@@ -7,7 +7,7 @@ from imagenet_opt.hydrate.journal import Journal
 
 
 def write_split(folder: Path, num: int, size: int = 10) -> Journal:
-    """`num` files of `size` bytes, of which none is done."""
+    """`num` files of `size` bytes that are not fetched yet."""
     images = folder / "images"
     images.mkdir()
     files = SplitFiles(images, num, lambda i: str(images / f"{i:04d}.JPEG"), "f")

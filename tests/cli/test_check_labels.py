@@ -67,7 +67,7 @@ def test_a_single_wrong_folder_is_a_warning_and_the_worst_class(check: Check, ck
     assert verdicts["labels"]["level"] == "warning"
     assert verdicts["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
     lines = output.splitlines()
-    first = lines.index("worst classes of val, as the network sees them:") + 1
+    first = lines.index("classes with the lowest accuracy on val:") + 1
     assert re.fullmatch(r"  class2: right on 0 % of val, (9\d|100) % of train", lines[first])
     assert len(lines) == first + 3
 

@@ -102,14 +102,14 @@ def test_verify_counts_released_files_and_marks_them_as_not_done(
     capsys.readouterr()
     main([*words, "--verify"])
     output = capsys.readouterr().out
-    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in output
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; run the same command again" in output
     assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in output
     main(words)
     assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out
 
 
 def test_only_lustre_can_be_verified(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* does not tell which files it holds"):
+    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* cannot report which files have their data"):
         main([*words, "--verify"])
 
 

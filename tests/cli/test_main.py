@@ -32,7 +32,7 @@ def test_help_lists_every_command_on_one_line(
     ("arguments", "line"),
     [
         (["exprot"], "ConfigError: there is no command exprot; did you mean export?"),
-        (["zzz"], "ConfigError: there is no command zzz; imagenet-opt --help lists them"),
+        (["zzz"], "ConfigError: there is no command zzz; imagenet-opt --help lists the commands"),
         (
             ["export", "format=onnx"],
             "ConfigError: ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)",

@@ -72,7 +72,7 @@ def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[
     process.kill()
     finish(process)
     assert len(workers) == 1
-    assert psutil.wait_procs(workers, timeout=20)[1] == []  # none goes on in secret
+    assert psutil.wait_procs(workers, timeout=20)[1] == []  # no worker is left
     os.close(descriptor)
 
     half = contents(out)
@@ -95,7 +95,8 @@ def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[
     [
         ("val/b/001.JPEG", "Ctrl-C", 130, "stopped; what is packed is kept; run the same command again to resume"),
         ("train/a/004.JPEG", "kill of a worker", 2, "PackStopped: a packing process was killed, perhaps because memory "
-         "ran out; run the same command again, and if it recurs, with workers below 1: it resumes where it stopped"),
+         "ran out; run the same command again: it resumes where it stopped. If another process is killed, "
+         "lower workers=1"),
     ],
     indirect=["piped"],
 )  # fmt: skip

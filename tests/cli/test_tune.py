@@ -163,7 +163,7 @@ def test_the_experiment_has_all_measurements_and_trains(
         "loader alone: setting 1 workers, auto ahead, auto reads": "as it was",
         "loader alone: setting 4 workers, auto ahead, auto reads": "faster",
     }
-    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in lines
+    assert "lr 0.00781 for 4 images in one process: 0.5 per 256 images" in lines
     assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in lines
     assert "the device takes 273 images/s" in lines and any(line.startswith("the GPU is the limit") for line in lines)
 
@@ -269,7 +269,7 @@ def test_a_small_tuning_of_the_demo_data(
     titles = [table["title"] for table in content["tables"]]
     assert titles[0].startswith("device alone") and titles[-1] == "loader alone"
     assert "what fits into the memory" in titles and content["tables"][0]["rows"][0][1] > 0
-    assert "not tried: budget" in printed.out and "lr 0.0156 at batch 8" in printed.out
+    assert "not tried: budget" in printed.out and "lr 0.0156 for 8 images" in printed.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 

@@ -145,7 +145,7 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
     assert (app / "asked").read_text() == "requeue 7\n"
     assert [row["status"] for row in collect_rows(app / "runs/s")] == ["interrupted"]
     assert process.returncode == 2 and "TrainingError: Job" in err and "Traceback" not in err
-    assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` continues" in err
+    assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` resumes the sweep" in err
 
 
 @needs_plugins
@@ -166,7 +166,7 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
 
     again, _ = finished(app, *search)
-    assert again.count("was done before") == [row["status"] for row in rows].count("ok")
+    assert again.count("succeeded before") == [row["status"] for row in rows].count("ok")
 
 
 @needs_plugins

@@ -58,16 +58,16 @@ def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batc
     return [dataclasses.replace(batch, images=batch.images.clone()) for batch in made]
 
 
-def assert_equal(found: list[Batch], expected: list[Batch]) -> None:
+def assert_equal(actual: list[Batch], expected: list[Batch]) -> None:
     """The batches have the same images, labels and indices."""
-    for batch, known in zip(found, expected, strict=True):
+    for batch, known in zip(actual, expected, strict=True):
         for name in ("images", "labels", "indices"):
             assert torch.equal(getattr(batch, name), getattr(known, name)), (batch.key, name)
 
 
-def by_index(found: list[Batch]) -> dict[int, torch.Tensor]:
+def by_index(actual: list[Batch]) -> dict[int, torch.Tensor]:
     """Images by the index of their sample."""
-    return {int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)}
+    return {int(i): image for batch in actual for i, image in zip(batch.indices, batch.images, strict=True)}
 
 
 def end_of(work: Callable[[], None]) -> Exception:

@@ -36,7 +36,7 @@ def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(
 
 
 def test_an_augmented_image_is_torchvisions_of_the_plain_image(images_root: Path, loader: MakeLoader) -> None:
-    """For the operations that torchvision applies to a whole image without an argument."""
+    """Operations that torchvision applies to a whole image without an argument."""
     plain = by_index(batches(loader(images_root), epoch=5))
     changed = by_index(batches(loader(images_root, augment="trivialaugment"), epoch=5))
     indices = np.array(sorted(plain))
@@ -75,7 +75,7 @@ def test_each_key_changes_training_images_alone(
     assert_equal(*(batches(made, epoch=0) for made in loaders))
 
 
-class Seen(Callback):
+class KeepImages(Callback):
     """The images of the first training steps, before other callbacks."""
 
     def __init__(self) -> None:
@@ -89,15 +89,15 @@ class Seen(Callback):
 def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_conf: Path, tmp_path: Path) -> None:
     (own_conf / "experiment/augmented.yaml").write_text("# @package _global_\ndata:\n  augment: trivialaugment\n")
 
-    def seen(*overrides: str) -> list[torch.Tensor]:
-        given = [f"data.root={images_root}", f"data.cache_dir={tmp_path}", f"run_folder={tmp_path}", *TINY, *overrides]
+    def images_of(*overrides: str) -> list[torch.Tensor]:
+        args = [f"data.root={images_root}", f"data.cache_dir={tmp_path}", f"run_folder={tmp_path}", *TINY, *overrides]
         with initialize_config_dir(str(own_conf), version_base="1.3"):
-            run, images = build_run(compose("train", ["~hydra", *given])), Seen()
+            run, images = build_run(compose("train", ["~hydra", *args])), KeepImages()
         run.trainer.callbacks.insert(0, images)
         run.trainer.fit(run.model, datamodule=run.data)
         return images.images
 
-    plain, augmented = seen(), seen("experiment=augmented")
+    plain, augmented = images_of(), images_of("experiment=augmented")
     assert len(plain) == len(augmented) == 2
     assert not any(torch.equal(one, other) for one, other in zip(plain, augmented, strict=True))
 

@@ -52,7 +52,7 @@ def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said", "unsaid"),
+    ("limits", "present", "absent"),
     [
         ({"cpus": 2}, "2 usable CPUs a process", ("GiB", "MiB")),
         ({"cpus": 1}, "1 usable CPU a process", ("GiB", "MiB")),
@@ -69,7 +69,7 @@ def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
         ),
     ],
 )
-def test_the_message_names_only_the_insufficient_resources(limits: dict, said: str, unsaid: tuple[str, ...]) -> None:
+def test_the_message_names_only_the_insufficient_resources(limits: dict, present: str, absent: tuple[str, ...]) -> None:
     message = fit(16, 4, **limits).message
-    assert said in message
-    assert not any(word in message for word in unsaid)
+    assert present in message
+    assert not any(word in message for word in absent)

@@ -203,8 +203,8 @@ def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[...
 def test_epochs_that_end_early_have_the_first_batches_of_each(
     data: Callable[..., ImageData], images_root: Path, loader: MakeLoader, workers: int
 ) -> None:
-    found = fit(data(num_workers=workers), module=Keeper(), limit_train_batches=2).batches
+    actual = fit(data(num_workers=workers), module=Keeper(), limit_train_batches=2).batches
     alone = loader(images_root, image_size=16)
-    assert_equal(found, [batch for epoch in range(3) for batch in batches(alone, epoch)[:2]])
-    assert [batch.key.epoch for batch in found] == [0, 0, 1, 1, 2, 2]
-    assert len({tuple(batch.indices.tolist()) for batch in found}) == 6
+    assert_equal(actual, [batch for epoch in range(3) for batch in batches(alone, epoch)[:2]])
+    assert [batch.key.epoch for batch in actual] == [0, 0, 1, 1, 2, 2]
+    assert len({tuple(batch.indices.tolist()) for batch in actual}) == 6

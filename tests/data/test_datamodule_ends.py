@@ -101,7 +101,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Any]]:
 
 
 class Leaving(Recorder):
-    """Its fit ends after one step, while a worker waits for storage."""
+    """A fit that ends after one step, while a worker waits for storage."""
 
     def __init__(self, pipe: int, how: str) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 
 
 @pytest.mark.parametrize(("given_up", "warnings"), [(3, 0), (4, 1)])
-def test_region_decode_that_gives_up_is_told_once_where_most_images_of_a_batch_suffer(
+def test_region_decode_that_gives_up_for_most_images_of_a_batch_is_logged_once(
     images_root: Path,
     loader: MakeLoader,
     monkeypatch: pytest.MonkeyPatch,
@@ -104,7 +104,7 @@ def test_region_decode_that_gives_up_is_told_once_where_most_images_of_a_batch_s
 ) -> None:
     calls = itertools.count()
     decode = RegionCodec.decode
-    monkeypatch.setattr(RegionCodec, "decode", lambda *asked: None if next(calls) % 6 < given_up else decode(*asked))
+    monkeypatch.setattr(RegionCodec, "decode", lambda *args: None if next(calls) % 6 < given_up else decode(*args))
     batches(loader(images_root))
     assert len([record for record in caplog.records if "region decode gave up" in record.getMessage()]) == warnings
 
@@ -135,10 +135,10 @@ def test_large_crops_are_reduced_and_look_the_same(images_root: Path, loader: Ma
 def test_validation_masks_its_padding_and_bad_samples(copy: Path, tmp_path: Path) -> None:
     index = open_index(copy, "val", tmp_path)
     Path(index.path(7)).write_bytes(b"")
-    found = list(eval_loader(index, loading(max_bad_fraction=0.1), RankInfo(device=CPU)))
-    assert found[6].valid.tolist() == [True] * 3 + [False] * 3
-    assert [int(batch.valid.sum()) for batch in found] == [6, 5, 6, 6, 6, 6, 3]
-    assert not found[1].valid[1]
+    actual = list(eval_loader(index, loading(max_bad_fraction=0.1), RankInfo(device=CPU)))
+    assert actual[6].valid.tolist() == [True] * 3 + [False] * 3
+    assert [int(batch.valid.sum()) for batch in actual] == [6, 5, 6, 6, 6, 6, 3]
+    assert not actual[1].valid[1]
 
 
 BAD = {0, 9, 17, 25, 30}
@@ -178,23 +178,23 @@ def test_any_worker_replaces_bad_samples_alike_with_one_warning_each(
             assert not BAD & set(batch.indices.tolist())
         batches(made)
         assert made.pop_metrics()["loader/skipped"] == len(skipped)
-    told = [message for message in caplog.messages if "skipped" in message]
-    assert len(told) == len(skipped)
-    assert all("data with spaces äö/train/class" in line for line in told)
+    warnings_of_skips = [message for message in caplog.messages if "skipped" in message]
+    assert len(warnings_of_skips) == len(skipped)
+    assert all("data with spaces äö/train/class" in line for line in warnings_of_skips)
 
 
 def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> None:
     """Its own label, and its own crop of that pass."""
     files_of(copy)[9].write_bytes(b"")
-    found = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.stats.skipped]
+    actual = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.stats.skipped]
     draws = TrainOrder(num_samples=39, batch_size=6, seed=3)
-    for batch in found:
+    for batch in actual:
         row = draws.sample_ids(1, batch.key.step).indices.tolist().index(9)
         other = int(batch.indices[row])
         assert other != 9 and batch.labels[row] == other // 13
         expected = expected_image(files_of(copy)[other], other, epoch=1, size=32)
         assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)
-    assert len(found) == 1
+    assert len(actual) == 1
 
 
 def test_a_file_that_vanishes_after_indexing_is_named(copy: Path, loader: MakeLoader) -> None:
@@ -224,8 +224,8 @@ def test_names_of_any_kind_are_read(copy: Path, loader: MakeLoader) -> None:
     os.rename(first, os.fsencode(first.parent) + b"/not \xff utf8.JPEG")
     os.rename(second, copy / "elsewhere/real.JPEG")
     second.symlink_to(copy / "elsewhere/real.JPEG")
-    seen = torch.cat([batch.indices for batch in batches(loader(copy, batch_size=13, on_bad_sample="raise"))])
-    assert sorted(seen.tolist()) == list(range(39))
+    rows_read = torch.cat([batch.indices for batch in batches(loader(copy, batch_size=13, on_bad_sample="raise"))])
+    assert sorted(rows_read.tolist()) == list(range(39))
 
 
 def test_a_bad_file_of_any_name_can_be_logged(copy: Path, loader: MakeLoader, tmp_path: Path) -> None:
@@ -276,8 +276,8 @@ def test_a_worker_holds_the_files_of_few_images(tmp_path: Path, loader: MakeLoad
 
 def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:
     files_of(copy)[3].write_bytes(encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "PNG"))
-    found = [b for b in batches(loader(copy, batch_size=13)) if 3 in b.indices.tolist()]
-    for batch in found:
+    actual = [b for b in batches(loader(copy, batch_size=13)) if 3 in b.indices.tolist()]
+    for batch in actual:
         row = batch.indices.tolist().index(3)
         assert (pixels(batch)[row].mean(dim=(1, 2)) - torch.tensor([200.0, 10, 10])).abs().max() < 1
-    assert found
+    assert actual

@@ -100,7 +100,7 @@ def test_a_folder_with_other_content_is_refused(tmp_path: Path, content: str) ->
     precious = tmp_path / "demo" / content
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
-    with pytest.raises(ConfigError, match=r"something else is there.*data\.cache_dir"):
+    with pytest.raises(ConfigError, match=r"the folder has other content.*data\.cache_dir"):
         ensure_demo(tmp_path / "demo", num_train=10, num_val=10)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [precious]
 

@@ -33,9 +33,9 @@ def test_workers_and_starting_points_change_nothing(
     np.random.seed(workers)
     made = loader(images_root, num_workers=workers, **options)
     for epoch in (1, 2, 1):  # persistent workers, and read-ahead of batches that do not come
-        found = batches(made, epoch=epoch, first=first)
-        assert [batch.key[:3] for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
-    assert_equal(found, expected[first:])
+        actual = batches(made, epoch=epoch, first=first)
+        assert [batch.key[:3] for batch in actual] == [(epoch, step, 32) for step in range(first, 4)]
+    assert_equal(actual, expected[first:])
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block"])
@@ -141,9 +141,9 @@ def test_real_images_all_decode(sample_root: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
     options = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
     made = train_loader(open_index(sample_root, ".", tmp_path), options, RankInfo(device=CPU))
-    found = batches(made)
-    assert sorted(i for batch in found for i in batch.indices.tolist()) == list(range(1000))
-    assert all(torch.equal(batch.labels, batch.indices) for batch in found)  # one image a class
+    actual = batches(made)
+    assert sorted(i for batch in actual for i in batch.indices.tolist()) == list(range(1000))
+    assert all(torch.equal(batch.labels, batch.indices) for batch in actual)  # one image a class
 
 
 def test_options_throttle_the_storage(images_root: Path, tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_ro
     expected = batches(loader(images_root, batch_size=13))
     made = loader(images_root, batch_size=13, num_workers=1, added_latency_ms=30)
     for epoch in (0, 1):
-        found = batches(made, epoch=epoch)
-    assert_equal(found, expected)
-    assert found[-1].stats.reads_in_flight >= 4  # quick storage gets one request at a time
+        actual = batches(made, epoch=epoch)
+    assert_equal(actual, expected)
+    assert actual[-1].stats.reads_in_flight >= 4  # quick storage gets one request at a time
 
 
 def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path, loader: MakeLoader) -> None:

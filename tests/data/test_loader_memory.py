@@ -23,8 +23,8 @@ def test_the_size_of_a_batch_is_estimated_from_a_few_images(sample_root: Path, t
     index = open_index(sample_root, ".", tmp_path)
     options = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
     made = train_loader(index, options, RankInfo(device=CPU))
-    found = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
-    real = 3 * torch.cat([batch.heights * batch.widths for batch in found]).double().mean()
+    actual = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
+    real = 3 * torch.cat([batch.heights * batch.widths for batch in actual]).double().mean()
     assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
 
 
@@ -95,10 +95,10 @@ def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_a_waiting_batch_takes_two_open_files(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
     """One for the pixels, and one for all other tensors."""
-    found = iter(loader(images_root, num_workers=1, batch_size=4, resize_on=resize_on).loader)
-    kept = [next(found)]
+    actual = iter(loader(images_root, num_workers=1, batch_size=4, resize_on=resize_on).loader)
+    kept = [next(actual)]
     before = len(os.listdir("/proc/self/fd"))
-    kept += [next(found) for _ in range(7)]
+    kept += [next(actual) for _ in range(7)]
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * 7
 
 
@@ -130,9 +130,9 @@ def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp
     used = []
     for index in (few, FileIndex(few.folder, few.classes, **mapped)):
         made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), RankInfo(device=CPU))
-        found = iter(made)
+        actual = iter(made)
         for _ in range(1 if index is few else 20):
-            assert len(next(found)) == 32
+            assert len(next(actual)) == 32
         used.append(workers_of(made)[0].memory_full_info().uss / 1e6)
-        found.close()
+        actual.close()
     assert used[1] - used[0] < 60  # mostly the order of a pass, 5 MB, drawn for this and the next one

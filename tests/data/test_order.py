@@ -21,8 +21,8 @@ def train(num: int, batch: int, **options: int) -> TrainOrder:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_share_an_epoch_and_the_rest_is_dropped(world_size: int) -> None:
     orders = [train(100, 7, rank=rank, world_size=world_size) for rank in range(world_size)]
-    seen = [i for order in orders for i in epoch_of(order, 0)]
-    assert len(seen) == len(set(seen)) == 100 - orders[0].num_dropped
+    samples = [i for order in orders for i in epoch_of(order, 0)]
+    assert len(samples) == len(set(samples)) == 100 - orders[0].num_dropped
     assert orders[0].num_dropped == 100 % (7 * world_size)
 
 
@@ -51,7 +51,7 @@ def test_slices_go_through_all_samples_before_any_twice(slice_size: int) -> None
     assert len(epoch_of(order, 0)) == slice_size // 10 * 10
 
 
-def test_a_sample_met_again_is_a_new_pass() -> None:
+def test_a_repeated_sample_has_a_new_pass_id() -> None:
     order = train(20, 10, samples_per_epoch=10)
     passes = [order.sample_ids(epoch, 0).pass_ids.tolist() for epoch in range(4)]
     assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
@@ -73,8 +73,8 @@ def test_repeated_augmentation_repeats_as_many_images_as_timm(world_size: int) -
 def test_each_copy_of_a_repeated_image_is_a_new_pass() -> None:
     order = train(20, 10, repetitions=3)
     draws = [order.sample_ids(epoch, step) for epoch in (0, 1, 2) for step in (0, 1)]
-    seen = [pair for draw in draws for pair in zip(draw.indices.tolist(), draw.pass_ids.tolist(), strict=True)]
-    assert len(set(seen)) == len(seen) == 60
+    samples = [pair for draw in draws for pair in zip(draw.indices.tolist(), draw.pass_ids.tolist(), strict=True)]
+    assert len(set(samples)) == len(samples) == 60
     assert train(20, 10, repetitions=3).sample_ids(2, 1).indices.tolist() == draws[5].indices.tolist()
 
 
@@ -98,17 +98,17 @@ def test_errors_say_the_largest_values() -> None:
 
 
 @pytest.mark.parametrize(("num", "size"), [(160, 8), (165, 8), (1003, 16)])
-def test_blocks_stay_together_in_one_batch_and_are_seen_once(num: int, size: int) -> None:
+def test_blocks_stay_together_in_one_batch_and_come_once(num: int, size: int) -> None:
     order = train(num, 2 * size, block_size=size, samples_per_epoch=num // size * size)
     ends = []
     for epoch in range(3):
-        seen = []
+        samples = []
         for step in range(order.num_batches):
             for block in order.sample_ids(epoch, step).indices.reshape(2, size):
                 assert ((block - block[0]) % num == np.arange(size)).all()
-                seen += block.tolist()
-        assert len(set(seen)) == len(seen)
-        ends.append(set(range(num)) - set(seen))
+                samples += block.tolist()
+        assert len(set(samples)) == len(samples)
+        ends.append(set(range(num)) - set(samples))
     assert num % size == 0 or len({frozenset(left) for left in ends}) > 1
 
 

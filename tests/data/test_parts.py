@@ -31,18 +31,18 @@ def long(
 
     def make(*, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
         again = listed(index, np.arange(39), 2 * LARGE + 30)
-        given = loading(image_size=8, **{"batch_size": LARGE} | options)
-        made = train_loader(again, given, RankInfo(device=CPU, rank=rank, world_size=world_size))
+        options_of_batch = loading(image_size=8, **{"batch_size": LARGE} | options)
+        made = train_loader(again, options_of_batch, RankInfo(device=CPU, rank=rank, world_size=world_size))
         request.addfinalizer(made.close)
         return made
 
     return make
 
 
-def equal(found: Batch, known: list[Batch]) -> bool:
+def equal(actual: Batch, known: list[Batch]) -> bool:
     """Whether a batch is these smaller batches, one after the other."""
     names = ("images", "labels", "indices", "valid")
-    return all(torch.equal(getattr(found, n), torch.cat([getattr(one, n) for one in known])) for n in names)
+    return all(torch.equal(getattr(actual, n), torch.cat([getattr(one, n) for one in known])) for n in names)
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_a_batch_of_parts_is_the_batch(long: MakeLong, workers: int, options: di
     small = batches(long(batch_size=SMALL, **options))
     made = long(num_workers=workers, prefetch_factor=1, **options)
     for epoch in (1, 2, 1):  # workers stay
-        found = batches(made, epoch=epoch)
-    assert [batch.key[:2] for batch in found] == [(1, 0), (1, 1)] and len(made) == 2
-    assert equal(found[0], small[:5]) and equal(found[1], small[5:])
+        actual = batches(made, epoch=epoch)
+    assert [batch.key[:2] for batch in actual] == [(1, 0), (1, 1)] and len(made) == 2
+    assert equal(actual[0], small[:5]) and equal(actual[1], small[5:])
     resumed = batches(made, epoch=1, first=1)
     assert len(resumed) == 1 and equal(resumed[0], small[5:])
 
 
 def test_parts_are_counted_as_one_batch(long: MakeLong) -> None:
     made = long(num_workers=2)
-    taken = batches(made, epoch=0)
-    totals, stats = made.totals(), [batch.stats for batch in taken]
+    delivered = batches(made, epoch=0)
+    totals, stats = made.totals(), [batch.stats for batch in delivered]
     assert totals["batches"] == 2
     assert totals["mb_read"] == pytest.approx(sum(each.num_bytes for each in stats) / 1e6)
     assert totals["decode_seconds"] == pytest.approx(sum(each.decode_seconds for each in stats))

@@ -30,7 +30,9 @@ def test_order_and_length_hold_in_the_middle_of_an_epoch(images_root: Path, load
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_an_epoch_left_early_does_not_spoil_the_next(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+def test_an_epoch_that_ends_early_does_not_change_the_next_epoch(
+    images_root: Path, loader: MakeLoader, resize_on: str
+) -> None:
     expected = batches(loader(images_root, resize_on=resize_on), epoch=5)
     made = loader(images_root, num_workers=1, resize_on=resize_on)
     for epoch in range(3):

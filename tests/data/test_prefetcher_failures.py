@@ -145,7 +145,7 @@ def test_storage_that_fails_ends_the_run(images_root: Path, loader: MakeLoader, 
 
 
 def train_until_killed(made: DevicePrefetcher) -> None:
-    """The worker is killed in the second epoch, while a batch of it is in use."""
+    """The worker is killed in the second epoch, while a batch of this worker is in use."""
     for epoch in range(1_000_000):
         made.sampler.set_epoch(epoch)
         for batch in made:
@@ -199,12 +199,12 @@ def test_too_many_open_files_end_the_run_with_the_remedy(images_root: Path, load
     """Each batch that is kept holds a file; torch's own text advises another sharing strategy."""
 
     def work() -> None:
-        found = iter(loader(images_root, num_workers=1, batch_size=1))
-        kept = [next(found)]
+        actual = iter(loader(images_root, num_workers=1, batch_size=1))
+        kept = [next(actual)]
         fill_gaps = [os.dup(0) for _ in range(200)]  # the limit is for numbers of files; closed files left gaps
         limit = max(fill_gaps) + 6
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-        kept.extend(found)
+        kept.extend(actual)
 
     error = end_of(work)
     assert isinstance(error, WorkerDied)
@@ -214,8 +214,8 @@ def test_too_many_open_files_end_the_run_with_the_remedy(images_root: Path, load
 def fill_shared_memory(root: str, cache: str) -> None:
     """Run in a process with a small /dev/shm, which fills up during the run."""
     made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), RankInfo(device=CPU))
-    found = iter(made)
-    next(found)
+    actual = iter(made)
+    next(actual)
     with open("/dev/shm/other", "wb", buffering=0) as other:
         with suppress(OSError):
             while True:

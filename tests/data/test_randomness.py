@@ -6,7 +6,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 
 
 def test_the_stream_never_changes() -> None:
-    """Otherwise a run that resumes with another version would have other crops."""
+    """With other numbers, a run that resumes with another version would have other crops."""
     assert uniform(key_of(0, 1), np.array([2]), 2).tolist() == [[0.7911371059697662, 0.9391030520543657]]
 
 

@@ -28,7 +28,7 @@ def test_each_tenth_has_its_rate_and_the_time_left(
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of all clocks."""
+    """The time that all clocks show."""
     seconds = [0.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: seconds[0])
     monkeypatch.setattr("rich.console.monotonic", lambda: seconds[0])

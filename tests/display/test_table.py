@@ -31,10 +31,10 @@ def test_two_columns_never_have_the_same_heading() -> None:
 
 
 def test_intervals_in_cells_and_plots() -> None:
-    some = median_interval([1.0, 2.0, 4.0])
-    assert interval(some, "{:.1f}") == "1.0-4.0"
+    estimate = median_interval([1.0, 2.0, 4.0])
+    assert interval(estimate, "{:.1f}") == "1.0-4.0"
     assert interval(median_interval([1.0]), "{:.1f}") is None
-    curve = series("one", {8.0: some})
+    curve = series("one", {8.0: estimate})
     assert (curve.x, curve.y, curve.low, curve.high) == ((8.0,), (2.0,), (1.0,), (4.0,))
 
 
@@ -45,7 +45,7 @@ def test_a_ratio_in_cells() -> None:
 
 
 def test_a_very_wide_interval_is_shown_as_open() -> None:
-    assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to far more"
+    assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to over 100"
     assert ratio_cells(Ratio(40.0, 16.0, 99.5, 0.95))[1] == "16.00-99.50"
 
 

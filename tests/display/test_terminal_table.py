@@ -16,7 +16,7 @@ from imagenet_opt.study.kinds.scaling import StepRate, table
 def queue() -> Table:
     """Of the shipped study, seven rounds."""
     waits = {depth: tuple(simulated_waits([0.401] * 30, 0.16, depth + 2)) for depth in (1, 2, 4, 8)}
-    turns = {depth: [Drained(depth + 2, own, 0.4 + i / 1000) for i in range(7)] for depth, own in waits.items()}
+    turns = {depth: [Drained(depth + 2, wait, 0.4 + i / 1000) for i in range(7)] for depth, wait in waits.items()}
     return queue_table(turns, compute_seconds=0.16, decode_seconds=0.05)
 
 
@@ -38,8 +38,8 @@ def test_tables_break_at_words(table: Table, width: int) -> None:
     lines = printed(table, width)
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}
-    asked = [column.heading for column in table.columns] + [text for row in table.texts() for text in row]
-    assert {word for text in asked for word in text.split()} <= words
+    shown = [column.heading for column in table.columns] + [text for row in table.texts() for text in row]
+    assert {word for text in shown for word in text.split()} <= words
 
 
 def test_intervals_break_between_their_ends_where_there_is_no_room() -> None:

@@ -25,10 +25,10 @@ CPUS = {"usable_cpus": 4, "machine_cpus": 4, "num_workers": 4, "prefetch_factor"
 FACTS = CPUS | {"rated_images_per_second": 320.0, "main_cpu_seconds": 0.01, "mb_per_image": 0.11}
 
 
-def seen(
+def story(
     rates: dict[str, float] | None = None, phases: dict[str, float] | None = None, *, curves: Any = None, **facts: Any
 ) -> Evidence:
-    """A machine with 4 CPUs whose GPU is the limit, with changes."""
+    """A run on a machine with 4 CPUs whose GPU is the limit, with changes."""
     ceilings = {name: Ceiling((rate,), {"device_seconds": 0.1}) for name, rate in (RATES | (rates or {})).items()}
     measurements = Measurements(
         batch_size=32,
@@ -57,35 +57,35 @@ ON_GPU = ("gpu", "gpu_beside_loader", *IN_RUN)
 
 def _slow_gpu() -> Evidence:
     """The device computes for the whole step."""
-    slow = seen(dict.fromkeys(ON_GPU, 120.0))
+    slow = story(dict.fromkeys(ON_GPU, 120.0))
     ceilings = {name: Ceiling(rates.windows, {"device_seconds": 32 / 120}) for name, rates in slow.ceilings.items()}
     return change(slow, ceilings=ceilings)
 
 
 SLOW_RUN = dict.fromkeys(IN_RUN, 200.0)
 STORIES = {
-    "healthy": seen(),
+    "healthy": story(),
     "slow_gpu": _slow_gpu(),
-    "storage_latency": seen(
+    "storage_latency": story(
         SLOW_STORAGE, READING, storage_bound="latency", storage_latency_seconds=0.3, requests_in_flight=16.0
     ),
-    "storage_bandwidth": seen(SLOW_STORAGE, READING, storage_bound="bandwidth"),
-    "lazy_mount": seen(
+    "storage_bandwidth": story(SLOW_STORAGE, READING, storage_bound="bandwidth"),
+    "lazy_mount": story(
         SLOW_STORAGE, READING, storage_bound="latency", lazy=True, first_touch_seconds=0.4, second_touch_seconds=0.005
     ),
-    "few_workers": seen(
+    "few_workers": story(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
     ),
-    "few_cpus": seen(SLOW_DECODE, STARVED, usable_cpus=1, num_workers=1, cpu_limit="affinity"),
-    "slow_decode": seen(SLOW_DECODE, STARVED, megapixels=12.0),
-    "busy_neighbour": seen(SLOW_DECODE, STARVED, others_cpus=2.0, others_names="stress (pid 7)"),
-    "small_prefetch": seen({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
-    "host_sync": seen({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits_places="item at mine.py:7"),
-    "launch_bound": seen(dict.fromkeys(ON_GPU, 200.0)),
-    "slow_logging": seen(SLOW_RUN, {"logging": 0.15}),
-    "checkpoint_stall": seen(SLOW_RUN, {"checkpoint": 0.15}),
-    "slow_callback": seen(SLOW_RUN, {"callback Mine": 0.15}),
-    "slow_copy": seen({"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}),
-    "contention": seen({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}),
-    "unexplained": seen(SLOW_RUN),
+    "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, num_workers=1, cpu_limit="affinity"),
+    "slow_decode": story(SLOW_DECODE, STARVED, megapixels=12.0),
+    "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0, others_names="stress (pid 7)"),
+    "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
+    "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits_places="item at mine.py:7"),
+    "launch_bound": story(dict.fromkeys(ON_GPU, 200.0)),
+    "slow_logging": story(SLOW_RUN, {"logging": 0.15}),
+    "checkpoint_stall": story(SLOW_RUN, {"checkpoint": 0.15}),
+    "slow_callback": story(SLOW_RUN, {"callback Mine": 0.15}),
+    "slow_copy": story({"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}),
+    "contention": story({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}),
+    "unexplained": story(SLOW_RUN),
 }

@@ -25,8 +25,8 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
          "medium", "timed on batches that were already prepared, so a long run may be slower; raise --budget"),
         ({"facts": make_facts(cached_share_method="nobody tells")}, "medium",
          "unknown whether files are in memory: nobody tells"),
-        ({"facts": make_facts(cached_share=0, no_kernels_reason="no kernel seen; ask")}, "medium",
-         "GPU's kernels count as work: no kernel seen; ask"),
+        ({"facts": make_facts(cached_share=0, no_kernels_reason="no kernel recorded; ask")}, "medium",
+         "GPU's kernels count as work: no kernel recorded; ask"),
         ({"facts": make_facts(cached_share=0, cold_verified=False, cold_evidence="unverified: nobody tells")},
          "medium", "cold rates are unverified: nobody tells"),
         ({"facts": make_facts(cached_share=0, cold_passes=7.0, lazy=False, first_touch_seconds=0.04,
@@ -38,9 +38,9 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
     ],
 )  # fmt: skip
 def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
-    found = confidence(make_diagnosis(**changes))
-    assert found.level == level
-    assert doubt in found.doubts[-1]
+    judged = confidence(make_diagnosis(**changes))
+    assert judged.level == level
+    assert doubt in judged.doubts[-1]
 
 
 def test_rates_that_the_verdict_does_not_use_are_no_doubt() -> None:

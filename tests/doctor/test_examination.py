@@ -128,7 +128,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads
     assert is_judged(conclude(evidence))
 
 
-def test_what_the_machine_lacks_is_said_before_the_first_experiment(
+def test_limits_of_the_machine_are_printed_before_the_first_experiment(
     testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
@@ -195,22 +195,22 @@ def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
 
 
 @pytest.mark.parametrize(
-    ("kept", "evidence"),
+    ("kept", "reason"),
     [
         (Residency(0.02, "cachestat"), "recently read files are not in this machine's memory (2% of them"),
         (UNKNOWN, "a repeated read takes 100 ms"),  # the reads of this file take 0.1 s each
     ],
 )
 def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
-    kept: Residency, evidence: str, testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch
+    kept: Residency, reason: str, testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a mount that caches nothing: files called "in memory" would be read from the mount."""
     monkeypatch.setattr(testbed.samples, "kept", lambda: kept)
-    found, announced = examined(testbed)
+    evidence, announced = examined(testbed)
     assert len(announced) == NUM_EXPERIMENTS
-    assert not {"loader_warm", "full_warm", "storage_cached"} & found.ceilings.keys()
-    assert evidence in str(found.facts.memory_evidence)
-    assert found.facts.not_measured is None and is_judged(conclude(found))
+    assert not {"loader_warm", "full_warm", "storage_cached"} & evidence.ceilings.keys()
+    assert reason in str(evidence.facts.memory_evidence)
+    assert evidence.facts.not_measured is None and is_judged(conclude(evidence))
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(None, 256), (1e6, 256), (100.0, 66), (0.1, 8)])

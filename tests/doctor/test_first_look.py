@@ -29,16 +29,16 @@ def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> T
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     monkeypatch.setenv("HOME", str(home))
     model = ("model.name=test_resnet", "trainer.precision=bf16-true")
-    found = Testbed(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
-    found.samples.read_few()
-    return found
+    testbed_of_link = Testbed(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
+    testbed_of_link.samples.read_few()
+    return testbed_of_link
 
 
 def test_every_check_answers_once_and_names_the_storage_of_the_files(testbed: Testbed) -> None:
-    found = check_machine(testbed)
-    findings = {finding.rule: finding for finding in found}
-    assert len(findings) == len(found) >= 10 and all(finding.evidence for finding in found)
-    assert all(finding.remedy for finding in found if finding.fired)
+    checks = check_machine(testbed)
+    findings = {finding.rule: finding for finding in checks}
+    assert len(findings) == len(checks) >= 10 and all(finding.evidence for finding in checks)
+    assert all(finding.remedy for finding in checks if finding.fired)
     assert findings["slow_mount"].fired and "object storage" in findings["slow_mount"].evidence
     assert findings["slow_mount"].commands == ("imagenet-opt pack 'data.root=~/set' out=/local/disk/packed",)
 

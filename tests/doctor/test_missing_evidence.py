@@ -19,7 +19,7 @@ from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.page import about
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import change
-from tests.doctor.stories import STORIES, seen
+from tests.doctor.stories import STORIES, story
 
 DIED = "the device alone (the GPU ran out of memory)"
 SHM = Finding("small_shared_memory", True, "64 MiB are too little", environment=True)
@@ -67,7 +67,7 @@ def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
 
 
 def test_a_diagnosis_without_any_measurement_can_be_printed() -> None:
-    diagnosis = conclude(change(seen(), ceilings={}, facts=replace(seen().facts, not_measured=DIED)))
+    diagnosis = conclude(change(story(), ceilings={}, facts=replace(story().facts, not_measured=DIED)))
     assert "Not judged" in printed(diagnosis)
     assert diagnosis.efficiency == 0 and confidence(diagnosis).level != "high"
 

@@ -9,7 +9,7 @@ import pytest
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.remedies import changing, data_place, list_processes, saves, without_waiting
 from tests.doctor.diagnoses import change
-from tests.doctor.stories import STORIES, finding_of, seen
+from tests.doctor.stories import STORIES, finding_of, story
 
 
 def configured(story: str = "healthy", **config: Any) -> Evidence:
@@ -63,7 +63,7 @@ def test_an_unknown_folder_has_a_placeholder(config: dict[str, Any]) -> None:
 
 
 def test_shards_are_copied_and_not_packed() -> None:
-    packed = change(configured(data={"root": "/fsx/packed"}), facts=replace(seen().facts, packed=True))
+    packed = change(configured(data={"root": "/fsx/packed"}), facts=replace(story().facts, packed=True))
     assert data_place(packed).pack() == "cp -r /fsx/packed /local/disk/packed"
     smaller = data_place(packed).pack("max_side=500")
     assert "/fsx/packed" not in smaller, "only the original images can become smaller"

@@ -9,7 +9,7 @@ from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.explanation import gap, least_stage
 from imagenet_opt.doctor.verdict import CAUSES, RULES, Rule, conclude, judge
 from tests.doctor.diagnoses import change
-from tests.doctor.stories import SLOW_STORAGE, STORIES, finding_of, seen
+from tests.doctor.stories import SLOW_STORAGE, STORIES, finding_of, story
 
 HEALTHY = "Healthy: the simulated a10g computes 99% of the time, 316 img/s."
 UNEXPLAINED = "Unexplained: 200 of the 318 img/s that the stages alone allow."
@@ -50,7 +50,7 @@ def test_a_rule_that_yields_has_not_fired_and_predicts_nothing() -> None:
         # A faster GPU, with 4 CPUs: 32 images take 0.01 s of one, an image 4/1500 s. The copy gives 40000 images/s.
         (STORIES["healthy"], 4 / (0.01 / 32 + 4 / 1500) / 316, "decode_all", HEALTHY),
         # A faster GPU is limited by the copies while it computes, not by the 40000 images/s of the copy alone.
-        (seen({"copy_overlapped": 500.0}), 500 / 316, "copy_overlapped", HEALTHY),
+        (story({"copy_overlapped": 500.0}), 500 / 316, "copy_overlapped", HEALTHY),
         (STORIES["unexplained"], 318 / 200, "gpu_beside_loader", UNEXPLAINED),
     ],
 )
@@ -61,7 +61,7 @@ def test_the_next_limit_gives_the_gain(run: Evidence, gain: float, stage: str, s
 
 
 def test_without_observed_kernels_late_launches_are_not_judged() -> None:
-    facts = replace(seen().facts, no_kernels_reason="no kernel was recorded")
+    facts = replace(story().facts, no_kernels_reason="no kernel was recorded")
     finding = finding_of("launch_bound", change(STORIES["launch_bound"], facts=facts))
     assert finding.fired is None and finding.evidence == "no kernel was recorded"
 
@@ -69,7 +69,7 @@ def test_without_observed_kernels_late_launches_are_not_judged() -> None:
 def test_the_unexplained_share_is_a_number_and_no_cause_hides_it() -> None:
     assert judge(STORIES["unexplained"]).unexplained == pytest.approx(1 - 200 / 318)
     assert judge(STORIES["healthy"]).unexplained == pytest.approx(2 / 318)
-    slower = judge(seen(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}, storage_bound="latency", lazy=False))
+    slower = judge(story(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}, storage_bound="latency", lazy=False))
     assert slower.cause == "storage_latency"
     assert gap(slower) == "30% of the rate that the stages alone allow"
     assert str(gap(judge(STORIES["slow_logging"]))).endswith("this cause appears only in the full run")
@@ -79,7 +79,7 @@ def test_the_unexplained_share_is_a_number_and_no_cause_hides_it() -> None:
 def test_each_rule_names_all_stages_that_it_needs(rule: Rule) -> None:
     """It needs only these measurements, and without one of them it is not checked. A key that is not on its list, such
     as a typo, raises KeyError."""
-    run = seen(machine_cpus=8, num_workers=2)
+    run = story(machine_cpus=8, num_workers=2)
     keys = set(map(run.stage, rule.needs))
     ceilings = {name: ceiling for name, ceiling in run.ceilings.items() if name in keys}
     assert "not measured" not in rule.look(change(run, ceilings=ceilings)).evidence
@@ -94,17 +94,17 @@ def test_a_mistake_in_a_rule_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("imagenet_opt.doctor.verdict.RULES", (Rule(misspelt, ()),))
     with pytest.raises(KeyError, match="gpuu"):
-        conclude(change(seen(), facts=replace(seen().facts, not_measured="the copy to the GPU")))
+        conclude(change(story(), facts=replace(story().facts, not_measured="the copy to the GPU")))
 
 
 def test_the_slowest_stage_has_its_files_in_the_state_of_the_run() -> None:
     """Reading from memory is no part of a run from storage, however slow the rate from memory is."""
-    slower = least_stage(judge(seen({"storage_cached": 10.0, "loader_warm": 20.0})))
+    slower = least_stage(judge(story({"storage_cached": 10.0, "loader_warm": 20.0})))
     assert slower == (
         "With files on storage the full run reaches 316 images/s; its slowest stage "
         "'GPU, while the loader runs' reaches 318 images/s."
     )
-    faster = str(least_stage(judge(seen({"loader_cold": 100.0}))))
+    faster = str(least_stage(judge(story({"loader_cold": 100.0}))))
     assert "but its stage 'loader, files on storage' reaches 100" in faster
-    in_memory = str(least_stage(judge(seen({"full_warm": 300.0}, cached_share=1.0))))
+    in_memory = str(least_stage(judge(story({"full_warm": 300.0}, cached_share=1.0))))
     assert in_memory.startswith("With files in memory")

@@ -204,7 +204,7 @@ def test_parts_are_frozen_up_to_a_stage() -> None:
         ("deit_tiny_distilled_patch16_224", "all_but_head", {"head.weight", "head.bias", *DISTILLED}),
     ],
 )
-def test_what_is_trained_with_frozen_parts(model: str, freeze: str, trained: set[str]) -> None:
+def test_the_trained_parameters_with_frozen_parts(model: str, freeze: str, trained: set[str]) -> None:
     """The head may be within a part, or be two; class tokens and position embeddings belong to no part."""
     net = timm.create_model(model, num_classes=3)
     frozen_parts(net, freeze)

@@ -128,7 +128,7 @@ def test_autocast_is_captured_as_it_is_without_its_cache(recorder: Recorder) -> 
     assert recorder.autocast == [(True, False), (False, False)]
 
 
-def test_what_was_compiled_comes_back_when_graphs_are_released(recorder: Recorder) -> None:
+def test_the_compiled_forward_returns_when_graphs_are_released(recorder: Recorder) -> None:
     net = network()
     net.compile(backend="eager")
     compiled = net._compiled_call_impl

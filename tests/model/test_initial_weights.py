@@ -1,4 +1,4 @@
-"""Which weights a run begins with, and what is said of files that do not fit."""
+"""The weights that a run begins with, and the errors for files that do not fit."""
 
 from pathlib import Path
 from typing import Any

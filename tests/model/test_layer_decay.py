@@ -60,7 +60,7 @@ def test_each_block_has_a_factor_of_the_rate_of_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("rule", ["ndim", "name_bn", "norm", "none"])
-def test_what_decays_stays_the_choice_of_no_decay(rule: Any) -> None:
+def test_no_decay_still_selects_the_decayed_parameters(rule: Any) -> None:
     net = timm.create_model("resnet18", num_classes=3)
     layered, plain = (options_of(build(net, no_decay=rule, layer_decay=factor), net) for factor in (0.7, None))
     assert {name: decay for name, (_, decay) in layered.items()} == {name: decay for name, (_, decay) in plain.items()}

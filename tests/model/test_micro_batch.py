@@ -136,7 +136,7 @@ def test_a_resumed_run_keeps_the_size_unless_another_is_asked_for(asked: int | N
     assert net.sizes[0] == then
 
 
-def test_where_not_even_one_image_fits_the_run_says_what_helps() -> None:
+def test_a_run_whose_single_image_does_not_fit_names_a_remedy() -> None:
     with pytest.raises(
         OutOfMemory, match=r"not even one image .*\(CUDA out of memory.*GiB\.\); lower data\.image_size"
     ):
@@ -151,7 +151,7 @@ def test_one_of_several_processes_ends_with_the_size_to_set() -> None:
         MicroBatches(64).run(full, 256, take_back=None)
 
 
-def test_a_validation_or_optimizer_that_does_not_fit_is_told_in_one_line() -> None:
+def test_a_validation_or_optimizer_out_of_memory_gives_one_line() -> None:
     class Full(nn.Sequential):
         def forward(self, images: Tensor) -> Tensor:
             if not self.training:

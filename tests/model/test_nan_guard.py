@@ -62,7 +62,7 @@ class Poison(Callback):
 
 
 @pytest.mark.parametrize(("bad", "callbacks"), [({2}, []), (set(), [Poison()])])
-def test_no_checkpoint_is_written_of_what_is_not_finite(bad: set[int], callbacks: list[Any], tmp_path: Path) -> None:
+def test_no_checkpoint_contains_nonfinite_values(bad: set[int], callbacks: list[Any], tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss):
         fit(
             network(),

@@ -1,4 +1,4 @@
-"""Networks by name, their options, and what is said of those that do not fit."""
+"""Networks by name, their options, and the errors for options that do not fit."""
 
 import pytest
 import torch

@@ -83,7 +83,7 @@ def test_an_optimizer_that_cannot_be_loaded_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["test_vit", "swin_tiny_patch4_window7_224", "test_resnet"])
-def test_what_decays_is_timms_choice(model: str) -> None:
+def test_timm_selects_the_decayed_parameters(model: str) -> None:
     small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (2, 2), "img_size": 56} if "swin" in model else {}
     net = timm.create_model(model, num_classes=3, **small)
     theirs = create_optimizer_v2(net, "adamw", weight_decay=0.25)

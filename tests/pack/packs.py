@@ -64,10 +64,10 @@ def samples(folder: Path, *steps: Callable[[Any], Any]) -> list[Any]:
         warnings.simplefilter("ignore", ResourceWarning)
         for step in steps:
             pipeline = step(pipeline)
-        found = list(pipeline)
+        actual = list(pipeline)
         del pipeline
         gc.collect()
-    return found
+    return actual
 
 
 def rejected(folder: Path) -> list[list[str]]:

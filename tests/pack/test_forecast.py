@@ -25,12 +25,12 @@ def test_bytes_are_those_of_the_pack(tmp_path: Path) -> None:
     options = PackOptions(max_side=200)
     testbed = Testbed(composed(f"data.root={tmp_path}/data", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8"))
     testbed.samples.read_into_memory(np.arange(64), least=64, seconds=0)
-    found = forecast(testbed, options)
-    assert found is not None and found.num_images == 64
+    actual = forecast(testbed, options)
+    assert actual is not None and actual.num_images == 64
     pack(tmp_path / "data", tmp_path / "out", options)
     packed = load_index(tmp_path / "out/train")
     originals = [file.stat().st_size for file in (tmp_path / "data/train/a").iterdir()]
-    assert found.bytes_ratio == pytest.approx(packed.sizes.sum() / sum(originals), rel=0.05)
+    assert actual.bytes_ratio == pytest.approx(packed.sizes.sum() / sum(originals), rel=0.05)
 
 
 def test_the_preset_is_the_next_larger_width() -> None:

@@ -123,8 +123,8 @@ def test_an_archive_with_unsafe_members_is_refused(content: bytes, words: str, t
     (tmp_path / "data/train/n02.tar").write_bytes(content)
     with pytest.raises(DataError) as caught:
         pack(tmp_path / "data", tmp_path / "out", SMALL)
-    said = str(caught.value)
-    assert words in said and "n02.tar is truncated or not a tar file" in said and said.isprintable()
+    message = str(caught.value)
+    assert words in message and "n02.tar is truncated or not a tar file" in message and message.isprintable()
 
 
 def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
@@ -137,7 +137,11 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        (None, ConfigError, "no LOC_val_solution.csv is there or above; give a list of the classes with val_labels="),
+        (
+            None,
+            ConfigError,
+            "no LOC_val_solution.csv in it or its parents; give a list of the classes with",
+        ),
         (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),

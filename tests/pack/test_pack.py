@@ -18,9 +18,9 @@ def test_webdataset_decodes_images_and_labels(images_root: Path, tmp_path: Path)
     pack(images_root, tmp_path / "out", PackOptions(shard_mb=0.03))
     for split in ("train", "val"):
         index = open_shards(tmp_path / "out" / split)
-        found = samples(index.folder, lambda read: read.decode("pil").to_tuple("jpg;png", "cls"))
-        assert [label for _, label in found] == index.labels.tolist()
-        for (image, _), name in zip(found, names_of(index), strict=True):
+        actual = samples(index.folder, lambda read: read.decode("pil").to_tuple("jpg;png", "cls"))
+        assert [label for _, label in actual] == index.labels.tolist()
+        for (image, _), name in zip(actual, names_of(index), strict=True):
             with Image.open(images_root / split / name) as expected:
                 assert np.array_equal(image, expected.convert("RGB"))
 
@@ -54,10 +54,10 @@ def test_odd_names_and_links_are_packed(tmp_path: Path) -> None:
     assert (packed.images, packed.rejected) == (2 * len(expected) - 1, 0)
     index = open_shards(tmp_path / "out/val")
     assert dict(zip(names_of(index), read(index), strict=True)) == expected
-    found = samples(tmp_path / "out/val")
-    assert len({sample["__key__"] for sample in found}) == len(expected)
-    assert [sample.get("jpg") or sample["png"] for sample in found] == read(index)
-    classes = [index.classes[int(sample["cls"])] for sample in found]
+    actual = samples(tmp_path / "out/val")
+    assert len({sample["__key__"] for sample in actual}) == len(expected)
+    assert [sample.get("jpg") or sample["png"] for sample in actual] == read(index)
+    classes = [index.classes[int(sample["cls"])] for sample in actual]
     assert classes == [name.split("/")[0] for name in names_of(index)]
 
 

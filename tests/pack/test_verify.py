@@ -21,9 +21,9 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
 
 
 def test_a_whole_pack_verifies(whole: Path) -> None:
-    seen: list[int] = []
-    assert verify(whole / "train", 2, seen.append) == []
-    assert seen == sorted(seen) and seen[-1] == 39
+    counts: list[int] = []
+    assert verify(whole / "train", 2, counts.append) == []
+    assert counts == sorted(counts) and counts[-1] == 39
 
 
 def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:

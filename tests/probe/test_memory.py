@@ -80,8 +80,8 @@ def test_a_batch_that_does_not_fit_is_cut_evenly(num: int, most: int, size: int)
 @pytest.mark.parametrize(
     ("micro", "words"),
     [
-        (None, "out of memory at data.batch_size=512; lower it or set model.micro_batch_size"),
-        (64, "out of memory at data.batch_size=512, model.micro_batch_size=64; lower one of them"),
+        (None, "out of memory at data.batch_size=512; lower data.batch_size or set model.micro_batch_size"),
+        (64, "out of memory at data.batch_size=512, model.micro_batch_size=64; lower one of these values"),
     ],
 )
 def test_each_kind_of_out_of_memory_gets_one_message(error: Exception, micro: int | None, words: str) -> None:

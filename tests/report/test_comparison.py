@@ -36,18 +36,18 @@ def test_verdicts_rules_steps_and_versions_are_side_by_side() -> None:
         waterfall=(Step("GPU alone", 0.3), Step("full run", 0.4)),
         versions={"torch": "2.15.0"},
     )
-    found = differences(after, before)
-    verdict = {name: (ours, theirs) for name, ours, theirs in found["verdict"]}
+    tables = differences(after, before)
+    verdict = {name: (ours, theirs) for name, ours, theirs in tables["verdict"]}
     assert verdict["cause"] == ("the GPU is the limit", "storage answers late")
     assert verdict["verdict"][0] == "All is well." and "72 %" in verdict["verdict"][1]
     assert verdict["next limit"] == ("none", "GPU, while the loader runs")
-    assert found["rules"] == [
+    assert tables["rules"] == [
         ("reads in flight", "did not fire", "fired; 3.10 times as fast once fixed"),
         ("slow copy", "fired", "(absent)"),
     ]
-    assert found["step"][0] == ("GPU alone", "300.0", f"{256 / 812 * 1e3:,.1f}", f"{0.3 / (256 / 812):.2f}")
-    assert ("torch", "2.15.0", "2.14.0") in found["machine"]
-    assert "cpu" not in {name for name, *_ in found["machine"]}, "the same in both"
+    assert tables["step"][0] == ("GPU alone", "300.0", f"{256 / 812 * 1e3:,.1f}", f"{0.3 / (256 / 812):.2f}")
+    assert ("torch", "2.15.0", "2.14.0") in tables["machine"]
+    assert "cpu" not in {name for name, *_ in tables["machine"]}, "the same in both"
 
 
 def test_another_machine_or_accelerator_is_a_warning() -> None:

@@ -7,8 +7,8 @@ from tests.doctor.diagnoses import make_diagnosis, make_facts
 
 
 def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
-    found = make_diagnosis(measured=100.0, facts=make_facts(num_samples=360_000))
-    assert tiles(Record("run", found), price_per_hour=2)[0].notes == (
+    diagnosis = make_diagnosis(measured=100.0, facts=make_facts(num_samples=360_000))
+    assert tiles(Record("run", diagnosis), price_per_hour=2)[0].notes == (
         "100 images/s",
         "1.0 h, $2.00 an epoch of 360,000",
     )

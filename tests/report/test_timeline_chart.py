@@ -35,7 +35,7 @@ def test_events_and_marks_are_at_their_times(tmp_path: Path) -> None:
     assert (lanes["fetch"], lanes["validation"]) == ([1, 2.5], [3, 4])
 
 
-def test_no_line_is_drawn_through_a_break(tmp_path: Path) -> None:
+def test_no_line_is_drawn_through_a_pause(tmp_path: Path) -> None:
     times = 100 + np.concatenate([0.1 * np.arange(50), 900 + 0.1 * np.arange(50)])
     (line,) = timeline(recorded(tmp_path, times, queue_depth=np.ones(100))).data
     assert np.isnan(line.y).sum() == 1

@@ -50,7 +50,7 @@ def test_a_stop_without_its_start_is_no_error_and_times_nothing() -> None:
     assert clock.seconds.keys() == {"outer"}
 
 
-def test_what_nobody_stopped_ends_with_what_is_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_without_a_stop_ends_with_its_outer_action(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 10.0, 14.0, 20.0, 21.0])  # outer, left and inner begin; outer ends; inner does; next
     monkeypatch.setattr(hook_timer.time, "perf_counter", lambda: next(times))
     clock, stops = timed()

@@ -38,7 +38,7 @@ class Asking(Plain):
         ({"log_every_n_steps": 0}, []),
     ],
 )
-def test_it_is_yes_at_the_batches_after_which_a_row_is_written(options: dict[str, int], batches: list[int]) -> None:
+def test_a_batch_before_a_written_row_is_a_logging_step(options: dict[str, int], batches: list[int]) -> None:
     project, module = Project(), Asking()
     project.fit(module=module, **options)
     assert project.logger.values("batch") == batches

@@ -48,7 +48,7 @@ def test_without_more_time_the_largest_trial_that_fits_counts() -> None:
     batch = Batch(256)
     _fit(batch, Holding(OmegaConf.create(), capacity=600, num=2), 256, 1024)
     assert (batch.fitting, batch.changes) == (512, ())
-    assert batch.notes == ["not tried: budget: other batch sizes"]
+    assert batch.notes == ["not tried: budget (other batch sizes)"]
 
 
 @pytest.mark.parametrize("wanted", [1, 64])
@@ -98,7 +98,7 @@ def test_a_trial_with_little_time_does_not_decide_about_memory() -> None:
     batch = Batch(256)
     _fit(batch, Ending(OmegaConf.create(), limit=lambda: 60.0, error=hung, least=512), 256, 1024)
     assert (batch.fitting, batch.changes) == (256, ())
-    assert batch.notes == ["not tried: budget: other batch sizes"]
+    assert batch.notes == ["not tried: budget (other batch sizes)"]
 
 
 class Paced(Turns):

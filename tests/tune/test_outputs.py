@@ -83,7 +83,7 @@ def test_settings_without_a_turn_are_the_conclusion(turns: Turns, capsys: pytest
     formats.turns |= {"a": [120.0], "b": [90.0]}
     print_tuning(tuning, [])
     assert "nothing was tuned" not in capsys.readouterr().out
-    tuning.overrides, tuning.batch = ("x=1",), Batch(8, notes=["not tried: budget: other batch sizes"])
+    tuning.overrides, tuning.batch = ("x=1",), Batch(8, notes=["not tried: budget (other batch sizes)"])
     tuning.loader = Loader(CoordinateSearch(LoaderSetting(1, 4, 16), why="budget"), (), None, 1)
     assert conclusion(tuning) == [
         "better here: x=1",

@@ -19,16 +19,14 @@ from tests.conftest import hold_images, loading, write_images
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-def test_a_rate_is_of_the_batch_that_was_asked_for(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_is_of_the_requested_batch(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     config = tiny(tmp_path, images_root, "model.num_classes=3")
     with pytest.raises(OutOfMemory, match=r"^6 images at once do not fit .* set model\.micro_batch_size=3, "):
         rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
     config.model.micro_batch_size = 3
-    found = rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
-    assert min(found["windows"]) > 0 and found["compile_seconds"] is None
+    timing = rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
+    assert min(timing["windows"]) > 0 and timing["compile_seconds"] is None
 
 
 def holding(**room: int) -> Callable[..., dict[str, Any]]:
@@ -69,19 +67,19 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", holding(**room))
-    given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
-    turns = Turns(given, 3, Deadline(600), lambda what: None)
+    typed = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
+    turns = Turns(typed, 3, Deadline(600), lambda what: None)
     config = turns.config(())
     data = SimpleNamespace(train=range(39), loading=loading())
     testbed: Any = SimpleNamespace(config=config, device=torch.device("cpu"), loading=data.loading, data=data)
-    found = Tuning(config, None)
-    assert _tune_device(found, turns, testbed, 0.1) == rate
+    tuning = Tuning(config, None)
+    assert _tune_device(tuning, turns, testbed, 0.1) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
-    assert "trainer.precision=mixed" in found.overrides
-    assert tuple(word for word in found.overrides if "batch" in word) == cut
-    said = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
-    assert found.notes == (said if room["full"] < 6 else [])
-    assert turns.overrides == given, "the batch is looked for as configured"
+    assert "trainer.precision=mixed" in tuning.overrides
+    assert tuple(word for word in tuning.overrides if "batch" in word) == cut
+    notes = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
+    assert tuning.notes == (notes if room["full"] < 6 else [])
+    assert turns.overrides == typed, "the search for the batch starts as configured"
 
 
 @pytest.mark.parametrize(("epoch", "start"), [(12, 2), (66, 16)])
@@ -90,6 +88,6 @@ def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    given = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
-    overrides, testbed = _with_number(given, composed(tmp_path, *given))
-    assert overrides == (*given, f"data.batch_size={start}") and testbed.loading.batch_size == start
+    typed = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
+    overrides, testbed = _with_number(typed, composed(tmp_path, *typed))
+    assert overrides == (*typed, f"data.batch_size={start}") and testbed.loading.batch_size == start

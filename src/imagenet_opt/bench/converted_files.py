@@ -18,7 +18,7 @@ def fingerprint(program: str, files: Iterable[tuple[object, ...]]) -> str:
 
 
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder, completely or not at all; nothing if it exists. write: fills an empty folder. Raises OSError."""
+    """Write a folder completely or not at all, unless it exists. write: fills an empty folder. Raises OSError."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -29,5 +29,5 @@ def write_once(folder: Path, write: Callable[[Path], None]) -> None:
         try:
             os.replace(new, folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was faster
+            if not folder.is_dir():  # if the folder exists, another process was faster
                 raise

@@ -24,9 +24,9 @@ from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 
 LEAST_WARMUP = 10
-"""Discarded batches, or workers x prefetch if that is more: so many batches may be ready at the start."""
+"""Least discarded batches; workers x prefetch if that is more, since so many batches may be ready at the start."""
 MOST_PACKED = 20_000
-"""Files converted to another loader's format; of a larger data set, all rows read the same random part."""
+"""Most files that are converted to another loader's format; of a larger data set, all rows read one random part."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def make_plan(
         prefetch_factor=loading.prefetch_factor,
         batch_bytes=3 * loading.batch_size * loading.image_size**2,
     )
-    own = _own_rows(loading.resize_on, has_gpu=has_gpu, compares=bool(against))
-    others = (*((CEILING,) if REGION in own else ()), *against)
+    own_rows = _own_rows(loading.resize_on, has_gpu=has_gpu, compares=bool(against))
+    others = (*((CEILING,) if REGION in own_rows else ()), *against)
     absent = {name: reason for name in others if (reason := _why_not(name, loading))}
-    sides = (*own, *(name for name in others if name not in absent))
+    sides = (*own_rows, *(name for name in others if name not in absent))
     files = index
     if len(index) > MOST_PACKED and (same_bytes or any(map(_packs, sides))):
         rows = np.random.default_rng(loading.seed).choice(len(index), MOST_PACKED, replace=False)
@@ -103,7 +103,7 @@ def _job(files: FileIndex | ShardIndex, loading: LoaderOptions, budget: LoaderBu
 def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
     """Write copies of the data in the peers' file formats, then measure all rows in rounds and announce each turn.
 
-    A row that fails is left out of later rounds; if one of our own fails, DataError is raised.
+    A row that fails is left out of later rounds; if one of our own rows fails, DataError is raised.
     """
     packing = [side for side in plan.sides if _packs(side)]
     with announced(len(packing) + repeats * len(plan.sides)) as announce:

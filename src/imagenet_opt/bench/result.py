@@ -100,7 +100,7 @@ def data_facts(plan: Plan) -> dict[str, Any]:
 
 
 def as_json(report: Report, command: list[str]) -> dict[str, Any]:
-    """Everything, with images_per_second and interval of our first row at the top; times are seconds per batch."""
+    """The result as JSON values; images_per_second and interval at the top are of our first row; times per batch."""
     rows = [_row(report, side) for side in report.rows()]
     job = report.plan.job
     return {
@@ -142,10 +142,11 @@ def method(report: Report) -> str:
     end = "on the GPU" if job.device == "cuda" else "in host memory"
     listed = f", the list of files repeated {job.passes} times so that no epoch ends" if job.passes > 1 else ""
     return (
-        f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
-        f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
+        f"each row once per round, {num} round{'s' * (num != 1)}; a turn is a process of its own with "
+        f"{job.num_workers} workers or threads, {job.num_warmup} batches discarded, "
+        f"then {job.num_batches} timed{listed}; batches end "
         f"{end}; medians with 95 % intervals from order statistics; ratios of geometric means with 95 % intervals from "
-        "Student's t on the logarithms, which hold together"
+        "Student's t on the logarithms, valid for all ratios at once"
     )
 
 
@@ -172,8 +173,8 @@ def describe(side: str, job: Job) -> str:
     size = job.loading.image_size
     ours = {
         WORKER: f"uint8 images of {size} x {size}, resized by the workers",
-        REGION: "crops as they are, for the GPU to resize",
-        CEILING: "such crops from memory, nothing read, nothing handed over",
+        REGION: "crops of their original size, for the GPU to resize",
+        CEILING: "crops decoded from memory; no file is read and no batch is sent to the training process",
     }
     if side in ours:
         return ours[side]
@@ -256,7 +257,7 @@ def _stages(report: Report) -> Table:
         if any(name in means for means in stages.values()):
             rows.append((label, *(factor * means[name] if name in means else None for means in stages.values())))
     columns = (Column("stage"), *(Column(side, "{:.4g}") for side in stages))
-    return Table("what a worker spends the time of a batch on", columns, tuple(rows))
+    return Table("time of a worker for one batch", columns, tuple(rows))
 
 
 def _ratios(report: Report) -> Table:

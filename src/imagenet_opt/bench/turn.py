@@ -74,13 +74,13 @@ def take_turn(
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {num_discarded + len(sizes)} of {num_warmup + num_batches} batches")
-    made = [size for size, at in zip(sizes, made_at, strict=True) if at is not None and at >= started]
-    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), None if None in made_at else sum(made))
+    sizes_made = [size for size, at in zip(sizes, made_at, strict=True) if at is not None and at >= started]
+    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), None if None in made_at else sum(sizes_made))
 
 
 def run_turn(job: Job) -> Turn:
-    """Measure in a process of its own. Raises TurnFailed with the reason, also for an impossible rate; for our own
-    rows an ImagenetOptError."""
+    """Measure one row in a process of its own. Raises TurnFailed with the reason, also for an impossible rate. Raises
+    ImagenetOptError for an error of our own rows."""
     turn = Turn(**_isolated(_turn, job, job))
     if reason := physics.impossible(claim(turn, job)):
         raise TurnFailed(f"not measured: {reason}; raise --batches")

@@ -1,4 +1,4 @@
-"""Checks that train and val have the same classes, and that the counts are plausible, or those of ImageNet.
+"""Checks that train and val have the same classes, and plausible numbers of images, or those of ImageNet.
 
 ImageNet's counts are those of ILSVRC 2012 (arXiv 1409.0575, table 2).
 """
@@ -68,7 +68,7 @@ def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: 
     if not len(odd) and len(split.classes) < NUM_CLASSES:
         return CheckResult(check, "ok", f"{total}, {each} a class as in ImageNet")
     if len(odd):
-        text = f"{total}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
+        text = f"{total}, not {num_images:,}; {len(odd)} classes do not have {each} images as in ImageNet. {_UNPACKED}"
         return CheckResult(check, "warning", text, _each(split, odd))
     if len(split) != num_images:
         return CheckResult(check, "warning", f"{total}, not ImageNet's {num_images:,}. {_UNPACKED}")

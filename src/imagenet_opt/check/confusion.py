@@ -1,7 +1,7 @@
-"""Judges the labels of val by a trained network's answers on train and val.
+"""Judges the labels of val by a trained network's predictions on train and val.
 
 A network that is right on train and wrong on val may be overfitted, or the images of val may be in the wrong folders.
-With wrong folders, two images of one folder get the same answer, which is not the class of the folder.
+With wrong folders, two images of one folder get the same prediction, which is not the class of the folder.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Confusion = NDArray[np.int64]
-"""(num_classes, num_answers): images of the class (of the folder) that got the answer."""
+"""(num_classes, num_outputs): number of images in the folder of a class for which the network predicts an output."""
 
 LEARNED = 0.3
 """Below this accuracy on train a network cannot judge labels."""
 LEAST_IMAGES, LEAST_SHARE = 5, 0.8
-"""Number of images of a folder, and share with the same answer, from which a single folder is reported."""
+"""Number of images of a folder, and share with the same prediction, from which a single folder is reported."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,15 @@ class Labels:
 
 
 def judge_labels(train: Confusion, val: Confusion) -> Labels:
-    """Compare the answers of one network on both splits."""
+    """Compare the predictions of one network on both splits."""
     accuracies, consistencies = (accuracy(train), accuracy(val)), (consistency(train), consistency(val))
     if accuracies[0] < LEARNED:
         return Labels("unknown", *accuracies, *consistencies, ())
     if accuracies[1] < accuracies[0] / 3:
         mapping = elsewhere(val, least_images=2)
-        several = len({answer for _, answer in mapping}) > len(mapping) / 2  # else most of val gets one answer
+        several = (
+            len({answer for _, answer in mapping}) > len(mapping) / 2
+        )  # else the network predicts one class for most of val
         if several and consistencies[1] > consistencies[0] / 2:
             return Labels("permuted", *accuracies, *consistencies, mapping)
         return Labels("wrong", *accuracies, *consistencies, ())
@@ -63,14 +65,14 @@ def class_accuracies(confusion: Confusion) -> list[float | None]:
 
 
 def consistency(confusion: Confusion) -> float:
-    """Probability that two images of one folder get the same answer, right or wrong; unbiased for few images."""
+    """Probability that two images of one folder get the same prediction, right or wrong; unbiased for few images."""
     counts = confusion.sum(1)
     pairs = (counts * (counts - 1)).sum()
     return float((confusion * (confusion - 1)).sum() / pairs) if pairs else 0.0
 
 
 def elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, int], ...]:
-    """(class, answer) for classes of at least `least_images` images that mostly get the answer of another class."""
+    """(class, prediction) for classes with at least `least_images` images whose usual prediction is another class."""
     counts, answers = confusion.sum(1), confusion.argmax(1)
     share = confusion.max(1) / np.maximum(counts, 1)
     wrong = np.flatnonzero((counts >= least_images) & (share >= LEAST_SHARE) & (answers != np.arange(len(confusion))))

@@ -50,7 +50,7 @@ def examine(
 ) -> list[ScanResult]:
     """The samples that cannot be used, are truncated, or are not in RGB.
 
-    workers: number of processes; 1 stays in this process. on_progress: called with (samples done, all samples).
+    workers: number of processes; 1 examines in this process. on_progress: called with (samples done, all samples).
     Raises StorageFailed, ReadTimeout.
     """
     chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
@@ -77,7 +77,7 @@ def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Ite
 
 
 _examiner: "_Examiner"
-"""The examiner of a worker process."""
+"""The examiner of this worker process; `_begin` sets this variable."""
 
 
 def _begin(*about: Any) -> None:
@@ -115,6 +115,6 @@ def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> 
         return ScanResult(row, name, str(error), "", cut_short)
     try:
         mode = open_image(sample).mode
-    except REFUSED:  # by Pillow; the decoder has decoded the sample
+    except REFUSED:  # Pillow refuses the sample, but the decoder has decoded it
         mode = "RGB"
     return ScanResult(row, name, "", mode, cut_short)

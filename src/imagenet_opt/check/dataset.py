@@ -30,7 +30,7 @@ Index = FileIndex | ShardIndex
 Rows = NDArray[np.int64]
 
 _FEW = 256
-"""Up to this many images, decoding in this process takes less time than starting others."""
+"""Up to this many images, decoding in this process takes less time than starting processes."""
 
 
 def check(

@@ -13,7 +13,8 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 
 _THREADS = 64
 Keys = NDArray[np.uint64]
-"""Size in the upper half, CRC-32 of the content in the lower; two files of one size collide with probability 1/4e9."""
+"""Size in the upper half, CRC-32 of the content in the lower half. Two files of one size collide with probability
+1/4e9."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def find_twins(
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
     sizes: sizes of all samples, per split. Only files of equal size are read; shards are not read, since their index
-    has checksums. Files that cannot be read have no twins.
+    has checksums. Files that cannot be read have no duplicates.
     """
     wanted = np.unique(sizes[1][rows])
     values, counts = np.unique(np.concatenate(sizes), return_counts=True)

@@ -13,7 +13,7 @@ from imagenet_opt.data.index.files import Status
 from imagenet_opt.data.index.folder_index import Split
 
 _MANY = 0.01
-"""Share of validation images with a twin from which the validation accuracy is misleading."""
+"""Share of validation images with a duplicate from which the validation accuracy is misleading."""
 
 
 def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) -> Iterator[CheckResult]:
@@ -22,7 +22,9 @@ def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) ->
     bad = tuple(split.path(int(i)) for i in (*empty, *gone))
     check = f"empty files, {name}"
     if bad:
-        text = f"{len(empty)} of {len(split):,} have 0 bytes, {len(gone)} cannot be accessed; restore or remove them"
+        text = (
+            f"{len(empty)} of {len(split):,} files have 0 bytes, {len(gone)} cannot be accessed; restore or remove them"
+        )
         yield CheckResult(check, "error", text, bad)
     else:
         yield CheckResult(check, "ok", f"none of {len(split):,}")
@@ -55,7 +57,7 @@ def judge_examined(name: str, num: int, suspects: Sequence[ScanResult]) -> Itera
 
 
 def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Duplicate]) -> Iterator[CheckResult]:
-    """Verdicts on the twins of the validation samples `rows`."""
+    """Verdicts on the duplicates of the validation samples `rows`."""
     in_train = [twin for twin in twins if twin.other_split == 0]
     effect = "train contains them, so the validation accuracy is too high"
     yield _twins("val in train", val, train, len(rows), in_train, effect)

@@ -92,7 +92,9 @@ def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckR
     mapping = tuple(f"{val.index.folder / classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
     first = "; ".join(mapping[:_MOST_NAMED])
     if labels.kind == "permuted":
-        same = f"two images of one folder of val get the same answer in {100 * labels.val_consistency:.0f} % of cases"
+        same = (
+            f"two images of one folder of val get the same prediction in {100 * labels.val_consistency:.0f} % of cases"
+        )
         text = f"{shares}, yet {same}: the folders hold other classes than their names say. {first}. {_REMEDY}"
         return CheckResult("labels", "error", text, mapping)
     if labels.kind == "partly":

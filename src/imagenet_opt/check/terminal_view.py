@@ -1,4 +1,4 @@
-"""What `imagenet-opt check` prints."""
+"""Prints the results of `imagenet-opt check`."""
 
 from rich import box
 from rich.table import Table
@@ -9,16 +9,16 @@ from imagenet_opt.display.terminal_table import terminal
 from imagenet_opt.errors import printable
 
 _SHOWN = 5
-"""Details of a warning or an error that are printed; a file gets all."""
+"""Most details of a warning or an error that are printed; a JSON file has all."""
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
 
 
 def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
-    """Print the classes with the lowest accuracy on val. classes: accuracy on train and val by name; None without
-    images."""
+    """Print the classes with the lowest accuracy on val. classes: accuracy on train and val by class name; None for a
+    split without images of the class."""
     known = [(shares["val"], shares["train"], name) for name, shares in classes.items() if shares["val"] is not None]
-    print("worst classes of val, as the network sees them:")
-    for val, train, name in sorted(known, key=lambda one: (one[0], -(one[1] or 0.0)))[:_SHOWN]:
+    print("classes with the lowest accuracy on val:")
+    for val, train, name in sorted(known, key=lambda row: (row[0], -(row[1] or 0.0)))[:_SHOWN]:
         of_train = "no image" if train is None else f"{100 * train:.0f} %"
         print(f"  {printable(name)}: right on {100 * val:.0f} % of val, {of_train} of train")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.measuring import begin_measuring
+from imagenet_opt.probe.isolated import begin_measuring
 
 if TYPE_CHECKING:  # slow imports wait until the arguments are checked
     from omegaconf import DictConfig
@@ -118,7 +118,7 @@ def parse(argv: list[str]) -> Options:
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
-    """Run all experiments with a progress bar and print the verdict. Raises ImagenetOptError if there is none."""
+    """Run all experiments with a progress bar and print the verdict. Raises ImagenetOptError without a verdict."""
     import torch
     from lightning.pytorch import seed_everything
 

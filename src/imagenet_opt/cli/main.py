@@ -21,7 +21,7 @@ COMMANDS = {
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }
-"""Name -> module with `HELP` and `main(argv)`, purpose of the command."""
+"""Command -> its module, which has `HELP` and `main(argv)`, and its purpose."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 def run(name: str, argv: list[str]) -> None:
     """Run a command, or print its help. Raises ConfigError, with similar names, for an unknown command."""
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists them")
+        hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists the commands")
         raise ConfigError(f"there is no command {name}; {hint}")
     command = import_module(COMMANDS[name][0])
     if {"--help", "-h"} & set(argv):

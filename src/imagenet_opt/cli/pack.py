@@ -178,6 +178,6 @@ def _verify(arguments: Namespace) -> str:
     if lines:
         raise ShardMismatch(
             f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
-            "folder if an .npy is damaged, and run the same pack command again: it writes what is missing"
+            "folder if an .npy is damaged, and run the same pack command again to write the missing files"
         )
     return f"{arguments.out} is intact: all {sum(sizes)} images match their checksums"

@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
 def _loader_rates(
     options: argparse.Namespace, config: "DictConfig", image_sizes: list[int], *, has_data: bool
 ) -> tuple[dict[int, float], str]:
-    """Images/s of the loader by image size, and a sentence that says how they are known, or why they are not."""
+    """Images/s of the loader by image size, and a sentence about their source, or why they are unknown."""
     if options.loader_rate is not None:
         return dict.fromkeys(image_sizes, options.loader_rate), "The loader's rate is that of --loader-rate."
     if not has_data:

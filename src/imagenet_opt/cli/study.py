@@ -8,7 +8,7 @@ from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.measuring import begin_measuring
+from imagenet_opt.probe.isolated import begin_measuring
 from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, Request, read_study, shipped_names
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.config.experiment_file import check_writable_experiments
-from imagenet_opt.probe.measuring import begin_measuring
+from imagenet_opt.probe.isolated import begin_measuring
 
 HELP = """Find the fastest settings of this machine within a time budget; keep only those that are faster beyond noise.
 

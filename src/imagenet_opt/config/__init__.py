@@ -1,1 +1,1 @@
-"""Turns the command line into a checked configuration, and that into objects."""
+"""Turns the command line into a checked configuration, and the configuration into objects."""

@@ -92,7 +92,7 @@ def _check(target: Any, place: str) -> None:
         return
     package = next((name for name in KINDS if is_within(target, [name])), None)
     if package is None:
-        raise refused(place, target, "it is not among the targets that the project allows")
+        raise refused(place, target, "the project does not allow this target")
     cls, base = find(target, place), get_object(KINDS[package])
     if not (isinstance(cls, type) and issubclass(cls, base) and is_within(cls.__module__, [package])):
         raise refused(place, target, f"only a {base.__name__} defined in {package} may be built")

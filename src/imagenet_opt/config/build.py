@@ -109,7 +109,7 @@ def _validated_with(data: DictConfig) -> dict[str, Any]:
 
 
 def precision_of(precision: Any, device: torch.device) -> Any:
-    """Lightning's name for `mixed` on this device; any other value as it is."""
+    """Lightning's name for `mixed` on this device; other values stay unchanged."""
     if precision != "mixed":
         return precision
     if device.type == "cuda":
@@ -119,12 +119,12 @@ def precision_of(precision: Any, device: torch.device) -> Any:
 
 
 def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
-    """first: callbacks whose hooks run before those of the configuration."""
+    """Build the Trainer. first: callbacks whose hooks run before the hooks of the configured callbacks."""
     device = torch.device("cuda" if torch.cuda.is_available() and wants_gpu(config) else "cpu")
     if device.type == "cpu" and config.trainer.accelerator in ("gpu", "cuda"):
         raise ConfigError(
-            f"trainer.accelerator={config.trainer.accelerator}: torch sees no GPU; leave it out to train on the CPU, "
-            "or look at nvidia-smi"
+            f"trainer.accelerator={config.trainer.accelerator}: torch finds no GPU; leave this key out to train on "
+            "the CPU, or check the GPU with nvidia-smi"
         )
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)

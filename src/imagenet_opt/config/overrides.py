@@ -18,7 +18,7 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add the overrides that these imply: data.root implies data=folder; demo data alone implies experiment=demo.
+    """Add implied overrides: data.root implies data=folder; demo data alone implies experiment=demo.
 
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """

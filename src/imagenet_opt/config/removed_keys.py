@@ -18,7 +18,7 @@ REMOVED = {
 
 
 def explain_removed(key: str) -> str | None:
-    """One sentence; None for a key that never existed."""
+    """A sentence that explains why a key is invalid now; None for a key that never existed."""
     return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _SIGNAL_SECONDS = 1.0
-"""A signal just before a wait does not end the wait. Waits end after this time, so that the signal handler runs."""
+"""Longest single wait. A signal that arrives just before a wait is handled only after the wait."""
 
 
 class BackgroundIterator(Generic[T]):
@@ -57,5 +57,5 @@ class BackgroundIterator(Generic[T]):
             if not self._stopped:
                 return self._made.put(error)
         while not self._made.empty():
-            self._made.get()  # frees the memory of an item that was not taken
+            self._made.get()  # frees the memory of an item that was not requested
         self._made.put(StopIteration())

@@ -14,8 +14,8 @@ _ALWAYS_ALLOWED = 3
 class BadSamples:
     """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
 
-    Each of `world_size` processes counts only the samples that it has read. It reads another share of the data set in
-    each epoch, so the allowed number grows until the process has read the whole data set.
+    Each of `world_size` processes counts only the samples that it has read. A process reads another share of the
+    data set in each epoch, so the allowed number grows until the process has read the whole data set.
     """
 
     def __init__(self, *, num_samples: int, max_fraction: float, world_size: int = 1) -> None:
@@ -29,13 +29,13 @@ class BadSamples:
             if index not in self.reasons:
                 self.reasons[index] = reason
                 log.warning(f"skipped: {reason}")
-        met = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
-        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * met)) if self.max_fraction else 0
+        num_read = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
+        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * num_read)) if self.max_fraction else 0
         if (num := len(self.reasons)) > allowed:
             first = "; ".join(list(self.reasons.values())[:_SHOWN])
             more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
             raise TooManyBadSamples(
                 f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
-                f"of the {met:.0f} samples that this process has read: {first}{more}. The log names all of them "
+                f"of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all of them "
                 "(skipped: ...); fix the files, or raise data.max_bad_fraction"
             )

@@ -47,7 +47,7 @@ class BatchBase:
     """Fields of every batch.
 
     labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
-    (N,), False for padding. lease: position in shared memory. augmentation: what happens to the images on the device.
+    (N,), False for padding. lease: position in shared memory. augmentation: changes of the images on the device.
     """
 
     labels: Tensor
@@ -156,7 +156,7 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
 
 
 def images_of(batch: Any) -> Tensor | None:
-    """The images of a batch of any loader, which is a list or tuple [images, ...] or an object with `images`; None for
+    """The images of a batch of any loader: the first entry of a list or tuple, or the attribute `images`; None for
     other batches."""
     images = batch[0] if isinstance(batch, list | tuple) and batch else getattr(batch, "images", None)
     return images if isinstance(images, Tensor) else None

@@ -32,7 +32,7 @@ class _Room:
     def short(self, workers: int, prefetch: int) -> str:
         """The insufficient resource; empty if everything fits."""
         batches = workers * (prefetch + SPARE_BATCHES) * self.batch
-        size = f"{self.batch / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
+        size = f"{self.batch / _MIB:.0f} MiB a batch (a worker needs {SPARE_BATCHES} more than it prefetches)"
         if batches > self.shared:
             return f"{self.shared / GIB:.1f} GiB of usable /dev/shm, with {size}"
         if batches + workers * _WORKER_BYTES > self.memory:
@@ -51,7 +51,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class LoaderBudget:
-    """Limits of one loader. message: one line if they are lower than requested, else None."""
+    """Limits of one loader. message: one line if the limits are lower than requested, else None."""
 
     num_workers: int
     prefetch_factor: int
@@ -75,7 +75,7 @@ def fit_loader(
     Batches are in shared memory, which is part of the memory. Files that are read ahead and the image in decoding are
     in ordinary memory. num_workers: "auto" requests one per usable CPU. prefetch_factor: "auto" requests 4.
     batch_bytes: shared memory of one batch, see `slot_bytes`. sharing_cpus: processes that share the usable CPUs; None:
-    all. cpus, memory, shared_memory (bytes): None for the values of this machine.
+    all `processes`. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
     cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory

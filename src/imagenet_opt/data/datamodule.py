@@ -57,7 +57,7 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        # A callback may enlarge the images; workers and memory are planned for the largest.
+        # A callback may enlarge the images; workers and memory are planned for the largest size.
         sizes = [callback.largest_size for callback in self._trainer().callbacks if hasattr(callback, "largest_size")]
         size = max(sizes, default=self.loading.image_size)
         loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)
@@ -77,7 +77,8 @@ class ImageData(LightningDataModule):
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """Position at which training resumes, and the samples that this process has skipped: by split, index -> reason.
+        """State for a checkpoint: the position in training, the facts that decide the batches, and the skipped samples
+        of each split, index -> reason.
 
         Lightning can save the state of a loader, but does not restore it once a learning-rate schedule has read the
         length of the loader.
@@ -91,7 +92,7 @@ class ImageData(LightningDataModule):
         logged."""
         self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
-        if self._trainer().is_global_zero:  # which saved the skipped samples
+        if self._trainer().is_global_zero:  # this process saved the skipped samples
             for split, reasons in self._skipped.items():
                 reasons |= state_dict["skipped"][split]
             now, before = self._image_facts(), state_dict["images"]
@@ -102,7 +103,7 @@ class ImageData(LightningDataModule):
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
         """Raise CheckpointMismatch if the order of samples would change. saved: result of `state_dict`."""
         facts = self._order_facts(world_size)
-        saved = {_REPEATED: 1, **saved}  # older checkpoints lack it
+        saved = {_REPEATED: 1, **saved}  # older checkpoints lack this key
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
             raise CheckpointMismatch(
                 f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "

@@ -31,10 +31,10 @@ CropPlan = Callable[[SampleIds, Sizes, Sizes], tuple[Crops, NDArray[np.bool_]]]
 """(samples, image heights, image widths) -> crop boxes, and whether each image is flipped."""
 
 _REPLACEMENTS = 20
-"""Samples that are tried as the replacement of a bad sample."""
+"""Number of samples that are tried as the replacement of a bad sample."""
 _PORTION = 32
-"""Most samples that a worker reads and decodes at a time, so that it holds few files. Our choice: half as many cost
-time for each portion, twice as many need 4 MB more per worker."""
+"""Most samples that a worker reads and decodes at a time, so that it holds few files. Our choice: smaller
+portions cost time, and portions twice as large need 4 MB more per worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     """Maps a key to a whole batch, or to a part of a large batch.
 
     augmenter: None for no augmentation. resize_here: return images of the key's size, uint8, instead of ragged crops
-    that the device resizes. skip_bad: replace samples that cannot be opened by samples that (seed, pass, index) decide;
-    otherwise raise BadSample.
+    that the device resizes. skip_bad: replace each sample that cannot be opened by a sample that (seed, pass, index)
+    determine; otherwise raise BadSample.
     """
 
     reader: ReadAhead
@@ -223,8 +223,8 @@ class RaggedBuilder:
         self.num_crops = self.num_bytes = 0
 
     def reserve(self, num_crops: int, num_pixels: int) -> None:
-        """Reserve memory for these crops. If the buffer is too small, acquire a buffer for the whole batch, with crops
-        of this mean size."""
+        """Reserve memory for further crops. If the buffer is too small, acquire a buffer for the whole batch, with
+        crops of the mean size so far."""
         needed = self.num_bytes + 3 * num_pixels
         self.num_crops += num_crops
         if needed <= len(self.pixels):

@@ -1,7 +1,7 @@
 """Draws a small data set on first use, so that training runs without data.
 
 Ten classes of textures and shapes, as real JPEGs of many sizes, with a folder per class. Colours, scale, angle,
-contrast, lighting and noise have the same distribution in all classes, so only the form distinguishes them.
+contrast, lighting and noise have the same distribution in all classes, so only the form distinguishes the classes.
 """
 
 import errno
@@ -22,11 +22,11 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.machine import usable_cpus
 
 _GENERATOR = 1
-"""Increases with each change of the images."""
+"""Version of the images; higher after each change."""
 _MARKER = "imagenet_opt_demo.json"
 _SPLITS = ("train", "val")
 _IMAGES_PER_WORKER = 100
-"""A process draws fewer images in less time than another process takes to start."""
+"""Fewest images per process: fewer images are drawn in less time than a process takes to start."""
 
 
 def ensure_demo(folder: Path, *, num_train: int, num_val: int) -> Path:
@@ -76,8 +76,8 @@ def _check_ours(folder: Path) -> None:
     if not folder.exists() or _read_marker(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     raise ConfigError(
-        f"cannot draw the demo images into {folder}: something else is there (no {_MARKER} in it); move the folder "
-        "away or set data.cache_dir to another folder"
+        f"cannot draw the demo images into {folder}: the folder has other content (no {_MARKER} in it); move the "
+        "folder away or set data.cache_dir to another folder"
     )
 
 
@@ -146,7 +146,7 @@ def _draw_for_pipe(folder: str, *numbers: str) -> None:
 
 
 def _draw_share(folder: Path, counts: tuple[int, int], worker: int, workers: int) -> Iterator[int]:
-    """Draw every `workers`-th image, starting at `worker`; classes alternate. Yields 1 after each image."""
+    """Draw every `workers`-th image, starting at `worker`; classes alternate. Yields a count of 1 after each image."""
     places = [(split, i) for split, count in enumerate(counts) for i in range(count)]
     for split, i in places[worker::workers]:
         index, label = divmod(i, len(DEMO_CLASSES))

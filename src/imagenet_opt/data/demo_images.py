@@ -50,7 +50,7 @@ def _clouds(rng: Generator, like: Plane, cells: int) -> Plane:
 
 
 def _paint(rng: Generator, ink: Plane) -> NDArray[np.uint8]:
-    """Pixels (H, W, C): a form in one colour gradient on a background of another, with soft light and grain."""
+    """Pixels (H, W, C): a form in one colour gradient on another as background, with soft light and grain."""
     height, width = ink.shape
     across, down = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
     ramp = 0.5 + 0.35 * _turn(across, down, rng.uniform(0, 2 * math.pi))[0]

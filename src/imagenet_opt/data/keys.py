@@ -63,7 +63,8 @@ class BatchKeySampler(Sampler[BatchKey]):
         self.epoch, self.first_step = epoch, step
 
     def __iter__(self) -> Iterator[BatchKey]:
-        """Yield the keys of the epoch that is set at the first key. The next iteration starts at step 0."""
+        """Yield the keys of the epoch that is set when the first key is requested. The next
+        iteration starts at step 0."""
         epoch, first, self.first_step = self.epoch, self.first_step, 0
         self.on_first_key()
         for step in range(first, self.num_batches):

@@ -170,7 +170,7 @@ def _dataset(
 
 
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
-    """None if no option augments."""
+    """The augmenter of training images; None if no option augments."""
     policy, strength, share = parse_policy(options.augment), options.color_jitter, options.random_erasing
     policies: tuple[Policy, ...] = (policy,) if policy else ()
     if strength:
@@ -218,7 +218,7 @@ def _prefetcher(
 def _data_loader(
     dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget
 ) -> "DataLoader[Batch | RaggedBatch]":
-    # Workers inherit index, shared buffers and codec. From Python 3.14 on the default would start them anew.
+    # Forked workers inherit index, shared buffers and codec. Python 3.14 does not fork by default.
     of_workers: dict[str, Any] = {"multiprocessing_context": "fork", "prefetch_factor": budget.prefetch_factor}
     return DataLoader(
         dataset,
@@ -227,6 +227,6 @@ def _data_loader(
         num_workers=budget.num_workers,
         persistent_workers=budget.num_workers > 0,
         worker_init_fn=ignore_group_signals,
-        generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's generator
+        generator=torch.Generator(),  # so that starting workers draws nothing from the model's generator
         **(of_workers if budget.num_workers else {}),
     )

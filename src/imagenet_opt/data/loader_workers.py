@@ -36,7 +36,7 @@ def _obey(parent: int, inherited: str | None) -> None:
     """
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
-    temp_dir = _temp_dir()  # of the sockets that hand over the memory of tensors
+    temp_dir = _temp_dir()  # has the sockets that hand over the memory of tensors
     if temp_dir is not None and temp_dir != inherited:
         shutil.rmtree(temp_dir, ignore_errors=True)
     os._exit(0)

@@ -60,10 +60,10 @@ class LoaderOptions:
     augment: str | None = None
     """Changes each training image on the device, before normalising. "rand-m7-mstd0.5-inc1" and similar: timm's
     RandAugment, with the sections m, n, p, mstd, mmax and inc. "trivialaugment": torchvision's TrivialAugmentWide.
-    None: nothing. docs/pipeline.md lists the differences from timm and torchvision. Unproven on a GPU."""
+    None: no augmentation. docs/pipeline.md lists the differences from timm and torchvision. Unproven on a GPU."""
     color_jitter: float = 0.0
     """Brightness, contrast and saturation of each training image change by factors from 1 - this number to 1 + this
-    number, in any order, after `augment`. timm uses 0.4, and only without RandAugment. 0: none."""
+    number, in any order, after `augment`. timm uses 0.4, and only without RandAugment. 0: no change."""
     random_erasing: float = 0.0
     """Share of the training images, 0 to 1, that lose a box of 1/50 to 1/3 of their area, after normalising."""
     random_erasing_mode: str = "const"
@@ -86,7 +86,7 @@ class LoaderOptions:
     None: the whole training set."""
     repeated_augmentation: int = 1
     """Copies of each image in an epoch, each with its own crop and augmentation. The number of samples in an epoch does
-    not change, so with n copies an epoch has one of n images. timm's recipes A1 and A2 have 3, torchvision's 4. Needs
+    not change, so with n copies an epoch has 1/n of the images. timm's recipes A1 and A2 have 3, torchvision's 4. Needs
     `shuffle=global` and no `samples_per_epoch`."""
     shuffle: str = "global"
     """"global": any order of all images. "block": 8 to 16 neighbours of the index stay together, for shards on slow
@@ -102,7 +102,7 @@ class LoaderOptions:
     """How a batch is copied to the GPU: "ahead": from pinned memory, on a side stream, one batch early; "pinned": from
     pinned memory within the step; "pageable": from ordinary memory, and the host waits."""
     max_crop_pixels: int = 4194304
-    """A crop of more pixels is decoded smaller by a whole factor."""
+    """A crop of more pixels is reduced by a whole factor."""
     exif_rotation: bool = False
     """Rotate images by their EXIF data."""
     on_bad_sample: str = "skip"

@@ -1,4 +1,4 @@
-"""Decides which samples make up which batch: a pure function of (seed, epoch, step, rank)."""
+"""Decides the samples of each batch: a pure function of (seed, epoch, step, rank)."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -42,7 +42,7 @@ def part_of(draw: SampleIds, part: int, num_parts: int, block_size: int = 1) -> 
 
 
 class Shuffle(NamedTuple):
-    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, modulo their number."""
+    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, modulo num_samples."""
 
     one_pass: int
     blocks: NDArray[np.int32]
@@ -60,7 +60,7 @@ class TrainOrder:
     over. Raises BatchTooLarge if an epoch has less than one global batch.
 
     repetitions: copies of each image in an epoch, for repeated augmentation (arXiv 1901.09335); needs single samples
-    and whole epochs. The number of samples in an epoch does not change, so an epoch has one of `repetitions` images.
+    and whole epochs. The number of samples in an epoch does not change, so an epoch has 1/repetitions of the images.
     The copies of an image are in one global batch, first copies before second copies, so that ranks and micro-batches
     get different images, as in timm and torchvision.
     """

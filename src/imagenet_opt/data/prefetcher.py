@@ -94,7 +94,7 @@ class DevicePrefetcher:
         iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
         if iterator is None:
             return
-        if iterator._worker_pids_set:  # for torch, the end of a worker is no error any more
+        if iterator._worker_pids_set:  # from now on torch reports no error when a worker ends
             signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
             iterator._worker_pids_set = False
         if self._ahead is not None:
@@ -142,7 +142,7 @@ class DevicePrefetcher:
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
-            self._ahead.close()  # the last epoch may have been left early
+            self._ahead.close()  # the last epoch may have ended early
         source = _by_step(self._on_device(iter(self.loader)))
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
@@ -188,7 +188,7 @@ class DevicePrefetcher:
                 yield self._send(self._pin(batch), self._stream)
 
     def _kept(self, part: Batch | RaggedBatch) -> Batch | RaggedBatch:
-        """A whole batch unchanged; a copy of a part, because the worker needs the shared memory for further parts."""
+        """Return a whole batch unchanged; copy a part, because the worker needs the shared memory for further parts."""
         if part.key.num_parts == 1:
             return part
         copy = part.clone()

@@ -41,7 +41,7 @@ class SharedBufferPool:
         self._mapped: dict[tuple[int, int], Tensor] = {}
 
     def new_batch(self, epoch: int, step: int, part: int) -> None:
-        """Called in a worker for each batch or part. A new epoch, or a restart of the epoch, frees all buffers."""
+        """Begin a batch or part in its worker. A new epoch, or a restart of the epoch, frees all buffers."""
         place = (epoch, step, part)
         if epoch != self._place[0] or place <= self._place:
             self.holding[_worker()] = 0
@@ -63,7 +63,7 @@ class SharedBufferPool:
         return shared_bytes(size), None
 
     def count(self, num_images: int) -> None:
-        """Called in a worker when a batch or part is made."""
+        """Count the images of a batch or part that this worker has made."""
         self.made[_worker()] += num_images
 
     @property
@@ -72,11 +72,11 @@ class SharedBufferPool:
         return int(self.made.numpy().sum())
 
     def restart(self) -> None:
-        """Called at the start of an epoch, before a worker gets the first key: nothing of earlier epochs is ready."""
+        """Forget the ready images of earlier epochs. Called before a worker gets the first key of an epoch."""
         self._num_delivered = self.num_made
 
     def deliver(self, num_images: int) -> None:
-        """Called when a batch has reached the training process."""
+        """Count the images of a batch that has reached the training process."""
         self._num_delivered += num_images
 
     @property

@@ -59,7 +59,7 @@ def _errors(series: Series) -> dict[str, Any]:
 
 
 def _ratios(plot: Plot) -> go.Figure:
-    """A forest plot: in the band there is no difference, and hollow marks are undecided."""
+    """A forest plot: ratios in the band show no difference, and hollow marks are undecided."""
     figure = go.Figure()
     for series in plot.series:
         low, high = (tuple(np.clip(ends, 1 / FAR, FAR).tolist()) for ends in (series.low, series.high))

@@ -12,7 +12,7 @@ from imagenet_opt.display.printable import printable
 
 
 class Show(Protocol):
-    """Show that `done` of `total` units are done, and num_bytes in all if given."""
+    """Show that `done` of `total` units are done. num_bytes: size of the units that are done, for a rate in MB/s."""
 
     def __call__(self, done: int, total: int, num_bytes: int | None = None) -> None: ...
 
@@ -25,7 +25,7 @@ def print_once(sentence: str) -> None:
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Show]:
-    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: of the counts."""
+    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: noun, such as files."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -38,7 +38,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """x, y: titles of the axes, with units. ratios: a line per x of the series, its ratio and interval along it."""
+    """x, y: titles of the axes, with units. kind: a plot of "ratios" has a row for each x of the
+    series, with y, the ratio, and its interval."""
 
     title: str
     x: str
@@ -100,7 +101,11 @@ def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell,
     if ratio is None:
         return None, None, None
     known = ratio.high < FAR or not ratio.coverage
-    return ratio.ratio, interval(ratio, shape) if known else f"{shape.format(ratio.low)} to far more", verdict(ratio)
+    return (
+        ratio.ratio,
+        interval(ratio, shape) if known else f"{shape.format(ratio.low)} to over {FAR:g}",
+        verdict(ratio),
+    )
 
 
 def shape_of(values: Iterable[float]) -> str:

@@ -25,12 +25,12 @@ _ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
 
 
 def terminal(width: int = 110) -> Console:
-    """stdout, which shows texts as they are. width: characters where stdout is no terminal."""
+    """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal."""
     return Console(markup=False, highlight=False, width=None if Console().is_terminal else width)
 
 
 def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> RichTable:
-    """A name and a text a row, without a heading. style: of the names. layout: of `rich.table.Table`."""
+    """A table of names and texts without a heading. style: of the names. layout: arguments of `rich.table.Table`."""
     table = RichTable(**{"box": None, "show_header": False, "pad_edge": False, "padding": (0, 2, 0, 0)} | layout)
     table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")

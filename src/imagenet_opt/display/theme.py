@@ -33,7 +33,7 @@ escaped = partial(escape, quote=False)
 
 
 def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any) -> dict[str, Any]:
-    """Arguments for `Figure.update_layout`. simulated: whether the title says "simulated"."""
+    """Arguments for `Figure.update_layout`. simulated: whether to add "(simulated)" to the title."""
     words = [title, f"<i>({SIMULATED})</i>" if simulated else ""]
     return {
         "template": "simple_white",

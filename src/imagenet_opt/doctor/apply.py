@@ -14,7 +14,7 @@ from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio
 from imagenet_opt.probe.testbed import Testbed
 
 TURNS = 3
-"""Full runs with the overrides, and as many without them."""
+"""Full runs with the overrides, and as many full runs without the overrides."""
 
 
 @dataclass(frozen=True)

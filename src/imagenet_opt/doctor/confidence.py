@@ -14,7 +14,7 @@ AGREES = 1 / 0.9
 WIDE = 0.2
 """A rate varies widely if its interval is wider than this share of its median."""
 _CACHES = 1.5
-"""If a second touch is this many times as fast as the first touch, a server answered the second from memory."""
+"""If the second read of a file is this many times as fast as the first read, a server answered it from memory."""
 _LEVELS = ("high", "medium", "low")
 
 

@@ -67,7 +67,7 @@ class Evidence:
 
     @property
     def longest_gap_seconds(self) -> float:
-        """Longest time between two batches of the loader."""
+        """Longest time between two batches of the loader, in seconds."""
         return self.ceilings[self.stage("loader")].facts.get("longest_gap_seconds", 0.0)
 
     @property
@@ -98,7 +98,7 @@ class Evidence:
 
     @property
     def copy_stage(self) -> str:
-        """Key of the copy that counts: copying while the device computes if that was measured, else copying alone."""
+        """Key of the copy's rate while the device computes; if that rate was not measured, of the copy alone."""
         return "copy_overlapped" if "copy_overlapped" in self.ceilings else "copy"
 
     @property

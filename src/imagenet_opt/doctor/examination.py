@@ -195,7 +195,10 @@ class Examination(Reading):
         self.facts.others_cpus = occupancy.others_cpu_percent / 100 * self.facts.usable_cpus
         if occupancy.top:
             self.facts.others_names = ", ".join(f"{process.name} (pid {process.pid})" for process in occupancy.top)
-        self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
+        self.environment += [
+            *check_gpu(self.gpu_state),
+            check_swapping(occupancy, prefetch_factor=self.facts.prefetch_factor),
+        ]
         with self._experiment("the types of convolutions"):
             self.environment.append(check_types(self.testbed, conv_tf32=self.conv_tf32))
         by_reason: dict[str, list[str]] = {}

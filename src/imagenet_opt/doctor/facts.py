@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(kw_only=True)
 class Facts:
-    """What the rules read, except ceilings. None: unknown, or not checked."""
+    """What the doctor's rules read, except the rates of the stages. None: unknown, or not checked."""
 
     usable_cpus: int
     """CPUs that this process may use, after affinity, cgroup quota and SLURM."""
     machine_cpus: int
     num_workers: int
-    """Loader workers, after the loader has fitted them to the machine."""
+    """Loader workers, after the loader has reduced them to the machine's CPUs and memory."""
     prefetch_factor: int
-    """Batches that each worker prepares ahead, after the loader has fitted them to the machine."""
+    """Batches that each worker prepares ahead, after the loader has reduced them to the machine's memory."""
     has_gpu: bool = False
     packed: bool = False
     """The data is stored in shards."""
@@ -24,7 +24,7 @@ class Facts:
     cpu_limit: str | None = None
     """What limits the usable CPUs, as `machine.cpu_limits` names it."""
     resize_on: str | None = None
-    """"worker" or "device"."""
+    """Where images are resized: "worker" or "device"."""
     reads_in_flight: str | None = None
     """data.reads_in_flight as configured: a number, or "auto"."""
     precision: str | None = None
@@ -44,9 +44,9 @@ class Facts:
     pack_option: str | None = None
     """Option of `imagenet-opt pack` that fits the image size of the run, such as "for=224"; None for packed data."""
     pack_speedup: float | None = None
-    """Images/s of a loader process on some packed images / on the originals, all in memory."""
+    """Images/s that a loader process decodes from packed images / from the originals, all in memory."""
     pack_bytes_ratio: float | None = None
-    """Bytes of these packed images / bytes of the originals."""
+    """Bytes of packed images / bytes of the originals."""
     images_per_request: float | None = None
     """Mean number of images that one request to the storage returns."""
     first_touch_seconds: float | None = None
@@ -61,7 +61,7 @@ class Facts:
     cold_verified: bool | None = None
     """All files that were to be read from storage had left the page cache."""
     cold_evidence: str | None = None
-    """How many files left the page cache, in the first experiment in which some stayed."""
+    """How many files left the page cache, in the first experiment in which some files stayed."""
     cold_passes: float | None = None
     """How many times the loader's experiment read each file from storage."""
     storage_latency_seconds: float | None = None

@@ -19,7 +19,7 @@ def stages_gain(evidence: Evidence) -> float:
 
 
 def pack_gain(evidence: Evidence) -> float | None:
-    """Gain if packed images are decoded as fast as was forecast; None without a forecast."""
+    """Gain if packed images are decoded as fast as the doctor forecasts; None without a forecast."""
     speedup = evidence.facts.pack_speedup
     if speedup is None:
         return None
@@ -57,7 +57,7 @@ def _of_storage(evidence: Evidence) -> float | None:
 
 
 def _of_local_data(evidence: Evidence) -> float:
-    """Gain from data on a local disk: the loader is then as fast as from memory."""
+    """Gain from data on a local disk, which the loader then reads as fast as from memory."""
     return loader_gain(evidence, evidence.rate("decode_all")) if is_slow_reading(evidence) else 1.0
 
 
@@ -66,7 +66,7 @@ def _of_cpus(evidence: Evidence) -> float:
 
 
 def _of_gpu(evidence: Evidence) -> float | None:
-    """Gain from a GPU as fast as others of its kind; None if that rate is unknown."""
+    """Gain from a GPU as fast as others of its kind; None if the others' rate is unknown."""
     rated = evidence.facts.rated_images_per_second
     return gpu_gain(evidence, max(evidence.rate("gpu"), rated)) if rated else None
 

@@ -24,7 +24,7 @@ Announce = Callable[[str], None]
 """Called with the name of the next experiment."""
 
 _DEPTHS_CACHED = (1, 4, 16)
-"""A Python process with more threads reads no faster from memory, and exceeds its time."""
+"""Requests in flight from memory; more threads of a Python process read no faster and take longer."""
 UNITS = 30
 """The budget is divided into this many units of time; an experiment takes 1 to 3.5 units."""
 _TOUCHING = 3.0
@@ -52,7 +52,7 @@ class Reading:
         self.storage_limit: StorageLimit | None = None
 
     def _span(self, units: float) -> Span:
-        """Time limits of an experiment; a slow one may take the whole budget."""
+        """Time limits of an experiment; a slow experiment may take the whole budget."""
         return Span(units * self.unit, longest=UNITS * self.unit)
 
     @contextlib.contextmanager

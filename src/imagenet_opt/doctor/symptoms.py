@@ -5,15 +5,15 @@ from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 SLOWER = 0.8
 """A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
 NEAR = 1.5
-"""A storage below this many times the loader's rate limits the loader; both rates vary in bursts."""
+"""A storage slower than this many times the loader's rate limits the loader; both rates vary in bursts."""
 AMPLE = 1.1
-"""A loader above this many times the GPU's rate is fast enough."""
+"""A loader faster than this many times the GPU's rate is fast enough."""
 MAIN_SHARE = 0.4
 """A phase of the main process is a cause only if it fills this share of the GPU's idle time."""
 OTHERS_SHARE = 0.2
 """Above this share of the usable CPUs, other processes use more than the usual background work of a system."""
 STALL_SECONDS = 1.0
-"""A pause of this length between two batches is too long for the latency of a single request."""
+"""A pause of this length between two batches is a stall of the storage, not the latency of a single request."""
 ORDINARY_WAITS = 0.5
 """Ordinary steps wait for the GPU if there are at least this many waits per step."""
 
@@ -33,7 +33,7 @@ def is_ample(evidence: Evidence) -> bool:
 
 
 def is_slow_reading(evidence: Evidence) -> bool:
-    """Whether reading limits the loader: decoding is faster, the storage hardly."""
+    """Whether reading limits the loader: decoding is faster than the loader, and the storage is hardly faster."""
     return _is_held_by_reads(evidence) and evidence.facts.storage_bound != "cpu"
 
 

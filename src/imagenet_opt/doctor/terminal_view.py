@@ -97,7 +97,7 @@ def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
     ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" if is_unverified(diagnosis) else ""
     names = {name: text + unverified * name.endswith("_cold") for name, text in STAGES.items() if name in ceilings}
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
-    table = Table(box=box.SIMPLE_HEAD, title="what each stage can do, alone", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, title="what each stage reaches alone", padding=(0, 1, 0, 0))
     table.title_justify = "left"
     table.add_column(no_wrap=True)
     table.add_column("images/s", justify="right", no_wrap=True)
@@ -118,8 +118,8 @@ def _bar(share: float, width: int, ascii_only: bool) -> str:
     full, arrow, parts = ("#", ">", " " * 8) if ascii_only else ("█", "→", " ▏▎▍▌▋▊▉")
     if share > 1:
         return full * (width - 1) + arrow
-    whole, part = divmod(round(share * width * 8), 8)
-    return (full * whole + parts[part]).rstrip()
+    num_full, part = divmod(round(share * width * 8), 8)
+    return (full * num_full + parts[part]).rstrip()
 
 
 def _finding(finding: Finding) -> RenderableType:

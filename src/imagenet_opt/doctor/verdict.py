@@ -52,9 +52,8 @@ _READS = (*NEEDS, "storage")
 
 @dataclass(frozen=True)
 class Rule:
-    """finding: function that checks the rule without regard to other rules, and has the rule's name. needs: ceilings
-    without which the rule cannot be checked, named as in `Evidence.stage`. unless: if one of these earlier rules fired,
-    the rule does not fire."""
+    """finding: function that checks the rule alone; its name is the rule's name. needs: stages whose rates the rule
+    reads, named as in `Evidence.stage`. unless: the rule does not fire if one of these earlier rules fired."""
 
     finding: Callable[[Evidence], Finding]
     needs: tuple[str, ...]
@@ -159,7 +158,7 @@ def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
 
 
 def rate_in_trouble(evidence: Evidence) -> float:
-    """Images per second while the cause lasts: of the first epoch if only that is slow, else of the run."""
+    """Images per second while the cause lasts: of the first epoch if only the first epoch is slow, else of the run."""
     first = evidence.first_epoch_rate if is_lazy_at_first(evidence) else None
     return first or evidence.measured_rate
 

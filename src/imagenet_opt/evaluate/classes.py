@@ -6,7 +6,7 @@ from timm.data import ImageNetInfo
 
 from imagenet_opt.errors import CheckpointMismatch, printable
 
-_REMEDY = "choose the data that it was trained on (data.root, data.val_folder), or another ckpt="
+_REMEDY = "choose the network's training data set (data.root, data.val_folder), or another ckpt="
 
 
 def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: int) -> list[int]:

@@ -58,7 +58,7 @@ def evaluate(
 
 
 def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:
-    """float32 (N, C). Raises ConfigError for a network that takes only images of another size."""
+    """Logits, float32 (N, C). Raises ConfigError for a network that takes only images of another size."""
     try:
         logits: Tensor = net(images).float()
     except AssertionError as error:  # timm's check of the size

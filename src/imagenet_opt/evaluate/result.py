@@ -12,7 +12,7 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.evaluate.view import View
 
 _BINS = 15
-"""Number of bins of the calibration error, as in its source."""
+"""Number of confidence bins of the calibration error, as in the paper that introduced this error."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ CONVENTIONS = {
 
 
 def view_of(loading: LoaderOptions, convention: str | None, *, tta: bool) -> View:
-    """The view of a convention, or the configured one. Raises ConfigError for an unknown convention."""
+    """The view of a project in CONVENTIONS; None: the configured view. Raises ConfigError for an unknown project."""
     if convention is None:
         size = loading.val_image_size or loading.image_size
         return View(size, loading.val_crop_ratio, loading.val_interpolation or loading.interpolation, tta)

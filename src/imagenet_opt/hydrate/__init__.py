@@ -1,1 +1,1 @@
-"""Reads every file of a lazy mount once, so that training does not wait for the archive."""
+"""Reads every file once, so that training does not wait for an archive behind the file system."""

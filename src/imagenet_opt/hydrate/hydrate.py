@@ -1,4 +1,4 @@
-"""Reads every file of a lazy mount once, so that training finds the data on the file system."""
+"""Reads every file once on a mount that fetches files at the first read, so that training finds the data there."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ _BLOCK = 2**20
 _NUM_PROBES, _PROBE_SECONDS = 8, 10.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SILENCE_SECONDS = 1800.0
-"""Time without a byte after which the command stops; hundreds of large shards from S3 may take almost as long."""
+"""Time without a byte after which the command stops; hundreds of large shards from S3 may take almost half an hour."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A journal on disk of the files of a split that are done."""
+"""A journal on disk of the files of a split that were fetched."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from imagenet_opt.errors import ConfigError
 class Journal:
     """The files of a split, and a memory-mapped byte for each file, which survives any end of the process.
 
-    done: uint8 (num_files,), 1 for done. outdated: whether a journal of other files of this folder was removed.
+    done: uint8 (num_files,), 1 for fetched. outdated: whether a journal of other files of this folder was removed.
 
     Raises ConfigError for a folder that cannot be written.
     """

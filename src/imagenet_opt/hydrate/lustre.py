@@ -1,7 +1,7 @@
 """Restores files whose data is in an archive, such as S3 behind FSx for Lustre, with Lustre's own commands.
 
 The data of a "released" file is only in the archive, and a read waits for it. `lfs hsm_restore` requests many files and
-returns at once; `lfs hsm_state` shows which are still released (manual pages lfs-hsm_restore(1),
+returns at once; `lfs hsm_state` shows which files are still released (manual pages lfs-hsm_restore(1),
 llapi_hsm_state_get(3)).
 """
 
@@ -43,7 +43,8 @@ def restore(
 ) -> None:
     """Restore released files, `in_flight` at a time, and call `on_done` for each file that is available.
 
-    Raises LfsFailed when `lfs` fails or no file is restored for `patience` seconds; read the remaining files then.
+    Raises LfsFailed when `lfs` fails or no file is restored for `patience` seconds; the caller then reads the
+    remaining files.
     """
     left, waiting = iter(wanted), dict[str, int]()
     last_change = time.monotonic()

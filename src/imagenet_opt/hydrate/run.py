@@ -1,4 +1,4 @@
-"""Hydrates the splits of a data set, with progress and a result in words."""
+"""Hydrates the splits of a data set, and prints progress and the result."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ from imagenet_opt.machine import mount_of
 from imagenet_opt.measure.storage.lustre import is_lustre
 
 _LISTED = 100
-"""Bad files that are named."""
+"""Most bad files that are printed."""
 
 
 def hydrate_splits(data: DataSet, splits: Sequence[str], *, in_flight: int, verify: bool, again: bool) -> Tally:
@@ -27,7 +27,9 @@ def hydrate_splits(data: DataSet, splits: Sequence[str], *, in_flight: int, veri
     by_folder = {files.folder: files for files in (files_of(data.open(split)) for split in splits)}
     for folder in by_folder:
         if verify and not is_lustre(folder):
-            raise ConfigError(f"--verify needs Lustre; {mount_of(str(folder))} does not tell which files it holds")
+            raise ConfigError(
+                f"--verify needs Lustre; {mount_of(str(folder))} cannot report which files have their data"
+            )
     journals = [Journal(data.cache / "hydrate", files) for files in by_folder.values()]
     for journal in journals:
         if journal.outdated:
@@ -92,5 +94,5 @@ def _verify(journals: list[Journal]) -> None:
             released = status_of(journal.files, show).released
         journal.done[released] = 0
         missing = f"{released.sum()} of {journal.files.num} files"
-        remedy = "; the same command again brings them back" if released.any() else ""
+        remedy = "; run the same command again to fetch them" if released.any() else ""
         print(printable(f"{journal.files.folder}: Lustre does not hold the data of {missing}{remedy}"))

@@ -1,4 +1,4 @@
-"""Weights to start training from: timm's, or those in a file."""
+"""Weights to start training from: timm's, or the weights in a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,8 +95,8 @@ def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:
     if wrong:
         more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
         raise CheckpointMismatch(
-            f"{source} are of another network: {', '.join(wrong[:3])}{more} do not fit; set model.name and the other "
-            "keys of model as they were"
+            f"{source} are of another network: {', '.join(wrong[:3])}{more} do not fit; set model.name and the "
+            "other keys of model to the values of the network that was trained"
         )
     net.load_state_dict(weights, strict=False)
     return sentence

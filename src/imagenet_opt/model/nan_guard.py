@@ -73,8 +73,8 @@ class NaNGuard:
         return bad
 
     def _report(self, bad: _Step) -> str:
-        """Write `bad` and up to 31 steps before it as JSON, with losses as text, since JSON has no NaN. Returns the
-        end of the error message."""
+        """Write the step `bad` and up to 31 earlier steps as JSON, with losses as text, since JSON has no NaN.
+        Returns the end of the error message."""
         steps = [step for step in self._steps if step.number <= bad.number][-_NUM_REPORTED:]
         batches = [{"step": number, "loss": repr(loss.item()), "indices": i.tolist()} for number, loss, i in steps]
         try:

@@ -90,7 +90,7 @@ def check_image_size(network: nn.Module, size: int) -> None:
 
 ALL_BUT_HEAD, ALL_BUT_HEAD_AND_LAST_NORM = "all_but_head", "all_but_head_and_last_norm"
 _SHORTCUT = "downsample"
-"""In timm's names of layers; a shortcut's norm is not the last norm of its block, although timm lists it last."""
+"""Parts of timm's names of layers; a shortcut's norm is not the last norm of its block, although timm lists it last."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 

@@ -1,4 +1,4 @@
-"""Saves what a forward pass changes as a side effect, so that a step can be undone."""
+"""Saves the state that a forward pass changes as a side effect, so that a step can be undone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Forecasts what a pack gives before it is made: some images are packed in memory and decoded beside the originals."""
+"""Forecasts size and speed of a pack: packs some images in memory, and decodes them and their originals in turns."""
 
 import time
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Forecast:
-    """bytes_ratio: bytes of the packed images / bytes of the originals. speedup: images/s that a loader process makes
-    of packed images / of the originals, all in memory, with its interval."""
+    """bytes_ratio: bytes of the packed images / bytes of the originals. speedup: images/s of a loader
+    process with packed images / with originals, all in memory, with its interval."""
 
     num_images: int
     bytes_ratio: float
@@ -28,7 +28,7 @@ class Forecast:
 def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
     """Pack some of the images that `testbed.samples` has read, in memory, and make batches of both kinds in turns.
 
-    In each turn both have the same images and crops. None if no image can be packed.
+    In each turn both kinds have the same images and crops. None if no image can be packed.
     """
     originals, packed = [], []
     for encoded in testbed.samples.encoded[:_MOST_IMAGES]:
@@ -45,9 +45,9 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
         batches.append(iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader))
     seconds: list[list[float]] = [[], []]
     for number in range(_ROUNDS + 1):
-        for which in (0, 1) if number % 2 else (1, 0):
+        for kind in (0, 1) if number % 2 else (1, 0):
             began = time.perf_counter()
-            next(batches[which])
-            seconds[which].append(time.perf_counter() - began)
+            next(batches[kind])
+            seconds[kind].append(time.perf_counter() - began)
     ratio = sum(map(len, packed)) / sum(map(len, originals))
     return Forecast(len(packed), ratio, pair_ratio(seconds[0][1:], seconds[1][1:]))  # the first batches warm up

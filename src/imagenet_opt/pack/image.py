@@ -9,7 +9,7 @@ from imagenet_opt.data.decode.image_file import EXTENSIONS, eight_bits, is_whole
 from imagenet_opt.errors import BadSample
 
 _MOST_PIXELS = 180 * 10**6
-"""Half a gigabyte in decoded form."""
+"""Half a gigabyte of decoded pixels."""
 
 
 class Encoding(NamedTuple):
@@ -24,7 +24,7 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
     """The bytes to pack and their file extension: `encoded` itself, or a JPEG whose longer side has at most max_side
     pixels.
 
-    Of a complete JPEG that keeps its bytes only the header is read; any other image is decoded completely.
+    Only the header is read of a complete JPEG that keeps its bytes; any other image is decoded completely.
 
     Raises BadSample with the reason; the caller adds the file name.
     """
@@ -36,9 +36,9 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
                 width, height = (max(1, round(side * encoding.max_side / longer)) for side in image.size)
                 return _encode(image, (width, height), encoding.quality), "jpg"
             if encoding.reencode == "all":
-                again = _encode(image, image.size, encoding.quality)
-                if len(again) < len(encoded):
-                    return again, "jpg"
+                reencoded = _encode(image, image.size, encoding.quality)
+                if len(reencoded) < len(encoded):
+                    return reencoded, "jpg"
             elif not is_whole_jpeg(encoded):
                 _decode(image)
             return encoded, EXTENSIONS[str(image.format)]

@@ -13,8 +13,8 @@ def find_labels(folder: Path) -> Path:
         if (place / _LIST).is_file():
             return place / _LIST
     raise ConfigError(
-        f"{folder} has images but no class folders, and no {_LIST} is there or above; give a list of the classes with "
-        "val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
+        f"{folder} has images but no class folders, and no {_LIST} in it or its parents; give a list of the classes "
+        "with val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
     )
 
 

@@ -19,15 +19,15 @@ from imagenet_opt.pack.source import Source
 _TAR_BYTES = 2048
 """Overhead of tar per sample: two headers, the label, padding."""
 _NUM_SIZED, _NUM_SHRUNK = 1000, 100
-"""Number of files whose sizes are read, and of those that are shrunk, to estimate how many samples fill a shard."""
+"""Numbers of files whose sizes are read, and that are packed, to estimate how many samples fill a shard."""
 
 
 @dataclass(frozen=True)
 class PackOptions:
     """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images.
 
-    reencode: "shrunk" encodes only images that are shrunk, "all" also others whose files become smaller. shard_mb:
-    approximate size of a shard in 10^6 bytes. seed: of the order of the training images.
+    reencode: "shrunk" encodes only images that are shrunk, "all" also other images whose files become smaller.
+    shard_mb: approximate size of a shard in 10^6 bytes. seed: for the order of the training images.
     """
 
     max_side: int | None = None

@@ -33,7 +33,7 @@ class ShardTask:
 
 
 def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
-    """Write the shards of all tasks. workers: number of processes; 0 stays in this process.
+    """Write the shards of all tasks. workers: number of processes; 0 writes in this process.
 
     Raises PackStopped, also when a process is killed. Complete shards stay.
     """
@@ -60,8 +60,8 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
             on_progress(sum(counts[:-1]), total)
     except BrokenProcessPool as error:
         raise PackStopped(
-            "a packing process was killed, perhaps because memory ran out; run the same command again, and if it "
-            f"recurs, with workers below {workers}: it resumes where it stopped"
+            "a packing process was killed, perhaps because memory ran out; run the same command again: it resumes "
+            f"where it stopped. If another process is killed, lower workers={workers}"
         ) from error
     except BaseException:
         counts[-1] = True
@@ -72,7 +72,7 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Block SIGINT; processes started meanwhile inherit the block and stop only when the parent tells them to."""
+    """Block SIGINT; processes started meanwhile inherit the block and stop only on the parent's request."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -92,7 +92,7 @@ def _begin(counts: MutableSequence[int]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the parent asks for that or dies, even during a read; a half-written shard has no name."""
+    """End this process when the parent requests it or dies, even during a read; a half-written shard has no name."""
     parent = multiprocessing.parent_process()
     while parent is not None and parent.is_alive() and not _counts[-1]:
         parent.join(_SECONDS_BETWEEN_LOOKS)

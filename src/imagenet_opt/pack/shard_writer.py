@@ -87,7 +87,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise PackStopped(
-            f"cannot write {path}: {error.strerror or error}; fix that (out) and run the same command again: "
+            f"cannot write {path}: {error.strerror or error}; fix the cause (out) and run the same command again: "
             "it resumes where it stopped"
         ) from error
 

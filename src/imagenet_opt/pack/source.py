@@ -18,12 +18,12 @@ _THREADS = 32
 PATIENCE = 60.0
 """Seconds for which reads of a file are retried."""
 _OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
-"""Errors that concern a single file. Any other error may be the storage's, and then other files show it as well."""
+"""Errors that concern a single file. Any other error may come from the storage; other files then fail, too."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Images of one split. With starts and sizes, int64 (n,), image i is that part of <class>.tar; else a file.
+    """Images of one split. With starts and sizes, int64 (n,), image i is a part of <class>.tar; otherwise a file.
 
     nested: whether file names begin with the class.
     """
@@ -64,7 +64,7 @@ class Source:
             return file.read(int(self.sizes[i]))
 
     def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of some files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
+        """Sizes of these files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
         if self.sizes is not None:
             return self.sizes[indices]
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -92,7 +92,7 @@ class Source:
             return -1
 
     def _check_storage(self, error: OSError, i: int) -> None:
-        """Raises PackStopped when the error at file i is the storage's, not this file's."""
+        """Raises PackStopped if the error of file i comes from the storage."""
         if not os.path.isdir(self.files.folder):
             failure = f"{self.files.folder} has disappeared"
         elif error.errno not in _OF_ONE_FILE and is_out(i, len(self), self.read_once):

@@ -38,23 +38,23 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
 
 
 def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard) -> list[str]:
-    """Check a shard in one pass over the file; a line for each damage."""
-    path, lines, whole = index.folder / name, [], 0
+    """Check a shard in one pass over the file. Returns a line for each damaged sample, or for the damaged shard."""
+    path, lines, checksum = index.folder / name, [], 0
     try:
         with open(path, "rb") as file:
             for i in samples:
-                whole = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), whole)
+                checksum = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), checksum)
                 encoded = file.read(int(index.sizes[i]))
-                whole = zlib.crc32(encoded, whole)
+                checksum = zlib.crc32(encoded, checksum)
                 if len(encoded) < index.sizes[i]:
                     lines.append(f"{index.path(i)}: truncated, {len(encoded)} of {index.sizes[i]} bytes")
                 elif zlib.crc32(encoded) != index.checksums[i]:
                     lines.append(f"{index.path(i)}: the bytes do not match the checksum")
             while rest := file.read(_CHUNK):
-                whole = zlib.crc32(rest, whole)
+                checksum = zlib.crc32(rest, checksum)
             if (num_bytes := file.tell()) != shard.bytes:
                 lines.append(f"{path}: {num_bytes} bytes, not {shard.bytes}")
-            elif whole != shard.crc32 and not lines:
+            elif checksum != shard.crc32 and not lines:
                 lines.append(f"{path}: the images are intact, but a label, a name or padding is damaged")
     except OSError as error:
         lines.append(f"{path}: {error.strerror}; this shard holds {len(samples)} images")

@@ -1,1 +1,1 @@
-"""What a run will do and cost, before it starts."""
+"""Computes the phases, hours and cost of a run before it starts."""

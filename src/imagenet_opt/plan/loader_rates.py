@@ -9,16 +9,16 @@ from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 
 SECONDS = 5.0
-"""For each image size."""
+"""Duration of a measurement, for each image size."""
 _LONGEST_SECONDS = 60.0
 _BATCH = 256
-"""Largest batch of a measurement; a few batches of each worker must fit into its seconds."""
+"""Largest batch of a measurement; a few batches of each worker must fit into SECONDS."""
 
 
 def measure_loader_rates(
     config: DictConfig, sizes: Iterable[int], announce: Callable[[str], None]
 ) -> tuple[dict[int, float], int]:
-    """Images/s of the loader alone by image size, with files that are not in memory, and its number of workers.
+    """Images/s of the loader alone by image size, with files that are not in memory, and the number of loader workers.
 
     announce: called with each measurement's description. Raises ConfigError if the data is too small to measure.
     """

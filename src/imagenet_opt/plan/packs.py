@@ -1,4 +1,4 @@
-"""What packing the data would give a run whose loader is the limit."""
+"""Estimates the gain of packing the data of a run whose loader is the limit."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from imagenet_opt.plan.plan import make_plan
 from imagenet_opt.probe.testbed import Testbed
 
 _SECONDS = 1.0
-"""For reading images into memory."""
+"""Seconds for reading images into memory."""
 
 
 class PackedRun(NamedTuple):
-    """option: of `imagenet-opt pack`. gigabytes: 10^9 bytes of all training images. speedup: of the loader, as in
-    Forecast. gpu_hours: of the run."""
+    """A run with packed data. option: for `imagenet-opt pack`. gigabytes: 10^9 bytes of all packed training images.
+    speedup: of the loader, as in Forecast. gpu_hours: duration of the run on one GPU."""
 
     option: str
     gigabytes: float
@@ -29,8 +29,8 @@ def packed_runs(
 ) -> list[PackedRun]:
     """The run with the data packed by each of PRESETS; rate, sizes and loader_rates as for `make_plan`.
 
-    Reads some images, packs them in memory and decodes both kinds. Empty for packed data, whose originals are unknown,
-    and for images that cannot be packed.
+    Reads some images, packs them in memory, and decodes originals and packed images. Empty for packed data, whose
+    originals are unknown, and for images that cannot be packed.
     """
     testbed = Testbed(config)
     if testbed.samples.is_packed:

@@ -17,20 +17,20 @@ from imagenet_opt.probe.memory_need import need_of
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
 
 IMAGENET = (1_281_167, 50_000, 1000)
-"""Training images, validation images and classes, where no data is given."""
+"""Training images, validation images and classes, for a plan without data."""
 A10G_RATE = 900.0
 """Images/s of ResNet-50 at 224 px on one A10G: an estimate that nobody has measured here. Other networks and sizes are
 assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
-"""Of a forward pass of ResNet-50 at 224 px; a multiply-add is two."""
+"""FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
 
 
 @dataclass(frozen=True)
 class Phase:
     """Consecutive epochs with images of one size.
 
-    first_epoch: counted from 0. steps: of all its epochs. images_per_second_needed: that the loader must deliver to
-    keep the GPU busy. images_per_second_loaded: that it delivers; None if unknown.
+    first_epoch: counted from 0. steps: in all epochs of the phase. images_per_second_needed: rate at which the
+    loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown.
     """
 
     first_epoch: int
@@ -49,8 +49,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """lr: at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of a training
-    step, for its tensors; None if unknown."""
+    """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of
+    the tensors of a training step; None if unknown."""
 
     phases: tuple[Phase, ...]
     lr: tuple[float, ...]
@@ -61,7 +61,7 @@ class Plan:
     recipe: dict[str, Any]
 
     def plain(self) -> dict[str, Any]:
-        """As a dict for JSON, with the recipe's published accuracy at the top."""
+        """The plan as a dict for JSON, with the recipe's published accuracy at the top."""
         published = {key: self.recipe.get(key) for key in ("published_top1", "reproduced")}
         return asdict(self) | published
 
@@ -76,9 +76,10 @@ def make_plan(
     """Plan a run of one process.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loader_rates: images/s that the loader delivers, by image size; it is never the limit for a
-    size without a rate. Raises ConfigError for a run without an end, and for fewer classes in the network than in the
-    data.
+    estimate for an A10G. loader_rates: images/s that the loader delivers, by image size; the loader is never the
+    limit for a size without a rate.
+
+    Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
     num_train, num_val, num_classes = sizes
     steps, batch, num_epochs = _lengths(config, num_train, num_classes)

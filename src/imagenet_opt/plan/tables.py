@@ -18,7 +18,7 @@ def tables(
     watts: float | None = None,
 ) -> list[Table]:
     """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G. about_loader: how the
-    loader's rates are known, or why they are not. price_per_hour: dollars. watts: of the GPU while it trains."""
+    loader's rates are known, or why they are unknown. price_per_hour: dollars. watts: of the GPU while it trains."""
     columns = (
         Column("epochs"),
         Column("image size", "{:.0f}"),
@@ -52,12 +52,12 @@ def _packs(packed: Sequence[PackedRun]) -> Table:
     columns = (
         Column("imagenet-opt pack"),
         Column("GB", "{:,.1f}"),
-        Column("loader, times as fast", "{:.2f}"),
+        Column("loader speedup", "{:.2f}"),
         Column("hours of the run", "{:.1f}"),
     )
     note = (
-        "Measured with some images, packed and decoded in memory: right where the CPUs are the loader's limit, not the "
-        "storage. docs/packing.md says what is known of accuracy with smaller images."
+        "Measured with some images, packed and decoded in memory: valid if the CPUs limit the loader, not the storage. "
+        "docs/packing.md lists published accuracies with smaller images."
     )
     return Table("With the data packed smaller", columns, tuple(packed), (note,))
 

@@ -42,7 +42,7 @@ def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float)
 def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
     """GB/s of a large copy within the device's memory; reads and writes both count."""
     source = torch.ones(COPIED_MB.get(device.type, COPIED_MB["cpu"]) * 1_000_000, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source).fill_(0)  # so that the memory is allocated
+    target = torch.empty_like(source).fill_(0)  # the first copy allocates the memory
     return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds=seconds) / 1e9
 
 

@@ -26,7 +26,7 @@ from imagenet_opt.probe.throwaway_run import only, run_folder
 STEPS = 3
 """Steps that show whether a batch fits: the optimizer's state exists from the second on; the third reuses memory."""
 _ALONE = ("acceleration", "mixing")
-"""Callbacks that are part of the device's work."""
+"""Callbacks that stay in the run, because their work is part of the device's work in training."""
 
 
 def rate(job: dict[str, Any]) -> dict[str, Any]:

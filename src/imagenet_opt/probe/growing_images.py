@@ -25,7 +25,7 @@ class SizePhase(NamedTuple):
 
     @property
     def epochs(self) -> str:
-        """Counted from 1, as "epochs 1 to 12"."""
+        """The epochs as text, counted from 1: "epochs 1 to 12"."""
         last = self.first_epoch + self.num_epochs
         return f"epoch {last}" if self.num_epochs == 1 else f"epochs {self.first_epoch + 1} to {last}"
 

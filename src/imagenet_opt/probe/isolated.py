@@ -1,10 +1,11 @@
-"""Calls a function in a process of its own, so that measurements cannot influence each other."""
+"""Calls functions in processes of their own, so that measurements cannot influence each other."""
 
 import json
 import os
 import pickle
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 LIMIT_SECONDS = 1800
 """A call that takes longer counts as hung."""
 _ALLOWANCE = 10
-"""A call may take this many times its measuring time on top of LIMIT_SECONDS."""
+"""A call may take LIMIT_SECONDS, and in addition this many times its measuring time."""
 _CLEAN_UP_SECONDS = 3
 JOB, ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _PROCESS = "imagenet_opt.probe.isolated_process"
@@ -84,7 +85,19 @@ def _end(process: fork_server.Program) -> None:
 
 
 def _why(code: int, output: str) -> str:
-    """The last error that the process printed, or how it ended."""
+    """The last error that the process printed; without an error, how the process ended."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     end = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
     return last_error_line(output) or ": ".join([end, *lines[-1:]])
+
+
+def begin_measuring() -> None:
+    """Let idle threads wait without spinning, as in train.py, since spinning would slow down the loader's workers;
+    and let SIGTERM end the process like an error, so that clean-up runs."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    end_like_an_error()
+
+
+def end_like_an_error() -> None:
+    """Let SIGTERM raise SystemExit with the shell's status for that signal."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -14,8 +14,7 @@ from typing import Any
 
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import ANSWER, JOB
-from imagenet_opt.probe.measuring import end_like_an_error
+from imagenet_opt.probe.isolated import ANSWER, JOB, end_like_an_error
 
 
 def main() -> None:

@@ -205,5 +205,5 @@ def named_out_of_memory(config: DictConfig) -> Iterator[None]:
             raise
         where, micro = f"out of memory at data.batch_size={config.data.batch_size}", config.model.micro_batch_size
         if micro is None:
-            raise OutOfMemory(f"{where}; lower it or set model.micro_batch_size") from error
-        raise OutOfMemory(f"{where}, model.micro_batch_size={micro}; lower one of them") from error
+            raise OutOfMemory(f"{where}; lower data.batch_size or set model.micro_batch_size") from error
+        raise OutOfMemory(f"{where}, model.micro_batch_size={micro}; lower one of these values") from error

@@ -44,7 +44,7 @@ def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> 
     if need.num_bytes <= usable(card_bytes):
         return True, f"{text} for its tensors, of the GPU's {card_gib:.3g} GiB"
     compiled = " (less if compiled)" if _acceleration(config).get("compile") else ""
-    text += f" for its tensors{compiled}; the GPU has {card_gib:.3g} GiB, of which {100 * SPARE:.0f} % should be spare"
+    text += f" for its tensors{compiled}; the GPU has {card_gib:.3g} GiB, and {100 * SPARE:.0f} % should stay free"
     return False, f"{text}. {_remedy(batch, need.most_images(usable(card_bytes)))}"
 
 

@@ -37,7 +37,7 @@ _LEAST_IMAGES = 64
 _COLD = 30_000
 """Most files of one experiment on storage."""
 _LEAST_COLD = 1024
-"""Least files of one experiment on storage; with fewer, two simultaneous requests for a file read the storage once."""
+"""Least files of one experiment on storage; with fewer, two requests at a time may share one read of the same file."""
 _LISTED = 100_000
 """Least samples of an index, so that no epoch ends within an experiment."""
 _WARMING = 64
@@ -47,8 +47,8 @@ _FEW = 32
 
 
 class Samples:
-    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while such
-    samples are left.
+    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, as long as
+    such samples are left.
 
     seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
     draw the same samples, so files that one process has read are in memory for the next process. warm_rows: samples
@@ -102,7 +102,7 @@ class Samples:
         return store_of(self.index, self.loading, drop_pages=True)
 
     def read_few(self) -> None:
-        """Read a few samples, which later experiments do not use while there are others."""
+        """Read a few samples, which later experiments use only if no other samples are left."""
         if not len(self._few):
             self._few = self.take(_FEW)
             if not self.encoded:
@@ -162,7 +162,7 @@ class Samples:
         return probed(self.extents(self.take(NUM_PROBED))) if residency.share is None else residency
 
     def cold(self) -> tuple[Rows, Eviction]:
-        """Samples that are not in the page cache, with the evidence for that."""
+        """Samples that are not in the page cache, and the evidence that they are not."""
         rows = self.take(min(max(self.loading.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
         return rows, self.evict(rows)
 

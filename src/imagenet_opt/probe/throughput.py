@@ -61,7 +61,7 @@ class Made:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each worker made enough batches for a rate; workers finish theirs at about the same time."""
+        """Whether each worker made enough batches for a rate; all workers finish a batch at about the same time."""
         return len(self.sizes) - 1 >= LEAST_ROUNDS * self.per_round
 
     def is_over(self, span: Span, since: float, ahead: int) -> bool:

@@ -76,21 +76,21 @@ def _add_ceiling(figure: go.Figure, name: str, ceiling: Ceiling, limit: float, s
 
 def waterfall(diagnosis: Diagnosis) -> go.Figure:
     """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
-    *parts, whole = diagnosis.waterfall
+    *parts, full_step = diagnosis.waterfall
     starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
     figure = go.Figure()
-    for step, start in zip([*parts, whole], [*starts, 0.0], strict=True):
+    for step, start in zip([*parts, full_step], [*starts, 0.0], strict=True):
         milliseconds, sign = step.seconds * 1e3, "+" if start and step.seconds >= 0 else ""
         figure.add_bar(
             x=[milliseconds], y=[escaped(step.name)], base=[start * 1e3], orientation="h",
-            marker_color=COLOURS["full"] if step is whole else part_colour(step.name),
+            marker_color=COLOURS["full"] if step is full_step else part_colour(step.name),
             marker_pattern_shape="/" if milliseconds < 0 else "", text=[f" {sign}{milliseconds:,.1f} ms"],
             textposition="outside" if milliseconds >= 0 else "inside", cliponaxis=False,
             hovertext=[f"{escaped(step.name)}: {milliseconds:,.2f} ms"], hoverinfo="text",
         )  # fmt: skip
     height, simulated = 110 + 34 * (len(parts) + 1), diagnosis.measurements.simulated is not None
-    figure.update_layout(layout(height=height, title="One step, by what it is made of", simulated=simulated))
-    end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
+    figure.update_layout(layout(height=height, title="The parts of one step", simulated=simulated))
+    end = max([full_step.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
     figure.update_xaxes(title_text="ms", range=[0, end * 1e3 * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
 

@@ -47,8 +47,8 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
         plain |= {"verdict": verdict_rows(mine, other), "rules": rule_rows(mine, other)}
         machines = ({**run.measurements.machine, **run.measurements.versions} for run in (mine, other))
         plain["machine"] = _changed(*machines)
-    whole = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
-    return whole | {name: [row[:3] for row in rows] for name, rows in plain.items()}
+    with_ratios = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
+    return with_ratios | {name: [row[:3] for row in rows] for name, rows in plain.items()}
 
 
 def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
@@ -117,7 +117,7 @@ def _numbers(record: Record) -> dict[str, float]:
     if is_judged(diagnosis):
         verdict = {"measured images/s": diagnosis.measured, "expected images/s": diagnosis.expected}
         verdict["efficiency"] = diagnosis.efficiency
-    phases = {f"{name}, seconds of a step": seconds for name, seconds in diagnosis.measurements.phases.items()}
+    phases = {f"{name}, seconds per step": seconds for name, seconds in diagnosis.measurements.phases.items()}
     facts = {name: value for name, value in diagnosis.measurements.facts.known().items() if not isinstance(value, str)}
     return verdict | phases | facts | dict(record.summary)
 

@@ -61,7 +61,7 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 
 
 def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Values of the page that only a diagnosis has. findings: by outcome, those that fired by falling gain."""
+    """Values of the page that only a diagnosis has. findings: by outcome, fired ones by falling gain."""
     fired, quiet, blind = ([f for f in diagnosis.findings if f.fired is outcome] for outcome in (True, False, None))
     return {
         "cause": meaning(diagnosis),

@@ -72,7 +72,7 @@ class Record:
 def step_seconds(recording: Timeline) -> tuple[float, ...]:
     """Seconds from the end of each step to the end of the next step.
 
-    Left out are intervals in which a validation, an epoch or a pause of the recording started.
+    Intervals in which a validation, an epoch or a pause of the recording started are left out.
     """
     ends, times = recording.spans("step")[:, 1], recording.samples.get("unix_seconds", np.zeros(0))
     pauses = times[:-1][np.diff(times) > PAUSE_SECONDS]
@@ -123,7 +123,7 @@ def read_record(place: Path) -> Record:
 
 
 def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
-    """Add the files as they are and the command to `parts`, which has the values of fields."""
+    """Make a record of `parts`, values of its fields, and of the texts of files and the command."""
     diagnosis = parts.get("diagnosis")
     absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
     config = parts.get("config") or (diagnosis.measurements.config if diagnosis else {})

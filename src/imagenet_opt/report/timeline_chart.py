@@ -15,10 +15,10 @@ from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import PAUSE_SECONDS
 
 MOST_KEPT = 40_000
-"""Samples of a line and events of a kind: all samples of an hour; of a longer run the minimum and maximum of each
-stretch, and the longest events."""
+"""Most samples of a line, and most events of a kind: all samples of an hour. A longer run keeps the minimum and maximum
+of each stretch of samples, and the longest events."""
 MOST_MARKS = 100
-"""Lines through all rows of a kind of event."""
+"""Most vertical lines through all rows for one kind of event."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
 """Kind of event, from the top -> stage whose colour it has."""
 
@@ -61,7 +61,7 @@ ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
 
 
 def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
-    """The events of the main process, and below them the rows that have data, as finely as the page keeps them.
+    """The events of the main process, and below them the rows that have data, with the resolution of the page.
 
     {} in the title stands for the resolution of the drawing.
     """
@@ -88,7 +88,7 @@ def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
 
 
 def ends(recording: Timeline) -> tuple[float, float]:
-    """Unix seconds of the first sample and of the end; without samples, the start is that of the first event."""
+    """Unix seconds of the first sample, or without samples of the first event, and of the last sample or event."""
     times = [table["unix_seconds"] for table in (recording.samples, recording.gpu_utilization) if table]
     events = recording.events
     firsts = [series[0] for series in times] or [*events.get("begin_unix_seconds", ())[:1]]

@@ -30,7 +30,7 @@ Arrays = list[tuple[str, str]]
 
 
 def take_data(figure: go.Figure, recording: Timeline) -> dict[str, Any]:
-    """Remove the data from the traces of `timeline(recording)`, and return what timeline.js needs to draw them.
+    """Remove the data from the traces of `timeline(recording)`, and return the data with which timeline.js draws them.
 
     `traces`: for each trace the numbers of its arrays. `clock`: number of the array with the times of the samples.
     """

@@ -1,1 +1,1 @@
-"""What a run writes, and what ends or resumes it: checkpoints, loggers, stops."""
+"""Files that a run writes, and how a run stops and resumes: checkpoints, loggers, stops."""

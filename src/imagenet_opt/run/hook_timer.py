@@ -99,7 +99,7 @@ def attach(trainer: Trainer) -> HookTimer:
 
 
 def detach(trainer: Trainer) -> None:
-    """Release the clock; the last user restores the trainer's own profiler."""
+    """Release the clock; after the last user's release, the trainer has its own profiler again."""
     owner: Any = trainer
     clock = owner.profiler
     if isinstance(clock, HookTimer):

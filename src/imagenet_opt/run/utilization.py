@@ -1,4 +1,4 @@
-"""Logs means of what a sampler reads in the background of a fit."""
+"""Logs means of the values that a sampler reads in the background of a fit."""
 
 from typing import Any
 

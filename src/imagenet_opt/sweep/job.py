@@ -110,13 +110,13 @@ def _leave_to_queue(sweep_dir: Path) -> None:
 def ended_early(error: Exception) -> str | None:
     """Print the table after an error by which a launcher or sweeper of another package ended the multirun.
 
-    Returns the reason and the command to continue; None for any other error.
+    Returns the reason and the command that resumes the sweep; None for any other error.
     """
     reason = end_of_multirun(error)
     if reason is None or SweepTable.folder is None:
         return None
     print_table(_write_tables(SweepTable.folder), SweepTable.folder)
-    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` continues"
+    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` resumes the sweep"
 
 
 def run_job(script: Path) -> float | None:
@@ -133,7 +133,7 @@ def run_job(script: Path) -> float | None:
     folder = Path(hydra.runtime.output_dir)
     overrides = list(hydra.overrides.task)
     if _is_done(folder, overrides):
-        log.info(f"\t#{hydra.job.num} was done before")
+        log.info(f"\t#{hydra.job.num} succeeded before")
         return _record(sweep_dir, hydra.job.num)
     if handover.why:
         print_table(collect_rows(sweep_dir), sweep_dir)
@@ -186,12 +186,12 @@ def _leave(reason: str, first: int, sweep_dir: Path) -> NoReturn:
 
 
 def _left(reason: str, first: int, sweep_dir: Path) -> str:
-    """`reason`, with the jobs that were not run and the command to continue."""
+    """`reason`, with the jobs that were not run and the command that resumes the sweep."""
     if "SUBMITIT_FOLDER" in os.environ:  # a job on a cluster does not know the other jobs
         return reason
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
-    return f"{reason}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` continues"
+    return f"{reason}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` resumes the sweep"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:

@@ -61,7 +61,7 @@ def _check(config: DictConfig, world_size: int) -> None:
 
 
 def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
-    """The largest batch that fits, and the log message about it."""
+    """The largest batch size that fits, and a log message about the search."""
     num = num_train(data)
     most = most_images(num)
     log.info(f"data.batch_size=auto: searching the largest batch up to {most} images, with one process per trial")
@@ -77,7 +77,7 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
         raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
-    bound = f"auto takes no more than {MOST}" if num // 4 >= MOST else "auto stops at a quarter of an epoch"
+    bound = f"auto tries at most {MOST} images" if num // 4 >= MOST else "auto stops at a quarter of an epoch"
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"
 
 

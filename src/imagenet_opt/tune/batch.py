@@ -33,7 +33,7 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: 
 
     def before(what: str) -> None:
         trial_starts.append(turns.deadline.passed)
-        if len(trial_starts) > 1:  # expect the time of the trial before
+        if len(trial_starts) > 1:  # the next trial probably takes as long as the last trial
             turns.deadline.check(trial_starts[-1] - trial_starts[-2], share)
         turns.announce(what)
 
@@ -48,7 +48,7 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: 
     side, lr = largest_size(config), config.optimizer.lr
     batch.notes += [
         f"{batch.fitting} images fit at {side} px, not compiled, with {100 * SPARE:.0f} % of the free memory to spare",
-        f"lr {lr * batch.size / REFERENCE_BATCH:.3g} at batch {batch.size} of one process: {lr:g} per 256 images",
+        f"lr {lr * batch.size / REFERENCE_BATCH:.3g} for {batch.size} images in one process: {lr:g} per 256 images",
     ]
     return batch
 
@@ -65,7 +65,7 @@ def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
         if not trials.tried:
             raise ConfigError(f"no time was left to try whether {wanted} images fit; raise --budget") from error
         batch.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
-        batch.notes.append("not tried: budget: other batch sizes")
+        batch.notes.append("not tried: budget (other batch sizes)")
     if not batch.fitting:
         raise trials.nothing_fits()
     if batch.fitting < wanted:
@@ -78,7 +78,7 @@ def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
     try:
         micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
     except OutOfTime:
-        batch.notes.append("not tried: budget: whether these micro-batches fit")
+        batch.notes.append("not tried: budget (whether these micro-batches fit)")
     if micro:
         batch.changes = (f"model.micro_batch_size={micro}",)
         batch.notes.append(f"batch {wanted} does not fit at once: micro-batches of {micro} images give the same step")
@@ -88,15 +88,15 @@ def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
 
 def _grow(batch: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
     """Choose a larger batch if its verdict is "faster"."""
-    wanted = batch.size
-    sizes = sorted({min(2 * wanted, batch.fitting), batch.fitting})
-    settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
+    configured = batch.size
+    sizes = sorted({min(2 * configured, batch.fitting), batch.fitting})
+    settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (configured, *sizes)}
     try:
         climbed = turns.fastest("larger batches", settings, seconds, share)
     except (TurnFailed, OutOfTime) as error:
-        batch.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
+        batch.notes.append(f"larger batches are not compared: {str(error) or 'no time was left'}")
         return
     batch.rate = climbed.rate(climbed.best)
     batch.size = int(climbed.best.removeprefix("batch "))
-    if batch.size != wanted:
+    if batch.size != configured:
         batch.changes = (f"data.batch_size={batch.size}",)

@@ -10,13 +10,13 @@ from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 T = TypeVar("T")
 TURNS = 4
-"""Of a candidate and of the best setting so far, before one of them is chosen. The first turn of the candidate does not
+"""Turns of a candidate and of the best setting so far before the choice. The first turn of the candidate does not
 count, because a lucky first turn makes a candidate. Simulated with up to eight candidates that are all equal: at most
 one search in twenty names a faster setting."""
 UNTRIED = "not tried: budget"
 """The outcome of a setting that had no turn."""
 LEAST_GAIN = 1.03
-"""A candidate that gains less in its first turn gets no further turns."""
+"""Least gain of a candidate in its first turn; with less gain the candidate gets no further turns."""
 
 
 @dataclass

@@ -68,8 +68,8 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
 
     def effective(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
         """The settings that the device uses; different words may give the same settings."""
-        known = precision_of(precision, device)
-        return known, channels_last, tf32 and device.type == "cuda" and known == "32-true"
+        resolved = precision_of(precision, device)
+        return resolved, channels_last, tf32 and device.type == "cuda" and resolved == "32-true"
 
     configured = acceleration or {"channels_last": False, "tf32": False}
     tried = {effective(config.trainer.precision, configured["channels_last"], configured["tf32"])}

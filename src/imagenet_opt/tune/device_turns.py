@@ -22,7 +22,7 @@ _LEAST_COMPILE_SECONDS = 30.0
 """With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
 before comes from a cache."""
 _GRACE_SECONDS = 60.0
-"""The first turn may take so much longer than the budget, because a tuning needs at least one rate."""
+"""The first turn may exceed the budget by so many seconds, because a tuning needs at least one rate."""
 
 
 class Turns:
@@ -79,8 +79,8 @@ class Turns:
         try:
             speed = device_steps("rate", config, limit_seconds=limit, seconds=seconds)
         except Hung as error:
-            what = "compiled and measured" if compiles else "measured"
-            raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
+            action = "compiled and measured" if compiles else "measured"
+            raise TurnFailed(f"not {action} within {limit:.0f} s: budget") from error
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
         start_seconds = time.monotonic() - began - seconds
@@ -92,5 +92,5 @@ class Turns:
 
 
 def _only(name: str, best: str) -> list[str]:
-    """An axis of one setting, which does not depend on the best setting so far."""
+    """An axis that tries one setting, whatever the best setting so far is."""
     return [name]

@@ -34,7 +34,7 @@ _RATES = (
 _WHY = {
     "enough": f"the GPU is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
     "nothing more": f"no other setting gains {100 * (LEAST_GAIN - 1):.0f} %",
-    "budget": "not tried: budget: further settings of the loader",
+    "budget": "not tried: budget (further settings of the loader)",
 }
 
 
@@ -133,9 +133,9 @@ def _lacking(tuning: Tuning) -> str | None:
     num_untried = verdicts.count(UNTRIED)
     num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
     parts = []
-    for num, what in ((num_untried, "not tried"), (num_open, "left undecided")):
+    for num, state in ((num_untried, "not tried"), (num_open, "left undecided")):
         if num:
-            parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {what}")
+            parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {state}")
     if tuning.batch is not None and any(note.startswith(UNTRIED) for note in tuning.batch.notes):
         parts.append("not all batch sizes were tried")
     if tuning.loader is not None and tuning.loader.climb.why == "budget":

@@ -23,9 +23,9 @@ from imagenet_opt.tune.device_turns import Changes, Turns
 from imagenet_opt.tune.loader import Loader, tune_loader
 
 COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
-"""Parts of the budget that may be over after the device and after the batch; the loader has the remaining time."""
+"""Shares of the budget for the device, and for device and batch together; the loader has the remaining time."""
 _TURNS = 80
-"""Turns that fit into the budget, not counting the start of processes."""
+"""Number of turns that should fit into the budget, not counting the start of processes."""
 _LONGEST_TURN, _SHORTEST_TURN = 8.0, 0.3
 
 

@@ -19,8 +19,8 @@ def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.nda
 
 
 def whole(data: bytes, **options) -> np.ndarray:
-    found = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB, **options)
-    return found.permute(1, 2, 0).numpy()
+    actual = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB, **options)
+    return actual.permute(1, 2, 0).numpy()
 
 
 def part(pixels: np.ndarray, box: tuple[int, int, int, int] = BOX) -> np.ndarray:

@@ -18,7 +18,7 @@ from tests.data.decode.crops import crop, decoding, part, whole
     ("data", "words"),
     [
         (b"", "is empty"),
-        (b"<html>404</html>", "no image that any decoder knows"),
+        (b"<html>404</html>", "no decoder knows this file format"),
         (encoded(picture(48, 64))[:-300], "some.JPEG"),
         (encoded(picture(48, 64))[:100], "some.JPEG"),
         (encoded(picture(48, 64), "PNG")[:500], "some.JPEG"),
@@ -86,7 +86,7 @@ def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None
     data = bytearray(encoded(picture(48, 64), **options))
     frame = data.index(b"\xff\xc2" if options else b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_400)
-    with pytest.raises(BadSample, match=r"some\.JPEG: it claims 65400 x 65500 pixels.*data\.root"):
+    with pytest.raises(BadSample, match=r"some\.JPEG: the header claims 65400 x 65500 pixels.*data\.root"):
         crop(bytes(data))
 
 

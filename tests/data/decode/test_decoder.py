@@ -69,11 +69,11 @@ def test_without_region_decode_pixels_are_the_same(
     """Of small crops, of small crops of large images, and of reduced crops."""
     data = encoded(picture(48, 64, mode), kind, **options)
     for box in (BOX, (0, 0, 1, 1), (0, 0, 48, 48), (3, 1, 45, 47)):
-        found = [
+        actual = [
             crop(data, box, exif_rotation=exif_rotation, max_crop_pixels=most, region_decode=region_decode)
             for region_decode in (True, False)
         ]
-        assert np.array_equal(*found), box
+        assert np.array_equal(*actual), box
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_without_region_decode_pixels_are_the_same(
 )
 def test_other_kinds_of_files_are_decoded_whole(mode: str, kind: str, options: dict) -> None:
     image = picture(48, 64, mode)
-    found = crop(encoded(image, kind, **options))
+    actual = crop(encoded(image, kind, **options))
     expected = part(np.asarray(Image.open(io.BytesIO(encoded(image, kind, **options))).convert("RGB")))
-    assert found.shape == expected.shape == (20, 31, 3)
-    assert np.abs(found.astype(int) - expected).mean() < 6  # decoders convert CMYK to RGB in different ways
+    assert actual.shape == expected.shape == (20, 31, 3)
+    assert np.abs(actual.astype(int) - expected).mean() < 6  # decoders convert CMYK to RGB in different ways
 
 
 def test_jpegs_of_four_colours_become_rgb() -> None:
@@ -133,9 +133,9 @@ def test_images_are_rotated_as_pillow_rotates_them(orientation: int, kind: str, 
     decoder = decoding(exif_rotation=True)
     image = decoder.open(data, "some.JPEG")
     assert (image.width, image.height) == expected.size
-    found = decoder.crop(image, BOX)
-    assert min(found.strides) > 0
-    assert np.abs(found.astype(int) - part(np.asarray(expected))).mean() < 1  # two builds of libjpeg-turbo
+    actual = decoder.crop(image, BOX)
+    assert min(actual.strides) > 0
+    assert np.abs(actual.astype(int) - part(np.asarray(expected))).mean() < 1  # two builds of libjpeg-turbo
 
 
 def test_damaged_exif_data_rotate_nothing() -> None:
@@ -149,19 +149,19 @@ def test_damaged_exif_data_rotate_nothing() -> None:
 
 
 def test_one_pixel_is_an_image() -> None:
-    found = crop(encoded(Image.new("RGB", (1, 1), (250, 128, 3)), quality=100, subsampling=0), (0, 0, 1, 1))
-    assert np.abs(found.astype(int) - (250, 128, 3)).max() <= 3
+    actual = crop(encoded(Image.new("RGB", (1, 1), (250, 128, 3)), quality=100, subsampling=0), (0, 0, 1, 1))
+    assert np.abs(actual.astype(int) - (250, 128, 3)).max() <= 3
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_large_crops_are_reduced_to_means_of_their_pixels(kind: str) -> None:
     data = encoded(picture(400, 600).resize((600, 400)), kind)
     box = (40, 60, 320, 480)
-    found = crop(data, box, max_crop_pixels=320 * 480 // 16)
-    assert found.shape[0] * found.shape[1] <= 320 * 480 // 16
-    assert found.shape == (80, 120, 3)
+    actual = crop(data, box, max_crop_pixels=320 * 480 // 16)
+    assert actual.shape[0] * actual.shape[1] <= 320 * 480 // 16
+    assert actual.shape == (80, 120, 3)
     blocks = part(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), box).reshape(80, 4, 120, 4, 3).mean((1, 3))
-    assert np.abs(found - blocks).mean() < 6
+    assert np.abs(actual - blocks).mean() < 6
     small = (40, 60, 50, 50)
     assert np.array_equal(crop(data, small, max_crop_pixels=10_000), part(whole(data), small))
 
@@ -188,6 +188,6 @@ def test_large_crops_of_white_images_are_white_to_their_borders(num_crops: int, 
 
 def test_pillows_warning_of_large_images_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4000)  # 100 x 60 is more, but not twice as much
-    found = crop(encoded(picture(100, 60), "PNG"), (0, 0, 100, 60), max_crop_pixels=1500)
-    assert found.shape == (50, 30, 3)
+    actual = crop(encoded(picture(100, 60), "PNG"), (0, 0, 100, 60), max_crop_pixels=1500)
+    assert actual.shape == (50, 30, 3)
     assert Image.MAX_IMAGE_PIXELS == 4000

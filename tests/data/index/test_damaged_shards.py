@@ -60,7 +60,7 @@ DAMAGE: list[tuple[str, Damage]] = [
     (f"{SHARD}: No such file or directory", lambda pack: (pack / SHARD).unlink()),
     (f"{SHARD} has 1024 bytes, not the ", lambda pack: os.truncate(pack / SHARD, 1024)),
     ("sizes.npy cannot be opened: No such file", lambda pack: (pack / "sizes.npy").unlink()),
-    ("offsets.npy has 200 bytes, not those of 39 numbers", lambda pack: os.truncate(pack / "offsets.npy", 200)),
+    ("offsets.npy has 200 bytes, not 440 bytes for 39 numbers", lambda pack: os.truncate(pack / "offsets.npy", 200)),
     ("labels.npy is int32 (5,), not 39 numbers of int32", column("labels", np.zeros(5, np.int32))),
     ("labels.npy is int64 (39,), not 39 numbers of int32", column("labels", full(0))),
     ("labels.npy is damaged: it has numbers outside of 0 to 2", column("labels", full(3, np.int32))),

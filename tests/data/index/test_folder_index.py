@@ -250,7 +250,7 @@ def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     for outside in (b"../../secret!", b"/etc/passwd-!"):
         np.save(column, np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
         index = opened(root)
-        with pytest.raises(DataError, match=r"outside of it; empty data\.cache_dir/index"):
+        with pytest.raises(DataError, match=r"outside of this folder; empty data\.cache_dir/index"):
             index.path(0)
         assert index.path(1) == str(root / "train/a/89..a.jpg")
 

@@ -16,5 +16,5 @@ def test_classes_are_drawn_alike_and_small_ones_leave_their_share() -> None:
     assert set(rows) != set(spread_over_classes(LABELS, 40, seed=1))
 
 
-def test_more_than_there_are_is_all() -> None:
+def test_more_samples_than_exist_are_all_samples() -> None:
     np.testing.assert_array_equal(spread_over_classes(LABELS, 1000), np.arange(253))

@@ -105,7 +105,7 @@ def test_threads_and_forks_share_a_store(packed: Path, images_root: Path) -> Non
         return store.read_many(everything)
 
     with ThreadPoolExecutor(8) as threads:
-        assert all(found == expected for found in threads.map(read, range(8)))
+        assert all(actual == expected for actual in threads.map(read, range(8)))
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -16,25 +16,25 @@ def settled(
 ) -> list[int]:
     """Requests in flight after each batch of 64. A request takes `latency`, and occupies a shared line for `line`
     seconds."""
-    found = []
+    actual = []
     for _ in range(batches):
         depth.update(latency=max(latency, depth.now * line), pace=pace, most=most, answers=64)
-        found.append(depth.now)
-    return found
+        actual.append(depth.now)
+    return actual
 
 
 @pytest.mark.parametrize(("latency", "least"), [(0.02, 10), (0.1, 50), (0.329, 165), (2.0, 512)])
 def test_as_many_requests_as_become_due_during_one_answer(latency: float, least: int) -> None:
-    found = settled(ReadConcurrency(), latency)
-    assert min(found[60:]) >= least
-    assert max(found) <= 1.6 * least
+    actual = settled(ReadConcurrency(), latency)
+    assert min(actual[60:]) >= least
+    assert max(actual) <= 1.6 * least
 
 
 @pytest.mark.parametrize("line", [0.01, 0.5])
 def test_a_narrow_line_limits_the_requests(line: float) -> None:
-    found = settled(ReadConcurrency(), 0.001, line)
-    assert max(found) <= 64
-    assert sorted(found)[len(found) // 2] <= 32
+    actual = settled(ReadConcurrency(), 0.001, line)
+    assert max(actual) <= 64
+    assert sorted(actual)[len(actual) // 2] <= 32
 
 
 def test_the_requests_grow_until_the_line_is_full() -> None:

@@ -51,7 +51,7 @@ def test_no_more_requests_than_allowed_run_at_a_time() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        together.wait()  # nobody goes on before three are here
+        together.wait()  # no read continues before three reads run
         with lock:
             running -= 1
 
@@ -93,31 +93,31 @@ class Storage(Numbers):
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.0])
-def test_slow_storage_is_asked_for_many_and_quick_storage_for_one_at_a_time(
+def test_slow_storage_gets_many_requests_and_quick_storage_one_at_a_time(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Storage(seconds, monkeypatch)
     reader = reading(storage)
     for step in range(6):
         storage.most = 0
-        found = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
-        assert found.samples == texts(batch(step, 64))
+        actual = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
+        assert actual.samples == texts(batch(step, 64))
     if seconds:
-        assert found.reads_in_flight >= 32
+        assert actual.reads_in_flight >= 32
     else:
-        assert found.reads_in_flight == 1 and storage.most <= 1
+        assert actual.reads_in_flight == 1 and storage.most <= 1
 
 
 def test_storage_that_becomes_slow_is_read_at_once_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(0.0, monkeypatch)
     reader = reading(storage)
     for step in range(6):
-        found = reader.read((0, step), batch(step, 64))
-    assert found.reads_in_flight == 1
+        actual = reader.read((0, step), batch(step, 64))
+    assert actual.reads_in_flight == 1
     storage.seconds = 0.05
-    found = reader.read((0, 6), batch(6, 64))
-    assert found.samples == texts(batch(6, 64))
-    assert found.reads_in_flight >= 32
+    actual = reader.read((0, 6), batch(6, 64))
+    assert actual.samples == texts(batch(6, 64))
+    assert actual.reads_in_flight >= 32
 
 
 def test_the_bytes_ahead_are_bounded() -> None:
@@ -141,7 +141,7 @@ def read_in_child(reader: ReadAhead) -> None:
 
 
 def test_a_forked_process_reads_for_itself() -> None:
-    """What the parent has asked for, or is being answered, does not reach its child."""
+    """Requests of the parent, pending or running, do not reach its child."""
     answer = threading.Event()
     reader = reading(Numbers(lambda index: answer.wait(30) and None if index >= 8 else None), reads_in_flight=2)
     reader.read((0, 0), batch(0), [((0, 1), batch(1)), ((0, 2), batch(2))])

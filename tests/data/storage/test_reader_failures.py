@@ -108,7 +108,7 @@ def test_a_request_that_hangs_twice_ends_the_run(
     reader = reading(Numbers(hanging), reads_in_flight=reads_in_flight, timeout_seconds=0.2)
     with pytest.raises(ReadTimeout, match=r"/proc/sample3 on /proc .*read_time"):
         reader.read((0, 0), np.arange(8))
-    assert "reading /proc/sample3; asking again" in caplog.text
+    assert "reading /proc/sample3; repeating the request" in caplog.text
 
 
 @pytest.mark.parametrize("reads_in_flight", [1, 4])
@@ -120,7 +120,7 @@ def test_a_request_that_hangs_once_delays_no_other(
     for step in range(4):
         result = reader.read((0, step), batch(step), [((0, step + 1), batch(step + 1))])
         assert result.samples == texts(batch(step))
-    assert "reading /proc/sample3; asking again" in caplog.text
+    assert "reading /proc/sample3; repeating the request" in caplog.text
 
 
 def test_the_warning_names_the_request_that_hangs_in_a_task_of_several(
@@ -131,7 +131,7 @@ def test_the_warning_names_the_request_that_hangs_in_a_task_of_several(
     while reader.read((0, 0), batch(0)).reads_in_flight > 1:
         pass
     assert reader.read((0, 1), np.arange(1000, 1016)).samples == texts(np.arange(1000, 1016))
-    assert "reading /proc/sample1011; asking again" in caplog.text
+    assert "reading /proc/sample1011; repeating the request" in caplog.text
     assert [hanging.calls.count(index) for index in range(1000, 1011)] == [1] * 11
 
 
@@ -142,7 +142,7 @@ def test_the_warning_names_the_request_that_blocks_others(hanging: Hanging, capl
     reader.read((0, 0), batch(0), [((0, 1), np.array([77]))])
     assert hanging.begun.wait(10)
     assert reader.read((5, 0), batch(5)).samples == texts(batch(5))
-    assert "reading /proc/sample77; asking again" in caplog.text
+    assert "reading /proc/sample77; repeating the request" in caplog.text
 
 
 def test_other_errors_of_a_store_are_raised() -> None:

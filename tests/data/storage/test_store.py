@@ -96,6 +96,8 @@ def test_a_fault_is_raised_by_the_read(folder: FolderStore) -> None:
 
 def test_a_timeout_of_a_rehearsal_names_its_keys(folder: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
     reader = ReadAhead(ThrottledStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
-    with pytest.raises(ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null make it slow"):
+    with pytest.raises(
+        ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null slow down this storage"
+    ):
         reader.read((0, 0), np.arange(2))
-    assert "asking again (data.added_latency_ms=3000" in caplog.text
+    assert "repeating the request (data.added_latency_ms=3000" in caplog.text

@@ -49,16 +49,16 @@ POINT = {
 def test_operations_on_points_are_torchvisions(operation: Operation, size: int) -> None:
     reference, arguments = POINT[operation]
     images = images_of(len(arguments), size)
-    found = augment(images, (layer(operation, arguments),))
+    actual = augment(images, (layer(operation, arguments),))
     expected = torch.stack([reference(image, value) for image, value in zip(images, arguments, strict=True)])
-    assert torch.equal(found, expected)
-    assert size < 32 or not torch.equal(found, images)
+    assert torch.equal(actual, expected)
+    assert size < 32 or not torch.equal(actual, images)
 
 
 def test_solarize_add_is_timms() -> None:
     images, levels = images_of(4), [0, 33, 77, 110]
-    found = augment(images, (layer(Operation.SOLARIZE_ADD, levels),))
-    for image, level, ours in zip(images, levels, found, strict=True):
+    actual = augment(images, (layer(Operation.SOLARIZE_ADD, levels),))
+    for image, level, ours in zip(images, levels, actual, strict=True):
         theirs = solarize_add(Image.fromarray(image.permute(1, 2, 0).numpy()), level)
         assert np.array_equal(ours.permute(1, 2, 0).numpy(), np.asarray(theirs))
 
@@ -92,9 +92,9 @@ MOVES = {
 def test_moves_are_torchvisions(operation: Operation, size: int) -> None:
     arguments = MOVES[operation]
     images = images_of(len(arguments), size)
-    found = augment(images, (layer(operation, arguments),))
+    actual = augment(images, (layer(operation, arguments),))
     expected = torch.stack([moved(image, operation, value) for image, value in zip(images, arguments, strict=True)])
-    assert (found.int() - expected.int()).abs().max() <= 1
+    assert (actual.int() - expected.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("operation", MOVES, ids=lambda operation: operation.name)
@@ -102,8 +102,8 @@ def test_the_fill_blends_into_the_border(operation: Operation) -> None:
     """Black outside of the image minus the fill, plus the fill, is the fill outside."""
     fill, arguments = torch.tensor([124, 116, 104]).view(3, 1, 1), MOVES[operation]
     images = images_of(len(arguments))
-    found = augment(images, (layer(operation, arguments, (124, 116, 104)),))
-    for ours, image, value in zip(found, images, arguments, strict=True):
+    actual = augment(images, (layer(operation, arguments, (124, 116, 104)),))
+    for ours, image, value in zip(actual, images, arguments, strict=True):
         expected = moved(image.float() - fill, operation, value) + fill
         assert (ours.float() - expected).abs().max() <= 1
 
@@ -124,7 +124,7 @@ def test_each_image_of_a_batch_gets_its_own_operations() -> None:
         assert torch.equal(together[row : row + 1], augment(images[row : row + 1], alone)), row
 
 
-def test_moves_are_one_call_and_operations_that_nobody_gets_are_none() -> None:
+def test_all_moves_are_one_call_and_unused_operations_are_not_called() -> None:
     class Calls(TorchDispatchMode):
         def __init__(self) -> None:
             super().__init__()

@@ -41,13 +41,13 @@ def test_magnitudes_are_timms(magnitude: int, increasing: int) -> None:
     names = auto_augment._RAND_INCREASING_TRANSFORMS if increasing else auto_augment._RAND_TRANSFORMS
     assert {operation_of(name) for name in names} == set(layer.operations) == set(RandAugment.OPERATIONS)
     for name in names:
-        found = sorted(set(arguments_of(layer, operation_of(name)).tolist()))
+        actual = sorted(set(arguments_of(layer, operation_of(name)).tolist()))
         if (argument := auto_augment.LEVEL_TO_ARG[name]) is None:
-            assert found == [0.0]
+            assert actual == [0.0]
             continue
         scale = SIZE if operation_of(name) in MOVED_BY_PIXELS else 1
         expected = sorted({argument(magnitude, {})[0] * scale for _ in range(50)})  # with both signs
-        assert found == pytest.approx(expected), name
+        assert actual == pytest.approx(expected), name
 
 
 def timms_magnitudes(text: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
@@ -70,10 +70,10 @@ def timms_magnitudes(text: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
 def test_noise_is_distributed_as_timms(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quantiles of the rotation, whose size is 3 degrees times the magnitude."""
     (layer, _) = drawn(parse_policy(text))
-    found = np.abs(arguments_of(layer, Operation.ROTATE)) / 3
+    actual = np.abs(arguments_of(layer, Operation.ROTATE)) / 3
     expected = timms_magnitudes(text.replace("mstdinf", "mstd101"), monkeypatch)
     shares = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99]
-    assert np.quantile(found, shares) == pytest.approx(np.quantile(expected, shares), abs=0.2)
+    assert np.quantile(actual, shares) == pytest.approx(np.quantile(expected, shares), abs=0.2)
 
 
 def test_two_operations_an_image_each_with_half_probability() -> None:
@@ -116,8 +116,8 @@ def test_trivial_augment_is_torchvisions() -> None:
         values = values + 1 if name in ("Brightness", "Color", "Contrast", "Sharpness") else values
         # torch's 16 is 15.999999
         values = np.trunc(values + 1e-5 * np.sign(values)) if operation in MOVED_BY_PIXELS else values
-        found, counts = np.unique(arguments_of(layer, operation).round(6), return_counts=True)
-        assert found == pytest.approx(np.unique(values.round(6)), abs=1e-5), name
+        actual, counts = np.unique(arguments_of(layer, operation).round(6), return_counts=True)
+        assert actual == pytest.approx(np.unique(values.round(6)), abs=1e-5), name
         if operation == Operation.SHEAR_X:
             assert counts / counts.sum() == pytest.approx([1 / 62] * 30 + [1 / 31] + [1 / 62] * 30, abs=0.006)
 

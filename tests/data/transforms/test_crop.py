@@ -23,8 +23,8 @@ def test_random_crops_are_those_of_torchvision_for_the_same_draws(scale: tuple[f
 
 
 @pytest.mark.parametrize(("height", "width"), [(320, 256), (256, 512), (500, 375)])
-def test_the_centre_is_the_one_that_resize_and_center_crop_show(height: int, width: int) -> None:
-    """A ramp tells where a pixel came from."""
+def test_centred_crops_are_those_of_resize_and_center_crop(height: int, width: int) -> None:
+    """The value of a pixel in a ramp is its position in the source."""
     top, left, h, w = (int(side[0]) for side in center_crops(np.array([height]), np.array([width]), crop_ratio=0.875))
     rows = torch.arange(height, dtype=torch.float32)[:, None].expand(height, width)
     columns = torch.arange(width, dtype=torch.float32).expand(height, width)

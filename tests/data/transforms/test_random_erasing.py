@@ -18,32 +18,32 @@ def boxes(num: int, size: int, **options) -> np.ndarray:
 def timms_boxes(num: int, size: int, probability: float) -> np.ndarray:
     """top, left, height, width of what timm erases."""
     random.seed(0)
-    timms, found = Timms(probability, device="cpu"), []
+    timms, actual = Timms(probability, device="cpu"), []
     for _ in range(num):
         rows, columns = torch.nonzero(timms(torch.ones(1, size, size))[0] == 0, as_tuple=True)
         if len(rows):
             top, left = int(rows.min()), int(columns.min())
-            found.append((top, left, int(rows.max()) - top + 1, int(columns.max()) - left + 1))
-    return np.array(found)
+            actual.append((top, left, int(rows.max()) - top + 1, int(columns.max()) - left + 1))
+    return np.array(actual)
 
 
 def test_boxes_are_distributed_as_timms() -> None:
-    expected, found = timms_boxes(4_000, 64, 0.25), boxes(40_000, 64, probability=0.25)
+    expected, actual = timms_boxes(4_000, 64, 0.25), boxes(40_000, 64, probability=0.25)
     assert len(expected) / 4_000 == pytest.approx(0.25, abs=0.03)
-    assert len(found) / 40_000 == pytest.approx(0.25, abs=0.01)
-    assert np.array_equal(found[:, 0], np.unique(found[:, 0]))
+    assert len(actual) / 40_000 == pytest.approx(0.25, abs=0.01)
+    assert np.array_equal(actual[:, 0], np.unique(actual[:, 0]))
     shares = [0.05, 0.25, 0.5, 0.75, 0.95]
-    for ours, theirs in zip(found[:, 1:5].T, expected.T, strict=True):
+    for ours, theirs in zip(actual[:, 1:5].T, expected.T, strict=True):
         assert np.quantile(ours, shares) == pytest.approx(np.quantile(theirs, shares), abs=3)
-    assert (found[:, 1] + found[:, 3] <= 64).all() and (found[:, 2] + found[:, 4] <= 64).all()
-    assert (found[:, 1] + found[:, 3] == 64).any()  # the last row can be erased
+    assert (actual[:, 1] + actual[:, 3] <= 64).all() and (actual[:, 2] + actual[:, 4] <= 64).all()
+    assert (actual[:, 1] + actual[:, 3] == 64).any()  # the last row can be erased
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_images_too_small_for_a_box_stay(size: int) -> None:
-    found = boxes(200, size, probability=1.0)
-    assert (found[:, 3:5] >= 1).all() and (found[:, 3:5] < size).all()
-    assert (len(found) == 0) == (size == 1)
+    actual = boxes(200, size, probability=1.0)
+    assert (actual[:, 3:5] >= 1).all() and (actual[:, 3:5] < size).all()
+    assert (len(actual) == 0) == (size == 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

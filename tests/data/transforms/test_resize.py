@@ -58,10 +58,10 @@ def overlaps(source: int, size: int) -> torch.Tensor:
 
 def check(images: torch.Tensor, sources: list, size: int, interpolation: str = "bilinear") -> None:
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-    for found, (image, box, flip) in zip(images, sources, strict=True):
+    for actual, (image, box, flip) in zip(images, sources, strict=True):
         expected = reference(image, box, size, interpolation)
         expected = horizontal_flip(expected) if flip else expected
-        off = ((found.float() * std + mean) - expected / 255).abs()
+        off = ((actual.float() * std + mean) - expected / 255).abs()
         assert off.mean() <= 1 / 255, (box, flip)
         assert off.max() <= 3 / 255, (box, flip)
 
@@ -80,9 +80,9 @@ def test_plain_torch_is_torchvision(size: int, most: int, num: int, interpolatio
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 def test_pixels_of_a_worker_are_those_of_the_device(interpolation: str) -> None:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 37, 61), dtype=np.uint8))
-    found = resize(pixels, 20, True, interpolation)
-    assert found.dtype == torch.uint8
-    assert (found.float() - resize(pixels.float(), 20, True, interpolation)).abs().max() <= 1
+    actual = resize(pixels, 20, True, interpolation)
+    assert actual.dtype == torch.uint8
+    assert (actual.float() - resize(pixels.float(), 20, True, interpolation)).abs().max() <= 1
 
 
 def test_other_dtypes_are_the_same_images_rounded() -> None:
@@ -90,14 +90,14 @@ def test_other_dtypes_are_the_same_images_rounded() -> None:
     exact = resize_torch(*ragged, size=16, format=ImageFormat())
     for dtype in (torch.bfloat16, torch.float16):
         assert torch.equal(resize_torch(*ragged, size=16, format=ImageFormat(dtype=dtype)), exact.to(dtype))
-    found = resize_torch(*ragged, size=16, format=ImageFormat(dtype=torch.uint8))
-    assert found.dtype == torch.uint8
-    check_pixels(found, exact)
+    actual = resize_torch(*ragged, size=16, format=ImageFormat(dtype=torch.uint8))
+    assert actual.dtype == torch.uint8
+    check_pixels(actual, exact)
 
 
-def check_pixels(found: torch.Tensor, normalised: torch.Tensor) -> None:
+def check_pixels(actual: torch.Tensor, normalised: torch.Tensor) -> None:
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-    assert (found.float() - 255 * (normalised * std + mean)).abs().max() <= 0.501
+    assert (actual.float() - 255 * (normalised * std + mean)).abs().max() <= 0.501
 
 
 def kernel_matches() -> None:

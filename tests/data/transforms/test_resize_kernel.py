@@ -15,7 +15,7 @@ MOST_REGISTERS = 42
 Seen with Triton 3.9: 40 (sm_80), 40 (86 and 89), 32 (90), 40 (100), 40 (120), each with area, the largest of the three.
 """
 MOST_REGISTERS_SM_75 = 64
-"""The same for the 1,024 threads of an SM of a T4. Seen: 53 with area, 39 with the others."""
+"""The same for the 1,024 threads of an SM of a T4. Measured: 53 with area, 39 with the others."""
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

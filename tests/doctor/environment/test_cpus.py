@@ -12,22 +12,22 @@ CASES = [
 
 @pytest.mark.parametrize(("limits", "slurm", "command"), CASES)
 def test_the_lowest_limit_is_named_with_its_remedy(limits: dict[str, int], slurm: dict[str, str], command: str) -> None:
-    found = check_cpus(limits, installed=64, slurm=slurm)
-    assert found.fired and "2 of 64 CPUs" in found.evidence
-    assert min(limits, key=limits.__getitem__) in found.evidence
-    assert len(found.commands) == 1 and command in found.commands[0]
+    finding = check_cpus(limits, installed=64, slurm=slurm)
+    assert finding.fired and "2 of 64 CPUs" in finding.evidence
+    assert min(limits, key=limits.__getitem__) in finding.evidence
+    assert len(finding.commands) == 1 and command in finding.commands[0]
 
 
 def test_two_equal_limits_are_both_named_and_a_wider_limit_with_its_number() -> None:
     limits = {"affinity": 4, "cgroup quota": 4, "SLURM_CPUS_PER_TASK": 16}
-    found = check_cpus(limits, installed=64, slurm={})
-    assert "affinity and cgroup quota" in found.evidence and "SLURM_CPUS_PER_TASK allows 16" in found.evidence
-    assert len(found.commands) == 2
+    finding = check_cpus(limits, installed=64, slurm={})
+    assert "affinity and cgroup quota" in finding.evidence and "SLURM_CPUS_PER_TASK allows 16" in finding.evidence
+    assert len(finding.commands) == 2
 
 
-def test_a_slurm_job_without_cpus_per_task_is_told_so() -> None:
-    found = check_cpus({"affinity": 1}, installed=64, slurm={"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"})
-    assert "without it, as in this job" in found.remedy and "32 CPUs of the node" in found.remedy
+def test_a_slurm_job_without_cpus_per_task_gets_the_reason() -> None:
+    finding = check_cpus({"affinity": 1}, installed=64, slurm={"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"})
+    assert "without it, as in this job" in finding.remedy and "32 CPUs of the node" in finding.remedy
 
 
 def test_all_cpus_are_no_finding() -> None:

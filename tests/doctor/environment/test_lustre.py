@@ -25,9 +25,9 @@ osc.abcd-OST0000-osc-ffff8881.rpc_stats=
 
 
 def test_the_lowest_value_of_each_limit_counts() -> None:
-    found = check_limits(parse_parameters(LCTL), "lustre", num_cpus=16)
-    assert found.fired and "osc.*.max_rpcs_in_flight=4" in found.evidence
-    assert found.commands == ("sudo lctl set_param osc.*.max_rpcs_in_flight=8",)
+    finding = check_limits(parse_parameters(LCTL), "lustre", num_cpus=16)
+    assert finding.fired and "osc.*.max_rpcs_in_flight=4" in finding.evidence
+    assert finding.commands == ("sudo lctl set_param osc.*.max_rpcs_in_flight=8",)
 
 
 def test_lustres_defaults_are_enough_but_for_large_machines() -> None:
@@ -49,9 +49,9 @@ def test_limits_in_files_have_the_names_of_lctl(tmp_path: Path) -> None:
     ):
         folder.mkdir(parents=True)
         (folder / name).write_text(text)
-    found = read_limits((tmp_path / "absent", sys, debug))
+    limits = read_limits((tmp_path / "absent", sys, debug))
     expected = parse_parameters(LCTL)
-    assert found and all(expected[name] == value for name, value in found.items()) and len(found) == 3
+    assert limits and all(expected[name] == value for name, value in limits.items()) and len(limits) == 3
 
 
 def test_elsewhere_or_unreadable_nothing_is_judged() -> None:
@@ -78,12 +78,13 @@ def test_the_states_of_lfs() -> None:
 
 def test_released_files_are_fetched_by_hydrate() -> None:
     data = DataPlace("/fsx", ".")
-    found = check_released(parse_hsm_states(OUTPUT), data, "lustre")
-    assert found.rule == "released_files" and found.fired and "1 of 4" in found.evidence and "25%" in found.evidence
-    assert found.commands == ("imagenet-opt hydrate data.root=/fsx data.train_folder=.",)
+    finding = check_released(parse_hsm_states(OUTPUT), data, "lustre")
+    assert finding.rule == "released_files" and finding.fired
+    assert "1 of 4" in finding.evidence and "25%" in finding.evidence
+    assert finding.commands == ("imagenet-opt hydrate data.root=/fsx data.train_folder=.",)
     assert check_released({"a": 9, "b": 0}, data, "lustre").fired is False
     lost = check_released({"a": 0x49}, data, "lustre")
-    assert lost.fired and "1 more are lost" in lost.evidence and not lost.commands
+    assert lost.fired and "has lost 1 more" in lost.evidence and not lost.commands
     assert lost.remedy == "copy the lost files again from their source"
 
 

@@ -16,25 +16,25 @@ def test_it_fires_if_the_loader_has_to_reduce_its_batches(size_mib: int) -> None
     memory = {"memory": 1000 * GIB, "shared_memory": size_mib * MIB}
     budget = fit_loader(num_workers=8, prefetch_factor=4, batch_bytes=64 * MIB, cpus=8, **memory)
     batches = replace(BATCHES, fitted_workers=budget.num_workers, fitted_prefetch=budget.prefetch_factor)
-    found = check_shared_memory(batches, free=size_mib * MIB)
-    assert found.fired == (budget.message is not None) == (size_mib < 14_336)
-    if found.fired:
-        assert "docker run --shm-size=15g ..." in found.commands
-        assert f"data.num_workers={budget.num_workers}" in found.overrides
+    finding = check_shared_memory(batches, free=size_mib * MIB)
+    assert finding.fired == (budget.message is not None) == (size_mib < 14_336)
+    if finding.fired:
+        assert "docker run --shm-size=15g ..." in finding.commands
+        assert f"data.num_workers={budget.num_workers}" in finding.overrides
 
 
 def test_batches_take_half_of_the_memory_at_most() -> None:
     assert check_memory(BATCHES, available=15 * GIB).fired is False
-    found = check_memory(BATCHES, available=13 * GIB)
-    assert found.fired and found.commands == ("sbatch --mem=15G ...",)
-    assert "need up to 7.00 GiB" in found.evidence and "may use 6.50 GiB, 50% of the 13.00 GiB" in found.evidence
+    finding = check_memory(BATCHES, available=13 * GIB)
+    assert finding.fired and finding.commands == ("sbatch --mem=15G ...",)
+    assert "need up to 7.00 GiB" in finding.evidence and "may use 6.50 GiB, 50% of the 13.00 GiB" in finding.evidence
 
 
 def test_the_share_of_the_data_that_stays_in_memory() -> None:
     data, size = DataPlace("/fsx/imagenet"), 140 * GIB
-    found = check_page_cache(BATCHES, data, data_bytes=size, available=int(38.5 * GIB))  # batches take 3.5 GiB
-    assert found.fired and "25% fits" in found.evidence
-    assert found.commands[0].startswith("imagenet-opt pack data.root=/fsx/imagenet ")
+    finding = check_page_cache(BATCHES, data, data_bytes=size, available=int(38.5 * GIB))  # batches take 3.5 GiB
+    assert finding.fired and "25% fits" in finding.evidence
+    assert finding.commands[0].startswith("imagenet-opt pack data.root=/fsx/imagenet ")
     assert check_page_cache(BATCHES, data, data_bytes=size, available=144 * GIB).fired is False
 
 

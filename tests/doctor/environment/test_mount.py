@@ -40,19 +40,19 @@ def mount(line: str) -> Mount:
     ],
 )
 def test_each_kind_of_storage_is_known(line: str, fired: bool, words: str) -> None:
-    found = check_mount(mount(line), DataPlace("/data set", train_folder="."))
-    assert found.fired is fired and words in found.evidence
-    assert found.commands == ((PACK,) if fired else ())
+    finding = check_mount(mount(line), DataPlace("/data set", train_folder="."))
+    assert finding.fired is fired and words in finding.evidence
+    assert finding.commands == ((PACK,) if fired else ())
 
 
 def test_shards_are_copied_and_not_packed_again() -> None:
-    found = check_mount(mount(S3), DataPlace("/s3/packed", packed=True))
-    assert found.commands == ("cp -r /s3/packed /local/disk/packed",)
+    finding = check_mount(mount(S3), DataPlace("/s3/packed", packed=True))
+    assert finding.commands == ("cp -r /s3/packed /local/disk/packed",)
 
 
 def test_an_ebs_volume_does_not_count_as_a_local_disk() -> None:
-    found = check_mount(mount(EXT4), DataPlace("/data"), model="Amazon Elastic Block Store")
-    assert "EBS volume" in found.evidence and "a disk of this machine" not in found.evidence
+    finding = check_mount(mount(EXT4), DataPlace("/data"), model="Amazon Elastic Block Store")
+    assert "EBS volume" in finding.evidence and "a disk of this machine" not in finding.evidence
 
 
 def test_without_a_mount_nothing_is_judged() -> None:
@@ -70,8 +70,8 @@ def test_without_a_mount_nothing_is_judged() -> None:
     ],
 )
 def test_slow_options_are_named_with_better_ones(line: str, better: str) -> None:
-    found = check_options(mount(line))
-    assert found.fired and f" -o {better} " in found.commands[0].replace("remount,", "")
+    finding = check_options(mount(line))
+    assert finding.fired and f" -o {better} " in finding.commands[0].replace("remount,", "")
 
 
 @pytest.mark.parametrize(

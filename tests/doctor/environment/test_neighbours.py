@@ -35,9 +35,9 @@ def running(*command: str) -> Iterator[Iterator[str]]:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Neighbours:
     """Names all processes."""
     monkeypatch.setattr(neighbours, "_NUM_NAMED", 10_000)
-    found = Neighbours()
-    found.start()
-    return found
+    watched = Neighbours()
+    watched.start()
+    return watched
 
 
 def test_our_work_and_that_of_our_children_does_not_count(measured: Neighbours) -> None:
@@ -55,9 +55,9 @@ def test_another_process_is_named_with_its_share(measured: Neighbours) -> None:
         pid = int(next(lines))
         assert next(lines) == "done\n"
         occupancy = measured.stop()
-    (seen,) = [occupant for occupant in occupancy.top if occupant.pid == pid]
-    assert seen.percent * usable_cpus() * occupancy.seconds / 100 == pytest.approx(0.5, abs=0.1)
-    assert occupancy.others_cpu_percent > seen.percent - 5
+    (other,) = [occupant for occupant in occupancy.top if occupant.pid == pid]
+    assert other.percent * usable_cpus() * occupancy.seconds / 100 == pytest.approx(0.5, abs=0.1)
+    assert occupancy.others_cpu_percent > other.percent - 5
 
 
 def test_a_process_that_no_user_can_end_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +71,10 @@ def test_a_process_that_no_user_can_end_is_not_named(monkeypatch: pytest.MonkeyP
             yield SimpleNamespace(pid=pid, info=info)
 
     monkeypatch.setattr(psutil, "process_iter", processes)
-    found = Neighbours()
-    found.start()
+    watched = Neighbours()
+    watched.start()
     seconds |= {pid: before + 5 for pid, before in seconds.items()}
-    assert [(occupant.name, occupant.pid) for occupant in found.stop().top] == [("blender", 7000)]
+    assert [(occupant.name, occupant.pid) for occupant in watched.stop().top] == [("blender", 7000)]
 
 
 def test_steal_and_swapping_are_the_growth_of_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +86,19 @@ def test_steal_and_swapping_are_the_growth_of_their_counters(monkeypatch: pytest
     monkeypatch.setattr(neighbours, "monotonic", lambda: moment[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(neighbours, "usable_cpus", lambda: 2)
-    found = Neighbours()
-    found.start()
+    watched = Neighbours()
+    watched.start()
     times.steal, swap.sout, moment[0] = 101.0, 35_000_000, 60.0
-    occupancy = found.stop()
+    occupancy = watched.stop()
     assert occupancy.steal_percent == pytest.approx(10.0)  # 1 s on each of 2 CPUs in 10 s
-    assert occupancy.swapped_mb == pytest.approx(35.0) and check_swapping(occupancy).fired
+    assert occupancy.swapped_mb == pytest.approx(35.0) and check_swapping(occupancy, prefetch_factor=4).fired
 
 
 def test_up_to_1_mb_per_second_of_swapping_does_not_fire() -> None:
-    assert check_swapping(replace(CALM, swapped_mb=9.0)).fired is False
-    assert check_swapping(replace(CALM, swapped_mb=11.0)).fired
+    assert check_swapping(replace(CALM, swapped_mb=9.0), prefetch_factor=4).fired is False
+    assert check_swapping(replace(CALM, swapped_mb=11.0), prefetch_factor=4).overrides == ("data.prefetch_factor=1",)
+
+
+def test_fewer_batches_ahead_are_advised_only_if_workers_prepare_several() -> None:
+    finding = check_swapping(replace(CALM, swapped_mb=11.0), prefetch_factor=1)
+    assert finding.fired and not finding.overrides and "ahead" not in finding.remedy

@@ -42,8 +42,8 @@ def test_only_the_batch_size_has_an_override_and_preferred_sizes_do_not_fire() -
 
 
 def test_channels_last_matters_on_a_gpu() -> None:
-    found = check_channels_last(has_gpu=True, precision="bf16-mixed", channels_last=False)
-    assert found.fired and found.overrides == ("callbacks.acceleration.channels_last=true",)
+    finding = check_channels_last(has_gpu=True, precision="bf16-mixed", channels_last=False)
+    assert finding.fired and finding.overrides == ("callbacks.acceleration.channels_last=true",)
     assert check_channels_last(has_gpu=True, precision="bf16-mixed", channels_last=True).fired is False
     assert check_channels_last(has_gpu=False, precision="bf16-mixed", channels_last=False).fired is None
 
@@ -60,8 +60,8 @@ def test_forward_and_backward_are_recorded_in_their_dtypes() -> None:
     assert precision_of_convolutions(lambda: step(False)) == {"convolution float32": 4, "matmul float32": 3}
     assert precision_of_convolutions(lambda: step(True)) == {"convolution bfloat16": 4, "matmul bfloat16": 3}
     mixed = precision_of_convolutions(lambda: [step(autocast) for autocast in (True, False)])
-    found = check_precision(mixed, precision="bf16-mixed", capability=(8, 6), conv_tf32=False)
-    assert found.fired and "4 of 8 convolutions" in found.evidence
+    finding = check_precision(mixed, precision="bf16-mixed", capability=(8, 6), conv_tf32=False)
+    assert finding.fired and "4 of 8 convolutions" in finding.evidence
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_float32_convolutions_need_tf32_or_16_bits(
     dtypes: dict[str, int], capability: tuple[int, int] | None, conv_tf32: bool, overrides: Any
 ) -> None:
     """overrides: of the finding that fires, else `Finding.fired`."""
-    found = check_precision(dtypes, precision="32-true", capability=capability, conv_tf32=conv_tf32)
-    assert (found.overrides if found.fired else found.fired) == overrides
+    finding = check_precision(dtypes, precision="32-true", capability=capability, conv_tf32=conv_tf32)
+    assert (finding.overrides if finding.fired else finding.fired) == overrides
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -24,6 +24,7 @@ from tests.conftest import let_others_read
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 40
+NOT_OURS = "the kernel reports which files are in memory only for files that the user owns or may write"
 
 
 @pytest.fixture(params=["cachestat", "mincore"])
@@ -148,7 +149,7 @@ eviction = page_cache.evicted([page_cache.Extent({file!r})])
 print(eviction.verified, eviction.left.share, eviction.evidence)
 """
     says = run_as_nobody(program, Path(file))
-    assert says == "False None unverified: the kernel reports this only for files that the user owns or may write" or (
+    assert says == f"False None unverified: {NOT_OURS}" or (
         method == "cachestat" and says.startswith("True 0.0 verified")
     )
 
@@ -193,9 +194,7 @@ def test_without_the_flag_nothing_is_known(file: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
     eviction = eviction_probed([Extent(file)])
     assert not eviction.verified and eviction.unknown
-    assert eviction.evidence.startswith(
-        "unverified: the kernel reports this only for files that the user owns or may write (preadv2"
-    )
+    assert eviction.evidence.startswith(f"unverified: {NOT_OURS} (preadv2")
 
 
 def test_a_sample_estimates_the_data_set(file: str) -> None:

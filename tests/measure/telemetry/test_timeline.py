@@ -73,8 +73,8 @@ def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, caplog: pytest.Log
     write(ChunkWriter(tmp_path), "samples", samples(0, 3))
     (tmp_path / "1.npz").write_bytes(b"PK\x03\x04 torn")
     (tmp_path / "2.npz").touch()
-    whole = next(tmp_path.glob("?????*.npz")).read_bytes()
-    (tmp_path / "3.npz").write_bytes(whole[: len(whole) // 2])
+    content = next(tmp_path.glob("?????*.npz")).read_bytes()
+    (tmp_path / "3.npz").write_bytes(content[: len(content) // 2])
     with caplog.at_level(logging.WARNING):
         assert len(read_timeline(tmp_path).samples["unix_seconds"]) == 3
     assert sum("left out of the timeline" in record.getMessage() for record in caplog.records) == 3

@@ -1,4 +1,4 @@
-"""Which checkpoint is found, what is passed over, and what is said of one that does not fit."""
+"""Which checkpoint is used, which files are skipped, and the errors for a checkpoint that does not fit."""
 
 import os
 from pathlib import Path
@@ -76,14 +76,14 @@ def test_last_is_enough_and_the_best_is_better_than_none(folder: Path) -> None:
     assert files.find("auto", folder) == folder / "best.ckpt"
 
 
-def test_a_file_of_weights_alone_is_no_checkpoint_to_go_on_from(folder: Path) -> None:
+def test_a_run_cannot_resume_from_a_file_with_weights_only(folder: Path) -> None:
     torch.save({"network": network().state_dict(), "state_dict": {}}, folder / "weights.ckpt")
     words = "holds no optimizer_states, lr_schedulers, loops, callbacks, global_step"
     with pytest.raises(CheckpointError, match=words):
         files.find(str(folder / "weights.ckpt"), folder)
 
 
-def test_where_none_can_be_used_it_does_not_start_anew_in_silence(folder: Path) -> None:
+def test_a_run_without_a_usable_checkpoint_does_not_restart_silently(folder: Path) -> None:
     for file in folder.rglob("*.ckpt"):
         truncate(file)
     with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints in .* can be used: .*resume_from=null"):
@@ -103,7 +103,7 @@ def test_a_path_may_be_a_file_or_a_run_folder(folder: Path, monkeypatch: pytest.
     assert files.find("~/last.ckpt", folder / "other") == folder / "last.ckpt"
 
 
-def test_a_path_that_cannot_be_used_is_told_and_never_replaced_by_another(folder: Path) -> None:
+def test_an_unusable_path_is_an_error_and_is_never_replaced(folder: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=rf"{folder}/none\.ckpt \(resume_from\)"):
         files.find(str(folder / "none.ckpt"), folder)
     truncate(folder / "last.ckpt")

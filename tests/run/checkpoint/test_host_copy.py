@@ -9,7 +9,7 @@ import torch
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 
-def test_it_stays_as_it_was_and_keeps_shared_tensors_shared() -> None:
+def test_a_copy_does_not_change_and_keeps_shared_tensors_shared() -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     state = OrderedDict(weights=OrderedDict(a=weight.detach()), network={"a": weight.detach()}, row=weight[1])
     snapshot = HostCopy(state)
@@ -31,7 +31,7 @@ def test_numbers_of_numpy_and_kinds_of_dicts_become_plain_and_the_file_opens_saf
     assert torch.load(tmp_path / "x.ckpt", weights_only=True) == snapshot.state
 
 
-def test_what_cannot_be_opened_safely_is_named(tmp_path: Path) -> None:
+def test_objects_that_cannot_be_opened_safely_are_named(tmp_path: Path) -> None:
     names = ["a"]
     snapshot = HostCopy({"callbacks": {"Mine": {"folder": tmp_path, "names": {1, 2}, "rest": [names]}}})
     names.append("b")

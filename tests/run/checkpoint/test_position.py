@@ -40,7 +40,7 @@ class Ask(Callback):
         {"limit_val_batches": 0},
     ],
 )
-def test_every_hook_is_told_how_many_batches_were_trained_on(options: dict[str, Any]) -> None:
+def test_every_hook_gets_the_number_of_trained_batches(options: dict[str, Any]) -> None:
     project, ask = Project(), Ask()
     trained = len(project.fit(ask, **options).seen)
     assert len(ask.found) > 2 * trained

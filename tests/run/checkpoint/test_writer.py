@@ -1,4 +1,4 @@
-"""A full disk, a kill, a clock that goes back: the last good checkpoint stays, and the run goes on."""
+"""A full disk, a kill, a clock that goes back: the last good checkpoint stays, and the run continues."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def test_the_newest_are_kept_under_their_names(tmp_path: Path) -> None:
     assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt")) == (1, 3)
 
 
-def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_incomplete_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     write(CheckpointWriter(tmp_path, keep=2), 1)
     (tmp_path / "checkpoints/.step_00000002.ckpt.host.1.new").write_bytes(b"half")
     (tmp_path / ".last.ckpt.host.1.new").write_bytes(b"half")
@@ -91,7 +91,7 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
     assert (failed.step, failed.is_best) == (2, True)
     assert str(failed.error).startswith(os.strerror(code))
     (warning,) = [record.getMessage() for record in caplog.records]
-    reason = f"{tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: "
+    reason = f"{tmp_path}/checkpoints: {os.strerror(code)}; the checkpoint needs 17 MB, free: "
     assert f"step 2 could not be written to {reason}" in warning
     assert "Training continues and tries again at the next save" in warning
     assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
@@ -101,7 +101,7 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
     assert step_of(tmp_path / "last.ckpt") == 3
 
 
-def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
+def test_a_file_that_reads_back_with_other_content_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = CheckpointWriter(tmp_path, keep=1)
@@ -129,7 +129,7 @@ def test_a_disk_without_room_is_not_even_begun(tmp_path: Path, caplog: pytest.Lo
     huge.num_bytes = 2**62
     writer.write(2, huge, is_best=False)
     writer.wait()
-    assert "the disk is full; it needs 4611686018444 MB, free: " in caplog.text
+    assert "the disk is full; the checkpoint needs 4611686018444 MB, free: " in caplog.text
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
 
 
@@ -169,7 +169,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
     child = run_script(CHILD, [str(tmp_path), "limit"], cwd=tmp_path, environment=environment())
     assert child.returncode == 0, child.stderr
     reason = os.strerror(errno.EFBIG)
-    assert child.stdout.startswith(f"[(1, None), (2, '{reason}; it needs 21 MB, free: ")
+    assert child.stdout.startswith(f"[(1, None), (2, '{reason}; the checkpoint needs 21 MB, free: ")
     assert child.stdout.rstrip().endswith("(3, None)]")
     assert f"the checkpoint of step 2 could not be written to {tmp_path}/checkpoints: {reason}" in child.stderr
     assert len(child.stderr.splitlines()) == 1

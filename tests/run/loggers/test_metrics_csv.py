@@ -60,7 +60,7 @@ def test_values_come_back_bit_by_bit(value: float, tmp_path: Path) -> None:
     assert float(rows(tmp_path)[0]["lr"]) == value
 
 
-def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_with_an_incomplete_header_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,ep")
     MetricsCsv(folder=str(tmp_path)).log_metrics({"lr": 0.5, "epoch": 1}, step=3)
     assert rows(tmp_path) == [{"step": "3", "epoch": "1", "lr": "0.5"}]
@@ -74,7 +74,7 @@ def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) 
         pytest.param("9" * 200_000 + ",1,0.5\n", id="a field that is too long for csv"),
     ],
 )
-def test_a_reopened_file_goes_on_and_torn_and_garbled_rows_are_left_out(garbage: str, tmp_path: Path) -> None:
+def test_a_reopened_file_is_appended_to_and_damaged_rows_are_dropped(garbage: str, tmp_path: Path) -> None:
     first = MetricsCsv(folder=str(tmp_path))
     for step in (9, 19):
         first.log_metrics({"train/loss": step, "lr": 0.5}, step=step)

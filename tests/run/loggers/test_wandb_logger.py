@@ -51,7 +51,7 @@ def log_a_run(folder: Path, script: str = LOG_A_RUN, *, terminal: IO[str] | None
 
 
 @pytest.mark.slow
-def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
+def test_a_run_without_a_key_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
     first, second = log_a_run(tmp_path), log_a_run(tmp_path)
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
     assert first == second == [f"ID {run_id} True", "OPEN None"]
@@ -66,18 +66,18 @@ def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "expected_warning"),
     [({"WANDB_MODE": "online"}, "no W&B key for mode online"), ({"WANDB_API_KEY": "short"}, "cannot use its key")],
 )
-def test_at_a_terminal_it_never_asks_but_says_why_it_is_offline(
-    variables: dict[str, str], said: str, tmp_path: Path
+def test_a_terminal_gets_no_question_but_the_reason_for_offline_mode(
+    variables: dict[str, str], expected_warning: str, tmp_path: Path
 ) -> None:
     keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
     with open(os.ttyname(terminal)) as named:
         warning, run, _ = log_a_run(tmp_path, terminal=named, **variables)
     os.close(keyboard)
     os.close(terminal)
-    assert said in warning
+    assert expected_warning in warning
     assert run.endswith(" True")
 
 

@@ -42,7 +42,7 @@ for first, last, end in json.loads(sys.argv[2]):
 
 
 def live(folder: Path, *lives: tuple[int, int, str], **variables: str) -> "subprocess.CompletedProcess[str]":
-    """One process that runs several lives: each goes on at a step, logs until another, and ends somehow."""
+    """One process that starts a run several times: each start resumes at a step, logs up to a later step, and ends."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     environment |= {"HOME": str(folder), "WANDB_MODE": "offline"} | variables
     return run_script(LIFE, [str(folder), json.dumps(lives)], cwd=folder, environment=environment)
@@ -61,7 +61,7 @@ def inspected(file: Path) -> str:
 
 
 @pytest.mark.slow
-def test_however_often_it_is_killed_no_step_is_there_twice_and_each_is_whole(tmp_path: Path) -> None:
+def test_a_run_killed_often_has_each_step_once_and_complete(tmp_path: Path) -> None:
     first = live(tmp_path, (0, 20, "stopped"), (15, 35, "killed"), SLURM_PASSWORD="hunter2")
     assert first.returncode == -9
     assert first.stdout.count("W&B failed at step") == 1

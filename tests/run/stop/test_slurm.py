@@ -59,7 +59,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_refused_requeue_is_told(
+def test_a_refused_requeue_is_reported(
     scontrol: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert requeue() and not caplog.text

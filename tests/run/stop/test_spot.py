@@ -73,13 +73,13 @@ def serve() -> Iterator:
 
 
 @pytest.mark.parametrize("wants_token", [False, True])
-def test_a_notice_after_none_is_told_once(serve, wants_token: bool) -> None:
+def test_a_later_notice_is_reported_once(serve, wants_token: bool) -> None:
     server = serve((404, b""), (200, NOTICE), wants_token=wants_token)
-    told = threading.Semaphore(0)
-    watch = SpotNotice(server.url, every_seconds=0.01, notify=told.release)
-    assert told.acquire(timeout=SECONDS)
+    notified = threading.Semaphore(0)
+    watch = SpotNotice(server.url, every_seconds=0.01, notify=notified.release)
+    assert notified.acquire(timeout=SECONDS)
     watch._thread.join(timeout=SECONDS)
-    assert not told.acquire(blocking=False)
+    assert not notified.acquire(blocking=False)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ def test_a_failing_server_is_warned_of_once_and_asked_again(
     serve, answers: list[tuple[int, bytes]], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(*answers, (200, NOTICE))
-    told = threading.Event()
-    SpotNotice(server.url, every_seconds=0.01, notify=told.set)
-    assert told.wait(SECONDS)
+    notified = threading.Event()
+    SpotNotice(server.url, every_seconds=0.01, notify=notified.set)
+    assert notified.wait(SECONDS)
     (warning,) = caplog.messages
     assert "cannot read spot notices" in warning and reason in warning
 
 
 def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:
-    told = threading.Event()
-    watch = SpotNotice("http://127.0.0.1:1/", every_seconds=1000, notify=told.set)
+    notified = threading.Event()
+    watch = SpotNotice("http://127.0.0.1:1/", every_seconds=1000, notify=notified.set)
     watch.close()
     watch._thread.join(timeout=SECONDS)
-    assert not told.is_set() and not watch._thread.is_alive()
+    assert not notified.is_set() and not watch._thread.is_alive()
 
 
 def test_an_address_of_another_kind_is_refused() -> None:

@@ -74,5 +74,5 @@ def test_batches_in_turn_have_the_gradients_of_one_large_batch() -> None:
         return cross_entropy(net(images[rows]), labels[rows])
 
     backward_in_turn([partial(loss, slice(i, i + 4)) for i in (0, 4, 8)])
-    whole = torch.autograd.grad(loss(slice(None)), list(net.parameters()))
-    torch.testing.assert_close([parameter.grad for parameter in net.parameters()], list(whole))
+    gradients = torch.autograd.grad(loss(slice(None)), list(net.parameters()))
+    torch.testing.assert_close([parameter.grad for parameter in net.parameters()], list(gradients))

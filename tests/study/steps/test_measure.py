@@ -55,7 +55,7 @@ def test_gaps_and_failures_are_printed_once_and_at_once(
     assert (first, second) == (f"round 1 of 2: {full}start", f"round 1 of 2: {full}fused")
     assert failed == "fused failed: out of memory"
     assert (third, alone) == (f"round 1 of 2: {full}freed", f"round 1 of 2: {compute}")
-    assert "closing the gaps gains 2.00 x at most" in gain
+    assert "closing the gaps gives at most 2.00 times the speed" in gain
     assert others == [f"round 2 of 2: {name}" for name in (f"{full}freed", f"{full}start", compute)]
 
 
@@ -197,14 +197,17 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
     with pytest.raises(KeyboardInterrupt):
         run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    plan = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds, each of the network alone and of the full pipeline\n"
+    rounds = "3 rows, 2 rounds, each of the network alone and of the full pipeline"
+    plan = f"left out, as there is no GPU here: pinned\n{rounds}\n"
     assert beforehand.endswith(plan)
-    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
+    assert afterwards.endswith(f"\nstopped; 4 turns are kept in {tmp_path}: run the same command again to resume\n")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{plan}resuming: 3 turns are kept from before\n")
-    assert afterwards.startswith("round 1 of 2: full pipeline: fused"), "which had failed; the turn of the start is stored"
+    assert beforehand.endswith(f"{plan}resuming: 4 turns are kept from before\n")
+    assert afterwards.startswith("round 1 of 2: full pipeline: fused"), (
+        "which had failed; the turn of the start is stored"
+    )
     assert len(turns.jobs) == 5 + 5, "only the first turn of the start is reused, as freed now builds on fused"
 
 

@@ -15,11 +15,11 @@ _TENSORS = ("torchvision.io", "torchvision.transforms.v2")
 class Peer(NamedTuple):
     """One loader.
 
-    adapter: file and function. package: distribution whose version counts. how: what is measured, in a line.
+    adapter: file and function. package: distribution whose version is reported. how: what is measured, in a line.
     imports: modules that take time to import; imported before the first batch is timed, as for our rows.
-    needs: module that must be importable; "" if its name is that of the package.
-    packs: reads a copy of its own format, which `pack(job, folder)` of its adapter writes first.
-    latency: its files are opened by our adapter, which can add data.added_latency_ms to each.
+    needs: module that must be importable; "" if module and package have the same name.
+    packs: whether the loader reads a copy in its own format, which `pack(job, folder)` of its adapter writes first.
+    latency: whether our adapter opens the files, so that it can add data.added_latency_ms to each open.
     """
 
     adapter: str
@@ -57,7 +57,7 @@ PEERS = {
     "torchvision": Peer(
         "torchvision:pillow",
         "torchvision",
-        "ImageFolder's way: Pillow, v1 transforms, PILToTensor, DataLoader",
+        "as ImageFolder reads: Pillow, v1 transforms, PILToTensor, DataLoader",
         ("torchvision.datasets.folder", "torchvision.transforms"),
         latency=True,
     ),

@@ -21,7 +21,7 @@ def tensor_crops(job: Job) -> Callable[[Tensor], Tensor]:
 
 
 def decode(encoded: bytes) -> Tensor:
-    """uint8 (3, H, W)."""
+    """The decoded image, uint8 (3, H, W)."""
     from torchvision.io import ImageReadMode, decode_image
 
     pixels: Tensor = decode_image(torch.frombuffer(bytearray(encoded), dtype=torch.uint8), ImageReadMode.RGB)

@@ -75,7 +75,7 @@ class Decoder:
         return Opened(encoded, name, height, width, orientation=orientation)
 
     def crop(self, image: Opened, box: Box) -> Pixels:
-        """Pixels of `box`, fewer if they exceed max_crop_pixels; valid until the next call. Raises BadSample."""
+        """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
@@ -97,7 +97,7 @@ def decode_whole(image: Opened) -> Pixels:
     pixels = upright(_decoded(image.encoded, image.name), image.orientation)
     height, width, _ = pixels.shape
     if (height, width) != (image.height, image.width):
-        sizes = f"it has {width} x {height} pixels, and its header says {image.width} x {image.height}"
+        sizes = f"the image has {width} x {height} pixels, but its header states {image.width} x {image.height}"
         raise _bad(image.name, ValueError(sizes))
     return pixels
 
@@ -146,7 +146,7 @@ def _ceil_div(number: int, divisor: int) -> int:
 
 
 def _means(crop: Image.Image, max_pixels: int) -> Pixels:
-    """Means of squares of pixels; the smallest squares that reduce the crop to max_pixels."""
+    """Means of squares of pixels. The squares are the smallest that give at most `max_pixels` means."""
     factor = 1
     while _ceil_div(crop.width, factor) * _ceil_div(crop.height, factor) > max(1, max_pixels):
         factor += 1
@@ -154,5 +154,5 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
 
 
 def _bad(name: str, error: Exception) -> BadSample:
-    reason = "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else error
+    reason = "no decoder knows this file format" if isinstance(error, UnidentifiedImageError) else error
     return BadSample(f"cannot decode {name}: {reason}; replace the file or remove it (data.root)")

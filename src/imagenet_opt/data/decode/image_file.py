@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 
 EXTENSIONS = {
     "JPEG": "jpg",
-    "MPO": "jpg",  # Pillow's name of a JPEG that more pictures follow
+    "MPO": "jpg",  # Pillow's name of a JPEG file with several pictures
     "PNG": "png",
     "WEBP": "webp",
     "BMP": "bmp",
@@ -24,14 +24,15 @@ EXTENSIONS = {
 }
 """Kinds of images, by Pillow's names. Other parsers of Pillow are never used, because some of them start programs."""
 REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
-"""Errors of Pillow for files that it does not open."""
+"""Errors of Pillow for files that Pillow does not open."""
 
 _FORMATS = [name for name in EXTENSIONS if name != "MPO"]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _TAIL = 1024
 """The end mark of a JPEG must be within these last bytes; some writers add padding."""
 _MOST_PIXELS = 2**29
-"""The only limit for JPEGs. Even a small crop of a progressive JPEG takes up to 6 bytes per pixel of the image."""
+"""Most pixels of an image, and the only limit for JPEGs. Even a small crop of a progressive JPEG takes up to 6 bytes
+per pixel of the image."""
 
 
 def is_jpeg(encoded: bytes) -> bool:
@@ -82,7 +83,7 @@ def upright(pixels_HWC: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8
 def check_size(height: int, width: int) -> None:
     """Raise ValueError for too many pixels."""
     if height * width > _MOST_PIXELS:
-        raise ValueError(f"it claims {width} x {height} pixels, as damaged files do")
+        raise ValueError(f"the header claims {width} x {height} pixels, probably because the file is damaged")
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
@@ -94,7 +95,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def no_bomb_warning() -> Iterator[None]:
-    """Silence Pillow's warning of images above half of its limit."""
+    """Silence Pillow's warning about images with more pixels than Image.MAX_IMAGE_PIXELS."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield

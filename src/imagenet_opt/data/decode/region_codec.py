@@ -53,7 +53,7 @@ class RegionCodec:
         self.image: Any = None
 
     def parse(self, encoded: bytes) -> Any:
-        """The stream of a complete JPEG in grey or YCbCr; None for all others."""
+        """The stream of a complete JPEG in grey or YCbCr; None for all other files."""
         if not is_whole_jpeg(encoded):
             return None
         colour = self.library.ColorSpec
@@ -90,7 +90,7 @@ class NoCodec:
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard what C libraries write to file descriptor 2."""
+    """Discard the output of C libraries to file descriptor 2."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -19,7 +19,7 @@ def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDAr
     try:
         with open(path, "rb") as file:
             if npy.read_magic(file) != (1, 0):
-                raise ValueError("it is of another version of the format")
+                raise ValueError("the format has another version")
             shape, _, actual = npy.read_array_header_1_0(file)
             start, size = file.tell(), os.fstat(file.fileno()).st_size
     except (OSError, ValueError, tokenize.TokenError) as error:
@@ -29,7 +29,7 @@ def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDAr
     if actual != expected or shape != (num,):
         raise ValueError(f"{path} is {actual} {shape}, not {num} numbers of {expected}")
     if size != start + num * expected.itemsize:
-        raise ValueError(f"{path} has {size} bytes, not those of {num} numbers")
+        raise ValueError(f"{path} has {size} bytes, not {start + num * expected.itemsize} bytes for {num} numbers")
     return np.memmap(path, expected, "r", start, shape)
 
 

@@ -16,7 +16,7 @@ from imagenet_opt.data.index.shard_index import INDEX, ShardIndex
 _STAT_THREADS = 64
 _CHUNK = 512
 _HELD_BLOCKS = 8
-"""A larger file, in blocks of 512 bytes, occupies more than one block if its data is on the file system."""
+"""A file of more blocks of 512 bytes occupies more than one block if its data is on the file system."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Status:
 
 
 def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
-    """Raises OSError for shards without index.json."""
+    """The files of an index. Raises OSError for shards without index.json."""
     if isinstance(index, ShardIndex):
         about = hashlib.sha256((index.folder / INDEX).read_bytes())
         paths = [os.path.join(index.folder, shard) for shard in index.shards]

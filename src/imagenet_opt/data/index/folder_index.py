@@ -37,7 +37,7 @@ _PATIENCE = 60.0
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
 _LOCK_SECONDS = 1800.0
-"""More than a listing takes; a lock that is held longer belongs to a mount that forgot to release the lock."""
+"""More than a listing takes; a lock that is held longer was probably left behind by a broken mount."""
 
 
 class Split(Protocol):
@@ -71,7 +71,9 @@ class FileIndex:
         """Full path of sample i. Raises DataError for a path outside of the folder, as in a damaged cache."""
         name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
         if name[:1] == "/" or (".." in name and ".." in name.split("/")):
-            raise DataError(f"the index of {self.folder} names {name!r}, outside of it; empty data.cache_dir/index")
+            raise DataError(
+                f"the index of {self.folder} names {name!r}, outside of this folder; empty data.cache_dir/index"
+            )
         return os.path.join(self.folder, name)
 
 
@@ -101,7 +103,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
 
 
 def scan_split(root: Path, split: str) -> FileIndex:
-    """Like open_split, without a cache."""
+    """Index of `root`/`split` without a cache, see `open_split`."""
     return _scan(split_folder(root, split))[0]
 
 
@@ -190,7 +192,7 @@ def _leads_up(folder: str) -> bool:
 
 @contextmanager
 def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """Let one process at a time list `folder`, or all of them if `file` cannot be locked or stays locked."""
+    """Let one process at a time list `folder`, or all processes if `file` cannot be locked or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -35,11 +35,11 @@ COLUMNS = {
 }
 _STAT_THREADS = 32
 _GAP = 2**16
-"""Two samples with fewer bytes between them are read with one request."""
+"""Bytes between two samples. One request reads both samples if the gap is smaller."""
 _REQUEST = 2**22
 """Most bytes of a request for several samples."""
 _OTHER_FILES = 512
-"""Files, beside shards, that a process may have open."""
+"""Number of files besides the shards that a process may have open."""
 
 
 class _Format(BaseModel):
@@ -190,7 +190,7 @@ def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
 class ShardStore:
     """Bytes of packed samples; neighbours are read with one request. Threads and forked processes may share it.
 
-    drop_pages: whether to evict what was read from the page cache, so that the next read goes to the storage.
+    drop_pages: whether to evict the bytes from the page cache after reading, so that the next read goes to the storage.
     """
 
     def __init__(self, index: ShardIndex, *, drop_pages: bool = False) -> None:
@@ -247,7 +247,7 @@ class ShardStore:
                 start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
                 os.posix_fadvise(file.descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
         except OSError:
-            self._files.pop(shard, None)  # the next try opens the shard again, because a stale handle stays stale
+            self._files.pop(shard, None)  # the next try opens the shard again, because a stale handle fails forever
             raise
         if len(encoded) < size:
             raise BadSample(

@@ -1,4 +1,4 @@
-"""Finds the folder of a split below data.root, and suggests what to change if the folder is missing."""
+"""Finds the folder of a split below data.root, and suggests a remedy if the folder is missing."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from imagenet_opt.errors import DatasetNotFound
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 """Endings of image files, in lower case."""
 _MOST_ENTRIES = 50
-"""Entries of a folder that a suggestion is based on: storage may be slow, and a data set large."""
+"""Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
 
 
 def split_folder(root: Path | None, split: str) -> Path:
@@ -28,7 +28,7 @@ def split_folder(root: Path | None, split: str) -> Path:
 
 
 def _remedy(root: Path, split: str) -> str:
-    """What to change, according to the content of `root`, which has no folder `split`."""
+    """A remedy, according to the content of `root`, which has no folder `split`."""
     below = [folder for folder in _folders(root) if folder.name != split]
     for folder in below:
         if (folder / split).is_dir():
@@ -42,7 +42,7 @@ def _remedy(root: Path, split: str) -> str:
     one_folder = "data.train_folder=. data.val_folder=."
     if trees:
         return f"Found {trees[0].name}/ with class folders; did you mean data.root={trees[0]} {one_folder}?"
-    return f"Class folders directly under it? Add {one_folder}"
+    return f"If the class folders are directly in {root}, add {one_folder}"
 
 
 def _holds_images(folder: Path) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 
 QUICK_SECONDS = 1e-3
-"""Requests with a lower latency are made one after the other, because threads would cost more than they hide."""
+"""Requests with a lower latency are made one after the other, because threads would cost more time than they save."""
 FIRST = 32
 """Requests in flight until the latency is known; further requests are added in steps."""
 _LEAST, _MOST = 4, 512
@@ -17,11 +17,11 @@ _PACES = 9
 _SAME_GROWTH = 0.75
 """Requests wait in a queue of the storage if the latency grows with this power of their number, or more."""
 _PATIENCE = 20
-"""Answers, as a multiple of the requests in flight, until a step that was undone is tried again."""
+"""An undone step is tried again after this number of answers, as a multiple of the requests in flight."""
 
 
 class ReadConcurrency:
-    """Number of requests in flight: half as many again as become due during one answer (Little's law).
+    """Number of requests in flight: 1.5 times the requests that become due during one answer (Little's law).
 
     If bandwidth is the limit, further requests only raise the latency, and the number would grow without end. So beyond
     `FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.

@@ -27,12 +27,12 @@ class ReadResult(NamedTuple):
 
 
 class ReadAhead:
-    """Provides the bytes of portions of batches; while one portion is decoded, the next ones are read.
+    """Provides the bytes of portions of batches; while one portion is decoded, the next portions are read.
 
     reads_in_flight: simultaneous requests; "auto" follows the storage, see ReadConcurrency. max_bytes: limit of bytes
     read ahead. timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary
-    errors are retried for half of it; then the file is a BadSample, or, if the whole storage is out, StorageFailed is
-    raised.
+    errors are retried for half of this time; then the file is a BadSample, or StorageFailed is raised if the whole
+    storage fails.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class ReadAhead:
         return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
 
     def read_unplanned(self, indices: Indices) -> list[Sample]:
-        """The samples, which were not read ahead."""
+        """Read samples that were not read ahead."""
         return self._collect(self._submit(indices), indices)
 
     def _submit(self, indices: Indices) -> list[ReadTask]:
-        """Submit requests for these samples: one task each, or several per task if they are fast."""
+        """Submit requests for these samples: one request per task, or several if the requests are quick."""
         groups = self.store.groups(indices)
         size = READS_PER_TASK if self.reads_in_flight == 1 else 1
         return [self._start(indices, groups[i : i + size]) for i in range(0, len(groups), size)]
@@ -91,7 +91,7 @@ class ReadAhead:
         return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=adaptive)
 
     def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[ReadTask]]:
-        """Request the next portions: twice as many requests as may be in flight, so that the threads always find one.
+        """Request the next portions: twice as many requests as may be in flight, so that no thread is idle.
         Requests that were made earlier stay, even if the limit is lower now."""
         ahead: dict[Place, list[ReadTask]] = {}
         requests = num_bytes = 0.0

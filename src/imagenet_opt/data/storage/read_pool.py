@@ -90,8 +90,8 @@ class ReadPool:
         except TimeoutError:
             answers = list(task.answers)
             name = self.store.name(self._hanging(task).index)
-            silence = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
-            log.warning(f"{silence}; asking again{_rehearsed(self.store)}")
+            delay = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
+            log.warning(f"{delay}; repeating the request{_rehearsed(self.store)}")
         task.future.cancel()
         if self._threads is not None:
             self._threads.add()
@@ -166,5 +166,5 @@ class ReadPool:
 
 
 def _rehearsed(store: Store) -> str:
-    """Words to add to an error if the storage was slowed down on purpose."""
-    return f" ({store.settings} make it slow)" if isinstance(store, ThrottledStore) else ""
+    """Text to append to an error if a rehearsal slows down the storage."""
+    return f" ({store.settings} slow down this storage)" if isinstance(store, ThrottledStore) else ""

@@ -44,7 +44,7 @@ class ThrottledStore:
         encoded = self.store.read_many(indices)
         done = began + self.latency_seconds
         if self.bytes_per_second is not None:
-            with _LINK:  # which makes one transfer at a time
+            with _LINK:  # one transfer at a time
                 done = max(self._link_free_at, done) + sum(map(len, encoded)) / self.bytes_per_second
                 self._link_free_at = done
         time.sleep(max(0.0, done - time.monotonic()))

@@ -24,7 +24,7 @@ class Augmentation:
 
     @classmethod
     def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
-        """Augmentation of a batch from those of its parts, which have `sizes` images."""
+        """Join the augmentations of the parts of a batch. sizes: number of images of each part."""
         layers = []
         for same_layer in zip(*(part.layers for part in parts), strict=True):
             operations, arguments, fills = zip(*same_layer, strict=True)

@@ -17,7 +17,7 @@ from torch.nn.functional import avg_pool2d, grid_sample
 
 
 class Operation(IntEnum):
-    """Operation on an image. The operations from ROTATE on move pixels, and one call makes all of them."""
+    """Operation on an image. The operations from ROTATE on move pixels; one call applies all of them."""
 
     NOTHING = 0
     AUTOCONTRAST = 1
@@ -70,7 +70,7 @@ def apply_layer(images: Tensor, layer: Layer) -> None:
 
 
 def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64], size: int) -> NDArray[np.float32]:
-    """float32 (N, 2, 3): where in the source each output pixel comes from, in units of half a side from the centre.
+    """float32 (N, 2, 3): the source position of each output pixel, in units of half a side from the centre.
 
     Rotations turn about the centre; shears keep the first row or column, as in Pillow.
     """
@@ -89,9 +89,9 @@ def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64
 
 
 def affine(images: Tensor, matrices: Tensor, fill: tuple[int, int, int]) -> Tensor:
-    """Bilinear samples of the images at the places of `affine_matrices`.
+    """Bilinear samples of the images at the source positions that `matrices` (see `affine_matrices`) give.
 
-    torch's affine_grid would multiply matrices, in TF32 where the run allows it: a tenth of a pixel wrong at 224 px.
+    torch's affine_grid multiplies matrices, with TF32 if enabled: errors of a tenth of a pixel at 224 px.
     """
     size = images.shape[-1]
     centres = torch.arange(1 - size, size, 2, device=images.device) / size
@@ -114,8 +114,8 @@ def autocontrast(images: Tensor, _: Tensor) -> Tensor:
 def equalize(images: Tensor, _: Tensor) -> Tensor:
     """Spreads the grey levels of each channel evenly, with Pillow's rounding; a channel with step 0 stays.
 
-    The table of a channel is (pixels below the level + step // 2) // step, where step is 1/255 of its pixels that are
-    darker than its brightest level.
+    The table of a channel is (pixels below the level + step // 2) // step, where step is 1/255 of the
+    channel's pixels that are darker than its brightest level.
     """
     levels = images.flatten(2).long()
     counts = torch.zeros((*levels.shape[:2], 256), dtype=torch.int64, device=images.device)
@@ -180,7 +180,7 @@ def _blend(images: Tensor, others: Tensor, factor: Tensor) -> Tensor:
 
 
 def _to_device(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
-    """A copy, without a wait of the host."""
+    """A copy on the device; the host does not wait."""
     tensor = torch.from_numpy(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 

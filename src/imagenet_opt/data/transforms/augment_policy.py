@@ -24,7 +24,7 @@ SMALLEST_IMAGE = 3
 """Pixels of a side. Sharpness, with its kernel of 3 x 3, would not change a smaller image."""
 _SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": int}
 _BLACK = (0, 0, 0)
-_MEAN_COLOR = (124, 116, 104)  # of ImageNet, as timm fills
+_MEAN_COLOR = (124, 116, 104)  # ImageNet's mean colour, as in timm
 _ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
 
 
@@ -47,7 +47,7 @@ class RandAugment:
 
     stream: ClassVar[int] = 1
     OPERATIONS: ClassVar = tuple(operation for operation in Operation if operation is not Operation.NOTHING)
-    _DRAWS: ClassVar[int] = 5  # operation, whether at all, two for the magnitude, sign
+    _DRAWS: ClassVar[int] = 5  # operation, whether to apply it, two for the magnitude, sign
 
     @property
     def num_draws(self) -> int:

@@ -52,7 +52,7 @@ def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_
 
 
 def _nearest_ratio(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Crops:
-    """Largest centred boxes of an allowed ratio."""
+    """Largest centred boxes whose width/height is the nearest to the image's within `_RATIO`."""
     aspect = widths / heights
     box_heights = np.where(aspect < _RATIO[0], np.round(widths / _RATIO[0]), heights)
     box_widths = np.where(aspect > _RATIO[1], np.round(heights * _RATIO[1]), widths)

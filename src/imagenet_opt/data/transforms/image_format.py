@@ -8,7 +8,7 @@ from torch import Tensor
 
 RGB = tuple[float, float, float]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet, for RGB from 0 to 1."""
+"""Mean and standard deviation of ImageNet's pixels, for RGB from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

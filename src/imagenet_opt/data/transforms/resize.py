@@ -12,7 +12,7 @@ from imagenet_opt.data.transforms.image_format import ImageFormat, normalize
 def resize_ragged(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """images_NCHW: (N, 3, size, size) of the format, in channels_last order; tensors as in RaggedBatch.
+    """Resize crops to images_NCHW (N, 3, size, size) in this format, channels_last. Tensors: see RaggedBatch.
 
     One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
     """
@@ -60,7 +60,7 @@ def _area(crop_CHW: Tensor, size: int) -> Tensor:
 
 
 def _means(rows: Tensor, num: int) -> Tensor:
-    """float32 (num, W): means over `num` equal stretches of the rows (H, W); a stretch may end inside a row."""
+    """Means over `num` equal intervals of the rows: (H, W) -> float32 (num, W). An interval may end inside a row."""
     height = len(rows)
     ends = torch.arange(num + 1) * (height / num)
     first, means = ends[:-1].long(), torch.zeros(num, rows.shape[1])

@@ -1,1 +1,1 @@
-"""What makes a GPU wait: rules that return evidence, remedy and predicted gain."""
+"""Causes of a waiting GPU: rules that return evidence, remedy and predicted gain."""

@@ -24,7 +24,7 @@ def busy_neighbour(evidence: Evidence) -> Finding:
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none of them is visible from here'}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'no such process is visible'}",
         "stop or move these processes, or request CPUs that no other job uses",
         commands=(list_processes(names),),
         gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
@@ -85,6 +85,7 @@ def slow_decode(evidence: Evidence) -> Finding:
 
 def contention(evidence: Evidence) -> Finding:
     fewer = evidence.facts.num_workers - 1
+    remedy, commands = ("leave one CPU for the training process", ()) if fewer > 0 else _one_more_cpu(evidence)
     fired, helps = is_crowded(evidence), fewer > 0
     alone, beside = evidence.rate("gpu"), evidence.rate("gpu_beside_loader")
     # With one worker less, the GPU reaches its full rate, and the loader is slower.
@@ -93,8 +94,16 @@ def contention(evidence: Evidence) -> Finding:
         "contention",
         fired,
         f"the GPU trains {alone:.0f} img/s alone, {beside:.0f} img/s while the loader runs",
-        "leave one CPU for the training process" if helps else "give the job one CPU more than the loader uses",
+        remedy,
         overrides=(f"data.num_workers={fewer}",) if helps else (),
-        commands=() if helps else (f"#SBATCH --cpus-per-task={evidence.facts.usable_cpus + 1}",),
+        commands=commands,
         gain=gpu_gain(evidence, rate) if fired and helps else None,
     )
+
+
+def _one_more_cpu(evidence: Evidence) -> tuple[str, tuple[str, ...]]:
+    """Remedy and commands for a loader with one worker; `few_cpus` covers machines with further CPUs."""
+    if evidence.facts.in_slurm:
+        num = evidence.facts.usable_cpus + 1
+        return "give the job one CPU more than the loader uses", (f"#SBATCH --cpus-per-task={num}",)
+    return "pack smaller images, or use a machine with more CPUs", (smaller_pack(evidence),)

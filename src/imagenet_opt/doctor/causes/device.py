@@ -35,8 +35,9 @@ def launch_bound(evidence: Evidence) -> Finding:
     # Slow launches would slow down the full run too; an idle GPU in one of the two experiments only has another cause.
     busy, waits = max(evidence.busy_alone_share, evidence.busy_share), evidence.facts.waits_per_step or 0.0
     fired = busy < BUSY_ENOUGH and waits < ORDINARY_WAITS and not has_neighbours(evidence)
-    compiled, mode, own = (evidence.configured(f"callbacks.acceleration.{key}") for key in _SWITCHES)
-    has_graphs = own or (compiled and mode in ("reduce-overhead", "max-autotune"))  # Acceleration refuses both at once
+    compiled, mode, has_own_graph = (evidence.configured(f"callbacks.acceleration.{key}") for key in _SWITCHES)
+    # Acceleration refuses both kinds of CUDA graphs at once.
+    has_graphs = has_own_graph or (compiled and mode in ("reduce-overhead", "max-autotune"))
     graphs = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
     return Finding(
         "launch_bound",

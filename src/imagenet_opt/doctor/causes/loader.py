@@ -22,7 +22,7 @@ from imagenet_opt.doctor.symptoms import (
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
 """Whether the data is packed -> remedy."""
 _LEAST_GAIN = 1.05
-"""More batches ahead are advised only if this gain is predicted; a run as fast as its stages gains nothing."""
+"""Least predicted gain for which the doctor advises to prefetch more batches."""
 
 
 def lazy_mount(evidence: Evidence) -> Finding:
@@ -33,7 +33,7 @@ def lazy_mount(evidence: Evidence) -> Finding:
     text, gain = released(evidence), None
     if facts.lazy is not None:
         first_ms, second_ms = 1000 * (facts.first_touch_seconds or 0.0), 1000 * (facts.second_touch_seconds or 0.0)
-        text = f"files take {first_ms:.0f} ms at their first touch, {second_ms:.0f} ms at their second"
+        text = f"files take {first_ms:.0f} ms at the first read, {second_ms:.0f} ms at the second"
     first_rate, later_rate = evidence.first_epoch_rate, evidence.measured_rate
     at_first = is_lazy_at_first(evidence)
     fired = lazy and (at_first or is_slow_reading(evidence))
@@ -78,8 +78,8 @@ def storage_latency(evidence: Evidence) -> Finding:
 
 
 def _deeper(evidence: Evidence) -> tuple[str, ...]:
-    """Overrides for more requests in flight, if these were measured to be faster: a number instead of "auto", else
-    "auto"."""
+    """The override for more requests in flight, if more requests were measured to be faster: the fastest number
+    if data.reads_in_flight is "auto", else "auto"."""
     depth, rate = evidence.best_depth
     if SLOWER * rate <= evidence.storage_rate_at_depth:
         return ()

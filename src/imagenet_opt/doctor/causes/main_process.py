@@ -33,7 +33,7 @@ def slow_logging(evidence: Evidence) -> Finding:
 def checkpoint_stall(evidence: Evidence) -> Finding:
     checkpoints = callbacks_like(evidence, "Checkpoint").items()
     others = [f"{key} ({name})" for key, name in checkpoints if key != _OWN_CHECKPOINT]
-    remedy = f"let {' and '.join(others) or _OWN_CHECKPOINT} save less often, or to a faster disk"
+    remedy = f"save less often, or to a faster disk: {' and '.join(others) or _OWN_CHECKPOINT}"
     if overrides := saves(evidence):
         remedy = "save checkpoints by time (checkpoint.every_minutes), or to a faster disk"
     return _stall(evidence, "checkpoint_stall", "checkpoint", remedy, overrides)

@@ -35,7 +35,7 @@ def gpu_clocks(state: GpuState) -> Finding:
         return Finding("gpu_clocks", None, f"{state.name} does not report why its clocks are lowered")
     bits = [bit for bit in _REASONS if bit & state.clock_reasons]
     if not bits:
-        idle = " while it is idle" if state.clock_reasons & _IDLE else ""
+        idle = " while the GPU is idle" if state.clock_reasons & _IDLE else ""
         return Finding("gpu_clocks", False, f"nothing lowers the clocks of {state.name}{idle}")
     if bits == [_POWER]:
         ordinary = f"the power limit holds the clocks of {state.name}, as is usual under load"

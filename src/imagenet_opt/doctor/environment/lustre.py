@@ -57,7 +57,7 @@ def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str)
     released = sum(bits & (LOST | RELEASED) == RELEASED for bits in states.values())
     evidence = f"{released} of {len(states)} checked files ({released / len(states):.0%}) are released"
     if lost:
-        evidence += f", {lost} more are lost in the archive"
+        evidence += f"; the archive has lost {lost} more"
     if not released:
         return Finding(rule, bool(lost), evidence, "copy the lost files again from their source" if lost else "")
     evidence += ": their content is in the archive, and Lustre fetches it when the file is first read"

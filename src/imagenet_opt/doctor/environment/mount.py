@@ -24,7 +24,7 @@ _MEANINGS = {
     _NETWORK: "each open and read asks a server, so many requests must be in flight at a time",
     _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps over the network",
     "layers of a container": "the data is in the container's own file system, which is deleted with the container",
-    "memory": "the data is in memory, and leaves less of it for everything else",
+    "memory": "the data is in memory, and leaves less memory for everything else",
     _LOCAL: "a disk of this machine",
     _UNKNOWN: "a file system of an unknown kind",
 }
@@ -32,7 +32,7 @@ _EBS = "Amazon Elastic Block Store"
 """Model name of an EBS volume, which appears as a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
 more is paid for (Amazon EBS User Guide, General Purpose SSD volumes)."""
 _FULL_RSIZE = 1 << 20
-"""The largest size that Linux supports, and its default, nfs(5)."""
+"""Bytes of a read request (mount option rsize): the largest that Linux supports, and its default, nfs(5)."""
 
 
 def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Finding:

@@ -26,8 +26,8 @@ class Occupant:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Use of the machine between start and stop. Percentages are of the usable CPUs. swapped_mb: to and from disk, of
-    the machine."""
+    """Use of the machine between start and stop. Percentages are of the usable CPUs. swapped_mb: MB that
+    the machine wrote to swap and read back."""
 
     seconds: float
     others_cpu_percent: float
@@ -39,7 +39,7 @@ class Occupancy:
 class Neighbours:
     """Measures the CPU use of other processes, from `start` before an experiment to `stop` after it.
 
-    Our processes are this one and its descendants, including ended ones. All other work on the CPUs of our affinity
+    Our processes are this process and its descendants, including ended ones. All other work on the CPUs of our affinity
     counts, even of invisible processes: the kernel's threads, and other containers on the host. If a quota or SLURM
     grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes count.
     """
@@ -107,12 +107,15 @@ class _Reading:
                 self.ours.add(key)
 
 
-def check_swapping(occupancy: Occupancy) -> Finding:
-    """Fires if more than 1 MB/s is swapped."""
+def check_swapping(occupancy: Occupancy, *, prefetch_factor: int) -> Finding:
+    """Fires if more than 1 MB/s is swapped. prefetch_factor: batches that each worker prepares ahead now."""
     rate = occupancy.swapped_mb / occupancy.seconds
     evidence = f"{occupancy.swapped_mb:.1f} MB were swapped in {occupancy.seconds:.1f} s"
     if rate <= _MUCH_MB_PER_SECOND:
         return Finding("swapping", False, evidence)
     evidence += ": memory is too small for the running programs"
+    if prefetch_factor <= 1:
+        remedy = "use fewer workers or smaller batches, or end other programs that use memory"
+        return Finding("swapping", True, evidence, remedy)
     remedy = "use fewer workers or fewer batches ahead, or end other programs that use memory"
     return Finding("swapping", True, evidence, remedy, ("data.prefetch_factor=1",))

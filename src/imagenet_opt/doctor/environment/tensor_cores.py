@@ -17,7 +17,7 @@ def check_multiples(
     *, has_gpu: bool, precision: str, batch_size: int, num_classes: int, channels: Iterable[int]
 ) -> Finding:
     """Check that the sizes are multiples that tensor cores need. channels: in and out of convolutions and linear
-    layers, except the image's own."""
+    layers, except the image's three."""
     rule = "tensor_core_multiples"
     if not has_gpu:
         return Finding(rule, None, _NO_GPU)

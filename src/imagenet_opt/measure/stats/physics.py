@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from imagenet_opt.errors import ConfigError
 
 LEAST_CPU_SECONDS_PER_MEGAPIXEL = 5e-4
-"""For a decoded JPEG: 2,000 megapixels a second of one CPU. libjpeg-turbo decodes about 100 to 300 (libjpeg-turbo.org,
-performance study), so this bound has a wide margin for faster CPUs and for partly decoded pictures."""
+"""Least CPU time to decode a JPEG: 2,000 megapixels a second on one CPU. libjpeg-turbo decodes about 100 to 300
+(libjpeg-turbo.org, performance study), so this bound has a wide margin for faster CPUs and partly decoded pictures."""
 MOST_MEMORY_MB_PER_SECOND = 1e6
-"""1 TB/s, from memory to a CPU: twice the bandwidth of a server with 12 channels of DDR5."""
+"""Highest rate from memory to a CPU, 1 TB/s: twice the bandwidth of a server with 12 channels of DDR5."""
 SCATTER = 2.0
 """Allowed factor between two measured rates of a storage, since other machines use the storage too."""
 
@@ -55,8 +55,8 @@ def check(claim: Claim) -> None:
 def _not_made(claim: Claim) -> str | None:
     if claim.num_made is None or claim.num_images <= claim.num_made + claim.slack:
         return None
-    made = f"only {claim.num_made:,.0f} of them were prepared in that time"
-    return f"{claim.num_images:,.0f} images were counted in {claim.seconds:.3g} s, but {made}"
+    prepared = f"only {claim.num_made:,.0f} images were prepared in that time"
+    return f"{claim.num_images:,.0f} images were counted in {claim.seconds:.3g} s, but {prepared}"
 
 
 def _too_busy(claim: Claim) -> str | None:
@@ -65,8 +65,8 @@ def _too_busy(claim: Claim) -> str | None:
     needed, available = (claim.num_images - claim.slack) * claim.busy_seconds, claim.cpus * claim.seconds
     if needed <= available:
         return None
-    each = f"each takes {1000 * claim.busy_seconds:.3g} ms of one of {claim.cpus:.0f} workers"
-    return f"{claim.images_per_second:,.0f} img/s need {needed:.3g} s of work in {available:.3g} s, as {each}"
+    each = f"each image takes {1000 * claim.busy_seconds:.3g} ms of one of {claim.cpus:.0f} workers"
+    return f"{claim.images_per_second:,.0f} img/s need {needed:.3g} s of work in {available:.3g} s: {each}"
 
 
 def _too_many_pixels(claim: Claim) -> str | None:
@@ -86,5 +86,5 @@ def _too_many_bytes(claim: Claim) -> str | None:
     if rate <= min(of_storage, MOST_MEMORY_MB_PER_SECOND):
         return None
     from_memory = of_storage >= MOST_MEMORY_MB_PER_SECOND
-    source = "memory" if from_memory else f"the storage, which gave {claim.mb_per_second:,.3g}"
+    source = "memory" if from_memory else f"the storage, which reached {claim.mb_per_second:,.3g} MB/s"
     return f"{claim.images_per_second:,.0f} img/s would be {rate:,.0f} MB/s from {source}"

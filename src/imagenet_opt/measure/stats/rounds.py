@@ -27,7 +27,7 @@ class Deadline:
         return max(0.0, share * self.seconds - self.passed)
 
     def check(self, needed: float, share: float = 1.0) -> None:
-        """Raises OutOfTime if less than `needed` seconds are left of that share."""
+        """Raises OutOfTime if less than `needed` seconds are left of `share`."""
         if self.left(share) < needed:
             raise OutOfTime
 

@@ -55,8 +55,8 @@ def touch_twice(
 ) -> FirstTouch:
     """Read groups that were never read before, evict them, and read them again, one group after the other.
 
-    seconds: time for first reads. The groups are also evicted before the first read, so that the kernel knows
-    directories and inodes both times, but not the data.
+    seconds: time for first reads. The groups are also evicted before the first read, so that the kernel has
+    the directories and inodes in memory at both reads, but not the data.
     Raises ValueError for no groups, and the errors of `read` and `evict`.
     """
     chosen = list(islice(groups, _NUM_TOUCHES))

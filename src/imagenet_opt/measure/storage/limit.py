@@ -8,7 +8,7 @@ from imagenet_opt.measure.storage.read_depths import DepthReads
 SATURATED = 2.0
 """A rate is saturated when this many times the needed requests are in flight; half of the requests then only wait."""
 BUSY_CPUS = 0.8
-"""A process that keeps this many CPUs busy is the limit itself, as only one Python thread runs at a time."""
+"""If this process keeps so many CPUs busy, the process is the limit, as only one Python thread runs at a time."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/deb
 RELEASED = 0x4
 """HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
 LOST = 0x40
-"""HS_LOST: the copy in the archive is lost. Source: the same."""
+"""HS_LOST: the copy in the archive is lost. Source: llapi_hsm_state_get(3)."""
 _LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
 _TIMEOUT_SECONDS = 20
 

@@ -1,7 +1,7 @@
 """Inspects and evicts files in the kernel's page cache, without root.
 
-Local, NFS, Lustre and FUSE files all use the page cache. Caches behind it are not visible here: in a server, a FUSE
-daemon or a disk. Such a cache may still answer reads of an evicted file.
+Local, NFS, Lustre and FUSE files all use the page cache. Caches of a server, a FUSE daemon or a disk are not
+visible here. Such a cache may still answer reads of an evicted file.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 """Attempts to evict, since the kernel does not evict a page that another thread or CPU is using."""
 _THREADS = 32
 """Threads, as opening a file on network storage takes one or more round trips."""
-_NOT_OURS = "the kernel reports this only for files that the user owns or may write"
+_NOT_OURS = "the kernel reports which files are in memory only for files that the user owns or may write"
 _PROBE = "preadv2 with RWF_NOWAIT"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -161,13 +161,13 @@ def eviction_probed(extents: Iterable[Extent]) -> Eviction:
 
     For files of other owners, whose residency `evicted` cannot check. The tested files are no longer cold.
     """
-    some = list(dict.fromkeys(extents))[:NUM_PROBED]
+    tested = list(dict.fromkeys(extents))[:NUM_PROBED]
     with ThreadPoolExecutor(_THREADS) as threads:
-        readable = [extent for extent, read in zip(some, threads.map(_read, some), strict=True) if read]
+        readable = [extent for extent, read in zip(tested, threads.map(_read, tested), strict=True) if read]
     before = probed(readable)
     if before.share is None or before.share < 1 - COLD_SHARE:
         reason = before.method if before.share is None else f"{before.method} does not detect recently read files"
-        return Eviction(Residency(None, reason), len(some))
+        return Eviction(Residency(None, reason), len(tested))
     for _ in range(_ATTEMPTS):
         evicted(readable)
         after = probed(readable)

@@ -6,7 +6,7 @@ import torch
 
 
 class CudaClock:
-    """Times spans on the current CUDA stream with events, which are read once the device has passed them."""
+    """Times spans on the current CUDA stream with events, which are read once the device has reached them."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()

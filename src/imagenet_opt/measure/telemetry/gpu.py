@@ -128,7 +128,7 @@ def _state(nvml: Any, device: Any) -> GpuState:
 
 def _others(nvml: Any, device: Any) -> tuple[tuple[int, str, int], ...]:
     """Other processes on the GPU. In a container NVML may list this process under a pid of the host, which is unknown
-    here; one unknown pid then counts as this process."""
+    here; one unknown pid then counts as the pid of this process."""
     this = psutil.Process()
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)

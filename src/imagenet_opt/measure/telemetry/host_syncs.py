@@ -91,7 +91,7 @@ def _is_optimizer(file: str) -> bool:
 
 @cache
 def _folders(name: str, *inside: str) -> tuple[str, ...]:
-    """Folders of a package, or of a part inside it, with the final separator; none for an absent package."""
+    """Folders of a package, or of a part inside it, with the final separator; no folder for an absent package."""
     spec = find_spec(name)
     return tuple(os.path.join(folder, *inside, "") for folder in (spec and spec.submodule_search_locations) or ())
 

@@ -116,7 +116,7 @@ CAUSES = {
     "decode": ("decoding images", "more CPUs, or smaller images (imagenet-opt pack for=224)"),
     "main_process": (
         "the main process",
-        "look at its callbacks and at operations in the step that wait for the device",
+        "look at the callbacks and at operations in the step that wait for the device",
     ),
     "logging": ("logging", "log less often (trainer.log_every_n_steps)"),
     "checkpoint": ("saving checkpoints", "save less often (checkpoint.every_minutes)"),
@@ -125,7 +125,7 @@ CAUSES = {
     "unexplained": ("none of the causes that are measured in training", "find the cause by experiment"),
 }
 """Cause -> its name for users, and its remedy."""
-PROOF = "`imagenet-opt doctor` proves it"
+PROOF = "`imagenet-opt doctor` confirms the cause"
 
 
 def sentence(shares: Mapping[str, float], device: str = "the device") -> str:

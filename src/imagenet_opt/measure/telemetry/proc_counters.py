@@ -18,7 +18,7 @@ _FIND_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SECTOR_BYTES = 512  # in /proc/diskstats, for every disk
 _STACKED = ("loop", "ram", "zram", "dm-", "md")
-"""Block devices without own storage; their bytes count at the disks below."""
+"""Block devices without own storage; the kernel counts their bytes at the disks below them."""
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
 
@@ -80,7 +80,8 @@ class Machine:
 
     def _stalled_seconds(self, resource: str) -> float:
         """Seconds in which at least one task waited for a resource. Source: accounting/psi in Linux's documentation."""
-        lines = self._lines(f"pressure/{resource}")  # the first line is of "some" tasks, the second of all tasks
+        # the first line is of "some" tasks, the second of all tasks at once
+        lines = self._lines(f"pressure/{resource}")
         return int(lines[0][-1].removeprefix("total=")) / 1e6 if lines else _NAN
 
 

@@ -16,7 +16,7 @@ class Recording:
     """Starts a recorder process for this process, which writes into `folder` until `stop`.
 
     gauges: shared memory for values to record. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without
-    a GPU. error: why the recorder stopped or could not write the rest; else None. `is_lost` updates it.
+    a GPU. error: why the recorder stopped or could not write the rest; else None; `is_lost` updates `error`.
     Raises OSError if the memory or the process cannot be created; raises nothing later.
     """
 

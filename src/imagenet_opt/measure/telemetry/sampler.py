@@ -30,7 +30,7 @@ class Sampler:
             raise ConfigError(f"interval_seconds is {interval_seconds} ({key}); expected a number of seconds above 0.")
         self.error: Exception | None = None
         self._name, self._interval_seconds = name, interval_seconds
-        # Never changed in place, only replaced: thread and caller need no lock.
+        # The list is never changed in place, only replaced, so thread and caller need no lock.
         self._totals: _Totals = {}
         self._drained: _Totals = {}
         self._running: tuple[threading.Thread, threading.Event] | None = None

@@ -30,7 +30,7 @@ class Gauges:
         if new:
             os.ftruncate(self.file, num_bytes)
         memory = mmap.mmap(self.file, num_bytes)
-        self._slots = memoryview(memory).cast("d")  # takes a third of numpy's time for one number
+        self._slots = memoryview(memory).cast("d")  # writing one number takes a third of numpy's time
         self._events = np.frombuffer(memory, np.float64)[len(_SLOTS) :].reshape(_NUM_EVENTS, len(_EVENT))
         self._num_read = 0
         if new:

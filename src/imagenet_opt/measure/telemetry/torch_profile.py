@@ -47,16 +47,16 @@ class LaunchGaps:
         return max(1.0, self.step_seconds / self.kernel_seconds)
 
     def sentence(self) -> str:
-        percent, gain = f"{100 * self.gap_share:.1f} %", f"{self.most_gain:.2f} x at most"
+        percent, gain = f"{100 * self.gap_share:.1f} %", f"at most {self.most_gain:.2f} times the speed"
         if self.gap_share < MATTERS:
             return (
-                f"no kernel runs in only {percent} of a step: a CUDA graph cannot matter ({gain}), nor can compile by "
-                "closing gaps"
+                f"no kernel runs in only {percent} of a step: closing the gaps, with a CUDA graph or compile, gives "
+                f"{gain}"
             )
         gap, step = 1000 * self.gap_seconds, 1000 * self.step_seconds
         return (
             f"no kernel runs in {percent} of a step ({gap:.1f} of {step:.1f} ms), because launches are late: closing "
-            f"the gaps gains {gain}, with callbacks.acceleration.cuda_graph=true or compile=true"
+            f"the gaps gives {gain}, with callbacks.acceleration.cuda_graph=true or compile=true"
         )
 
 

@@ -9,7 +9,7 @@ from imagenet_opt.run.hook_timer import STEP, HookTimer
 
 
 class DeviceLaps:
-    """Uses the GPU's clock on a GPU, because the host launches steps ahead of it; otherwise the host's clock.
+    """Uses the GPU's clock on a GPU, because the host launches steps ahead of the GPU; otherwise the host's clock.
 
     simulated: the callback of a simulated device, whose timeline counts the seconds, or None.
     """
@@ -38,7 +38,7 @@ class DeviceLaps:
             self._step_clock.lap()
 
     def note_lap(self, stamps: list[float], now: float) -> None:
-        """Append the end of this step; on a GPU, the ends of the steps that it has finished by now."""
+        """Append the end of this step; on a GPU, the ends of the steps that the GPU has finished by now."""
         if self._step_clock is None:
             stamps.append(now)
         else:

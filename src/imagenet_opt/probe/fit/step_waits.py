@@ -10,7 +10,7 @@ from imagenet_opt.run.hook_timer import FETCH, HookTimer
 class StepWaits:
     """places: number of waits by "operation at file:line". num_ordinary: number of counted steps.
 
-    simulated: the callback of a simulated device, which counts by itself, or None. sees_gpu: whether to count waits for
+    simulated: callback of a simulated device, which counts its own waits, or None. sees_gpu: whether to count waits for
     a GPU, from the end of one fetch to the start of the next fetch. is_ordinary: False after a logging step, which
     reads metrics.
     """

@@ -28,15 +28,15 @@ class Stock:
             self._decode_seconds.append(stats.decode_seconds / len(batch))
 
     def lasts(self, num_steps: int) -> bool:
-        """Whether almost nothing was taken from the stock; one batch may be partly made."""
+        """Whether the steps used almost no prefetched batch; one batch may be unfinished at the start."""
         return self._num_taken <= max(1, _MOST_TAKEN * num_steps)
 
     def is_shrinking(self, num_steps: int) -> bool:
-        """Whether the steps took more than a few batches from the stock."""
+        """Whether the steps used more than a few prefetched batches."""
         return self._num_taken > max(self.multiple, _MOST_TAKEN * num_steps)
 
     def is_enough(self, num_steps: int) -> bool:
-        """Whether the steps give a rate. A loader that keeps up always has a batch of each worker ready."""
+        """Whether the steps give a rate. A fast enough loader always has a batch of each worker ready."""
         is_kept_up = min(self.num_at_begin, num_ready(self.loader)) >= self.multiple
         return is_kept_up or num_steps >= LEAST_ROUNDS * self.multiple or not hasattr(self.loader, "num_ready")
 

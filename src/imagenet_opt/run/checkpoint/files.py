@@ -26,7 +26,7 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints of single steps, ordered by step."""
+    """Checkpoints with a step in their name, ordered by step."""
     return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
 
 

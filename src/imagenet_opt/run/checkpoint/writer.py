@@ -113,7 +113,7 @@ class CheckpointWriter:
             free = f"{shutil.disk_usage(self.run_folder / files.FOLDER).free / 1e6:.0f} MB"
         except OSError as error:
             free = f"unknown ({error.strerror})"
-        return f"it needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
+        return f"the checkpoint needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
 
 
 def wait_for_writers(seconds: float) -> None:

@@ -93,7 +93,7 @@ class MetricsCsv(Logger):
             self._behind = True
         else:
             if self._behind:
-                log.info(f"{self.path} is written again; no row is missing")
+                log.info(f"{self.path} can be written again; no row is missing")
             self._behind = False
 
     def _writer(self, file: TextIO) -> "csv.DictWriter[str]":

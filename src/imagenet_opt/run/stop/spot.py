@@ -72,7 +72,7 @@ class SpotNotice:
         lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
         status, body = self._ask(Request(address, method="PUT", headers=lifetime))
         if status != _OK:
-            raise OSError(f"HTTP status {status} for a token")
+            raise OSError(f"HTTP status {status} instead of a token")
         return {"X-aws-ec2-metadata-token": body.decode("ascii").strip()}
 
     def _ask(self, request: Request) -> tuple[int, bytes]:

@@ -18,8 +18,8 @@ from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation, grou
 class Work:
     """Work of a step.
 
-    flops: counted by torch for contractions; 0 for copies; for others the number of elements read or written, whichever
-    is larger. num_bytes: minimum traffic, if each operation reads its inputs and writes its outputs once.
+    flops: counted by torch for contractions; 0 for copies; for others the larger of the elements read and the elements
+    written. num_bytes: minimum traffic, if each operation reads its inputs and writes its outputs once.
     """
 
     flops: Counter[str]

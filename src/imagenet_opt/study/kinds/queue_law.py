@@ -32,8 +32,8 @@ def simulated_waits(
 ) -> list[float]:
     """Seconds that each step waits for its batch.
 
-    load_seconds: of each batch, including those ready at first. unfinished_seconds: remaining time of the last of
-    these.
+    load_seconds: of each batch, including the batches ready at first. unfinished_seconds: remaining time of the last
+    batch that is ready at first.
     """
     starts: list[float] = []
     waits: list[float] = []
@@ -52,7 +52,7 @@ def simulated_waits(
 
 
 def first_wait(waits: Sequence[float], least: float) -> int | None:
-    """Number of steps before the first wait longer than that; None if there is none."""
+    """Number of steps before the first wait of more than `least` seconds; None without such a wait."""
     return next((step for step, seconds in enumerate(waits) if seconds > least), None)
 
 

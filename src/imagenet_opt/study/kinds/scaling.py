@@ -102,8 +102,8 @@ class Stretch(Callback):
         self._first, self._began = self._step, self._now()
 
     def _claim(self, batch: Any, loader: Any, step_seconds: float) -> physics.Claim:
-        """Resources behind the rate of this process. Batches from the queue were made before the timed stretch; the
-        batches that each worker and the copy to the device hold are not in the queue."""
+        """The rate of this process, for the check of physical limits. Batches from the queue were made before the timed
+        steps; batches in the workers and in the copy to the device are not in the queue."""
         num_steps, num_from_queue = self._last - self._first, self._ready - num_ready(loader)
         num_workers = getattr(getattr(loader, "loader", None), "num_workers", 0)
         return physics.Claim(
@@ -178,7 +178,7 @@ class Scaling(BaseModel, extra="forbid"):
     @classmethod
     def _has_baseline(cls, numbers: list[int]) -> list[int]:
         if 1 not in numbers or len(numbers) != len(set(numbers)):
-            raise ValueError(f"{numbers} must hold 1, with which the others are compared, and each number once")
+            raise ValueError(f"{numbers} must hold 1, with which the other numbers are compared, and each number once")
         return sorted(numbers)
 
 

@@ -26,7 +26,7 @@ def multiple_of(size: int) -> int:
 
 
 def neighbour(size: int, sizes: Sequence[int]) -> int | None:
-    """The nearest of `sizes` that is a better multiple; the larger of two equally near sizes; None if there is none."""
+    """The nearest of `sizes` with a larger `multiple_of`; the larger if two are equally near; None if there is none."""
     better = [other for other in sizes if multiple_of(other) > multiple_of(size)]
     return min(better, key=lambda other: (abs(other - size), -other), default=None)
 
@@ -39,8 +39,8 @@ def padded_share(size: int, multiple: int, power: int) -> float:
 CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
 _VARIES = (CHANNELS, BATCH, OUTPUTS)
 _FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
-"""ResNet-50's: what its last layer takes and gives, and how much smaller than the image its third stage is
-(arXiv 1512.03385, table 1)."""
+"""Of ResNet-50: inputs and outputs of the last layer, and image size / size of the third stage's feature maps (arXiv
+1512.03385, table 1)."""
 _PASSES = 3
 """Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
 

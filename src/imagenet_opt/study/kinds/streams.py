@@ -82,7 +82,7 @@ _COLUMNS = (
     Column("verdict"),
 )
 _PEAK = Column("peak GiB", "{:.2f}")
-"""Left out on a CPU, which has no peak memory for each row."""
+"""This column is left out on a CPU, which has no peak memory for each row."""
 
 
 class Options(BaseModel, extra="forbid"):

@@ -48,7 +48,7 @@ class Worth:
         ratio = self.ratio
         if not ratio.coverage:
             return f"{ratio.ratio:.2f} x, too few rounds"
-        high = f"{ratio.high:.2f}" if ratio.high < FAR else "far more"
+        high = f"{ratio.high:.2f}" if ratio.high < FAR else f"over {FAR:g}"
         return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {self.verdict_in_words}"
 
     @property

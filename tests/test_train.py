@@ -115,6 +115,7 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     network.load_state_dict(checkpoint["network"], strict=True)
     assert checkpoint["network_config"]["num_classes"] == 3
     assert checkpoint["network_config"]["classes"] == ["class0", "class1", "class2"]
+    assert checkpoint["network_config"]["val_flip"] is False
 
 
 @pytest.mark.slow

@@ -73,6 +73,15 @@ def test_images_follow_the_runs_validation_and_then_the_user(
     assert len(set(losses)) == 3
 
 
+def test_the_mirror_image_is_used_if_the_run_validated_with_it(images_root: Path, tmp_path: Path) -> None:
+    words = [*checkpoint(tmp_path, num_classes=3, val_flip=True), f"data.root={images_root}"]
+    used = []
+    for changes in ([], ["model.val_flip=false"], ["eval=timm"]):
+        main([*words, *changes, "--json", f"{tmp_path}/out.json"])
+        used.append(json.loads((tmp_path / "out.json").read_text())["tta"])
+    assert used == [True, False, False]
+
+
 def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     (tmp_path / "real.json").write_text("[[1], [2]]")

@@ -20,7 +20,7 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
   eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
                  (232 to 224 px), timm (224 px, crop 0.95, bicubic), ffcv (256 px, crop 0.875, area, mirror image
                  added), fixres (384 px, crop 0.875). Without it: as the run of the checkpoint validated, or by
-                 data.val_image_size, data.val_crop_ratio and data.val_interpolation
+                 data.val_image_size, data.val_crop_ratio, data.val_interpolation and model.val_flip
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
   --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
                  ImageNet's validation set. Images without such a class do not count
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     network = pretrained(name) if options.ckpt is None else saved(options.ckpt)
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
-    view = view_of(data.loading, options.convention, tta=options.tta)
+    view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
     val = data.open("val")
     with progress("evaluating", "images") as show:
         result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)

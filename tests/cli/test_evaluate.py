@@ -82,6 +82,15 @@ def test_the_mirror_image_is_used_if_the_run_validated_with_it(images_root: Path
     assert used == [True, False, False]
 
 
+def test_another_network_than_the_checkpoints_is_refused(images_root: Path, tmp_path: Path) -> None:
+    words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
+    with pytest.raises(
+        ConfigError, match=r"model.name=resnet18 has no effect with ckpt=, whose network is test_resnet;"
+    ):
+        main([*words, "model.name=resnet18"])
+    main([*words, "model.name=test_resnet"])
+
+
 def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     (tmp_path / "real.json").write_text("[[1], [2]]")

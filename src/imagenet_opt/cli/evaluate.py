@@ -33,6 +33,7 @@ they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-fr
 Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
 data.num_workers=8. Accuracies of different eval= are not comparable."""
 
+_NAME_KEYS = ("model.name=", "model=")
 _VIEW_KEYS = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
 
 
@@ -62,6 +63,10 @@ def main(argv: list[str]) -> None:
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     name = composed(options.overrides).model.name
     network = pretrained(name) if options.ckpt is None else saved(options.ckpt)
+    if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
+        raise ConfigError(
+            f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
+        )
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)

@@ -31,7 +31,7 @@ def test_a_folder_means_its_best_checkpoint(tmp_path: Path) -> None:
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "last.ckpt"
     (tmp_path / "best.ckpt").touch()
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "best.ckpt"
-    with pytest.raises(CheckpointError, match=r"none\.ckpt"):
+    with pytest.raises(CheckpointError, match=r"none\.ckpt \(ckpt\); expected a run folder or a \.ckpt file"):
         main([f"ckpt={tmp_path}/none.ckpt", "data=demo"])
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imagenet_opt.cli.evaluate import main, parse
-from imagenet_opt.errors import CheckpointError, ConfigError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError
 from imagenet_opt.model.network import build_network
 
 
@@ -104,3 +104,16 @@ def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, caps
     assert results["classes"] == ["class0", "class1", "class2"] and results["top5"] is None
     assert sum(results["correct"]) / sum(results["images"]) == pytest.approx(results["top1"])
     assert all(name in output for name in results["classes"])
+    assert f' "correct": {results["correct"]},\n' in (tmp_path / "out.json").read_text()
+
+
+def test_the_demos_images_are_named_if_data_root_is_missing(tmp_path: Path) -> None:
+    words = [
+        *checkpoint(tmp_path, num_classes=3, classes=["ant", "bee", "cat"]),
+        "data.num_train=10",
+        "data.num_val=10",
+    ]
+    with pytest.raises(
+        CheckpointMismatch, match=r"data\.root is not set, so these are the demo's images; .*checkerboard"
+    ):
+        main(words)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
 HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
 
@@ -71,14 +71,22 @@ def main(argv: list[str]) -> None:
     data = data_of(config) if "root" in config.data else demo_of(config)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
     val = data.open("val")
-    with progress("evaluating", "images") as show:
-        result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
+    try:
+        with progress("evaluating", "images") as show:
+            result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
+    except CheckpointMismatch as error:
+        if "root" in config.data:
+            raise
+        raise CheckpointMismatch(
+            f"data.root is not set, so these are the demo's images; set data.root=FOLDER ({error})"
+        ) from error
     label = f"timm's {name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
         facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
-        options.json.write_text(json.dumps(facts, indent=1))
+        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
+        options.json.write_text(f"{{\n{lines}\n}}\n")
 
 
 def parse(argv: list[str]) -> Options:

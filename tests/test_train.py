@@ -94,6 +94,7 @@ def test_summary_log_and_rows_of_a_run(clean: Path) -> None:
         assert summary[key] >= 0, key
     assert (summary["loader/num_workers"], summary["loader/prefetch_factor"]) == (1, 4)
     log = (clean / "train.log").read_text()
+    assert "starting from random weights (model.pretrained=false, model.init_from=null)" in log
     assert " INFO acceleration: " in log and "rank_zero" not in log and "acceleration: acceleration" not in log
     assert "epoch 1/2  step 2/6  loss " in log and "epoch 2/2  val  loss " in log
     assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
@@ -115,6 +116,7 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     network.load_state_dict(checkpoint["network"], strict=True)
     assert checkpoint["network_config"]["num_classes"] == 3
     assert checkpoint["network_config"]["classes"] == ["class0", "class1", "class2"]
+    assert checkpoint["network_config"]["val_flip"] is False
 
 
 @pytest.mark.slow

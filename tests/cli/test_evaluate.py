@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imagenet_opt.cli.evaluate import main, parse
-from imagenet_opt.errors import CheckpointError, ConfigError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError
 from imagenet_opt.model.network import build_network
 
 
@@ -31,7 +31,7 @@ def test_a_folder_means_its_best_checkpoint(tmp_path: Path) -> None:
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "last.ckpt"
     (tmp_path / "best.ckpt").touch()
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "best.ckpt"
-    with pytest.raises(CheckpointError, match=r"none\.ckpt"):
+    with pytest.raises(CheckpointError, match=r"none\.ckpt \(ckpt\); expected a run folder or a \.ckpt file"):
         main([f"ckpt={tmp_path}/none.ckpt", "data=demo"])
 
 
@@ -73,6 +73,24 @@ def test_images_follow_the_runs_validation_and_then_the_user(
     assert len(set(losses)) == 3
 
 
+def test_the_mirror_image_is_used_if_the_run_validated_with_it(images_root: Path, tmp_path: Path) -> None:
+    words = [*checkpoint(tmp_path, num_classes=3, val_flip=True), f"data.root={images_root}"]
+    used = []
+    for changes in ([], ["model.val_flip=false"], ["eval=timm"]):
+        main([*words, *changes, "--json", f"{tmp_path}/out.json"])
+        used.append(json.loads((tmp_path / "out.json").read_text())["tta"])
+    assert used == [True, False, False]
+
+
+def test_another_network_than_the_checkpoints_is_refused(images_root: Path, tmp_path: Path) -> None:
+    words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
+    with pytest.raises(
+        ConfigError, match=r"model.name=resnet18 has no effect with ckpt=, whose network is test_resnet;"
+    ):
+        main([*words, "model.name=resnet18"])
+    main([*words, "model.name=test_resnet"])
+
+
 def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     (tmp_path / "real.json").write_text("[[1], [2]]")
@@ -86,3 +104,16 @@ def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, caps
     assert results["classes"] == ["class0", "class1", "class2"] and results["top5"] is None
     assert sum(results["correct"]) / sum(results["images"]) == pytest.approx(results["top1"])
     assert all(name in output for name in results["classes"])
+    assert f' "correct": {results["correct"]},\n' in (tmp_path / "out.json").read_text()
+
+
+def test_the_demos_images_are_named_if_data_root_is_missing(tmp_path: Path) -> None:
+    words = [
+        *checkpoint(tmp_path, num_classes=3, classes=["ant", "bee", "cat"]),
+        "data.num_train=10",
+        "data.num_val=10",
+    ]
+    with pytest.raises(
+        CheckpointMismatch, match=r"data\.root is not set, so these are the demo's images; .*checkerboard"
+    ):
+        main(words)

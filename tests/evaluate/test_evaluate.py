@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from torch import Tensor, nn
 
 from imagenet_opt.data.index.folder_index import open_split
@@ -114,6 +115,29 @@ def test_weights_that_cannot_be_fetched_give_a_message_of_one_line(monkeypatch: 
     def offline(*_: object, **__: object) -> None:
         raise OSError("no route to host\nand more")
 
+    monkeypatch.setattr(networks, "get_session", lambda: None)
     monkeypatch.setattr(networks.timm, "create_model", offline)
-    with pytest.raises(ModelError, match=r"weights of resnet18 \(model.pretrained=true\) .* no route to host; they"):
+    with pytest.raises(ModelError, match=r"pretrained=true: the weights of resnet18 .*; copy them there, or set") as e:
         pretrained("resnet18")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("reachable", [False, True])
+def test_an_unreachable_hub_is_not_asked_again(reachable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def head(self, *_: object, **__: object) -> None:
+            if not reachable:
+                raise OSError("no route to host")
+
+    asked = []
+
+    def create(*_: object, **__: object) -> nn.Module:
+        asked.append(not constants.HF_HUB_OFFLINE)
+        raise OSError("not in the cache")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(networks, "get_session", Session)
+    monkeypatch.setattr(networks.timm, "create_model", create)
+    with pytest.raises(ModelError, match="not in the cache" if reachable else "no route to host"):
+        pretrained("resnet18")
+    assert asked == [reachable] and not constants.HF_HUB_OFFLINE

@@ -78,7 +78,7 @@ def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "cannot be read"),
+        (None, r"cannot be read \(No such file or directory\); expected"),
         ("[[1], [", "cannot be read"),
         (json.dumps([[1]] * 49_999), "holds 49,999 entries; expected real.json of 50,000 lists"),
         (json.dumps({"1": [1]}), "holds 1 entries; expected"),

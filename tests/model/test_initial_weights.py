@@ -63,7 +63,7 @@ def test_weights_of_another_network_are_refused_with_their_names(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "content", "error", "words"),
     [
-        ("none.pth", None, CheckpointNotFound, "none.pth"),
+        ("none.pth", None, CheckpointNotFound, r"none.pth .*expected a run folder, or a .ckpt, .safetensors or .pth"),
         ("none.safetensors", None, CheckpointNotFound, r"none.safetensors \(model.init_from\)"),
         ("text.safetensors", b"no tensors", CheckpointError, "cannot be opened as safetensors"),
         ("text.pth", b"no tensors", CheckpointError, r"text.pth .*model.init_from"),

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
 HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
 
@@ -20,7 +20,7 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
   eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
                  (232 to 224 px), timm (224 px, crop 0.95, bicubic), ffcv (256 px, crop 0.875, area, mirror image
                  added), fixres (384 px, crop 0.875). Without it: as the run of the checkpoint validated, or by
-                 data.val_image_size, data.val_crop_ratio and data.val_interpolation
+                 data.val_image_size, data.val_crop_ratio, data.val_interpolation and model.val_flip
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
   --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
                  ImageNet's validation set. Images without such a class do not count
@@ -33,6 +33,7 @@ they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-fr
 Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
 data.num_workers=8. Accuracies of different eval= are not comparable."""
 
+_NAME_KEYS = ("model.name=", "model=")
 _VIEW_KEYS = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
 
 
@@ -62,18 +63,30 @@ def main(argv: list[str]) -> None:
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     name = composed(options.overrides).model.name
     network = pretrained(name) if options.ckpt is None else saved(options.ckpt)
+    if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
+        raise ConfigError(
+            f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
+        )
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
-    view = view_of(data.loading, options.convention, tta=options.tta)
+    view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
     val = data.open("val")
-    with progress("evaluating", "images") as show:
-        result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
+    try:
+        with progress("evaluating", "images") as show:
+            result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
+    except CheckpointMismatch as error:
+        if "root" in config.data:
+            raise
+        raise CheckpointMismatch(
+            f"data.root is not set, so these are the demo's images; set data.root=FOLDER ({error})"
+        ) from error
     label = f"timm's {name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
         facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
-        options.json.write_text(json.dumps(facts, indent=1))
+        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
+        options.json.write_text(f"{{\n{lines}\n}}\n")
 
 
 def parse(argv: list[str]) -> Options:

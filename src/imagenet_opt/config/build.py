@@ -77,7 +77,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
         batch_size=config.data.batch_size,
-        network_config={name: network[name] for name in RECIPE} | _validated_with(config.data),
+        network_config={name: network[name] for name in RECIPE} | _validated_with(config),
         **options,
     )
     lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
@@ -100,10 +100,11 @@ def _checked_model(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], 
     return network, model, optimizer
 
 
-def _validated_with(data: DictConfig) -> dict[str, Any]:
-    """The keys of network_config that tell how validation makes the images."""
+def _validated_with(config: DictConfig) -> dict[str, Any]:
+    """The keys of network_config that tell how the run validates."""
+    data = config.data
     values = {key: data.get(key) for key in VALIDATED_WITH}
-    values |= {"image_size": data.val_image_size or data.image_size}
+    values |= {"image_size": data.val_image_size or data.image_size, "val_flip": config.model.val_flip}
     values["val_interpolation"] = values["val_interpolation"] or data.get("interpolation")
     return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 

@@ -14,12 +14,13 @@ from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
 @dataclass(frozen=True)
 class Network:
     """net: in evaluation mode. num_classes: number of logits. classes: names of the classes in the order of the logits;
-    None if unknown. overrides: of train.py, which make images as the network's own validation did."""
+    None if unknown. overrides: of train.py, which validate as the network's own run did. name: timm's, if known."""
 
     net: nn.Module
     num_classes: int
     classes: tuple[str, ...] | None = None
     overrides: tuple[str, ...] = ()
+    name: str | None = None
 
 
 def saved(ckpt: Path) -> Network:
@@ -27,7 +28,9 @@ def saved(ckpt: Path) -> Network:
     net, config, _ = open_network(ckpt)
     classes = tuple(config["classes"]) if "classes" in config else None
     known = {"val_image_size": config["image_size"]} | {key: config[key] for key in VALIDATED_WITH if config.get(key)}
-    return Network(net, config["num_classes"], classes, tuple(f"data.{key}={value}" for key, value in known.items()))
+    flip = f"model.val_flip={str(config.get('val_flip', False)).lower()}"
+    overrides = (*(f"data.{key}={value}" for key, value in known.items()), flip)
+    return Network(net, config["num_classes"], classes, overrides, config["name"])
 
 
 def pretrained(name: str) -> Network:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, DataError, printable
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, DataError, first_line, printable
 from imagenet_opt.evaluate.result import Result
 
 _NUM_IMAGES = 50_000
@@ -27,7 +27,8 @@ def read_real_labels(file: Path) -> list[list[int]]:
     try:
         labels = json.loads(file.expanduser().read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--real-labels {file} cannot be read ({error}); {expected}") from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise ConfigError(f"--real-labels {file} cannot be read ({reason}); {expected}") from error
     if not isinstance(labels, list) or len(labels) != _NUM_IMAGES:
         content = f"{len(labels):,} entries" if isinstance(labels, list | dict) else "no list"
         raise ConfigError(f"--real-labels {file} holds {content}; {expected}")

@@ -30,11 +30,14 @@ CONVENTIONS = {
 """Project -> its view."""
 
 
-def view_of(loading: LoaderOptions, convention: str | None, *, tta: bool) -> View:
-    """The view of a project in CONVENTIONS; None: the configured view. Raises ConfigError for an unknown project."""
+def view_of(loading: LoaderOptions, convention: str | None, *, tta: bool, val_flip: bool = False) -> View:
+    """The view of a project in CONVENTIONS; None: the configured view, with the mirror image if `val_flip`.
+
+    Raises ConfigError for an unknown project.
+    """
     if convention is None:
         size = loading.val_image_size or loading.image_size
-        return View(size, loading.val_crop_ratio, loading.val_interpolation or loading.interpolation, tta)
+        return View(size, loading.val_crop_ratio, loading.val_interpolation or loading.interpolation, tta or val_flip)
     if convention not in CONVENTIONS:
         hint = did_you_mean(convention, CONVENTIONS, f"expected {', '.join(CONVENTIONS)}")
         raise ConfigError(f"eval={convention} is not known; {hint}")

@@ -11,6 +11,7 @@ from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointN
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
+_EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
 _WRAPPERS = ("network", "state_dict", "model")
 """Keys under which a file holds weights: of this project, of Lightning and timm, of torchvision."""
 
@@ -53,12 +54,12 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
         from safetensors.torch import load_file
 
         if not path.is_file():
-            raise CheckpointNotFound(f"no file {path} (model.init_from)")
+            raise CheckpointNotFound(f"no file {path} (model.init_from); expected {_EXPECTED}")
         try:
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
-    content = checkpoints.load(path, "model.init_from")
+    content = checkpoints.load(path, "model.init_from", expected=_EXPECTED)
     _check_normalization(path, content.get("network_config", {}), network_config)
     wrapped = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
     weights = {name.removeprefix("module."): tensor for name, tensor in wrapped.items()}

@@ -12,7 +12,7 @@ from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std")
-"""Keys of data in a network_config, beside `image_size`, the size of validation images."""
+"""Keys of data in a network_config, beside `image_size`, the size of validation images, and `val_flip` of model."""
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:

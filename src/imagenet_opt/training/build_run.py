@@ -94,6 +94,8 @@ def _load_first_weights(config: DictConfig, model: Classifier) -> None:
             f"model.freeze={config.model.freeze} keeps weights as they are, and they are random; set "
             "model.init_from=RUN_FOLDER or model.pretrained=true"
         )
+    else:
+        rank_zero_info("starting from random weights (model.pretrained=false, model.init_from=null)")
 
 
 def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:

@@ -81,13 +81,14 @@ def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
     return checkpoint
 
 
-def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
+def load(path: Path, key: str = "resume_from", *, expected: str = "a run folder or a .ckpt file") -> dict[str, Any]:
     """Open any checkpoint on the CPU without running code from the file; tensors are read when they are used.
 
+    expected: what the option `key` takes, for the message about an absent file.
     Raises CheckpointNotFound, CheckpointError.
     """
     if not path.is_file():
-        raise CheckpointNotFound(f"no checkpoint at {path} ({key}); expected a .ckpt file")
+        raise CheckpointNotFound(f"no checkpoint at {path} ({key}); expected {expected}")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from imagenet_opt.data.storage.memory_store import MemoryStore
 
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.shard_index import COLUMNS, FORMAT, INDEX, ShardIndex, load_index
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.data.order import TrainOrder
-from imagenet_opt.data.storage.memory_store import MemoryStore
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
 from tests.conftest import loading
 

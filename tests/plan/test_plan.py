@@ -128,6 +128,18 @@ def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
     assert config.data.batch_size == 64
 
 
+def test_one_image_size_has_no_effect_beside_growing_images() -> None:
+    for word in ("data.image_size=64", "++data.image_size=160"):
+        with pytest.raises(
+            ConfigError, match=r"image_size=.*resolution_schedule\.start .*~callbacks\.resolution_schedule"
+        ):
+            checked(("experiment=rn18_ffcv16", word))
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=192")).data.image_size == 192
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", "~callbacks.resolution_schedule"))
+    schedule = [f"callbacks.resolution_schedule.{value}" for value in ("start=32", "end=64")]
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", *schedule))
+
+
 def test_hours_are_images_over_rates() -> None:
     """One epoch of 64 steps at 224 px, and a validation pass of a third of a training image's cost each."""
     config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")

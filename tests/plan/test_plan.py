@@ -152,6 +152,17 @@ def test_hours_are_images_over_rates() -> None:
     assert [row[-1] for row in phases.rows] == ["loader"]
 
 
+def test_a_plan_ends_at_max_steps() -> None:
+    recipe = "experiment=rn18_ffcv16"  # 1251 steps an epoch, larger images from epoch 12 on
+    plan = make_plan(composed(recipe, "trainer.max_steps=16000"), IMAGENET, rate=900)
+    assert [(phase.num_epochs, phase.steps) for phase in plan.phases] == [(12, 15012), (1, 988)]
+    assert plan.total_steps == 16000 and len(plan.lr) == 13
+    assert plan.gpu_hours == pytest.approx(sum(phase.hours for phase in plan.phases) + plan.validation_hours)
+    whole, early = (make_plan(composed(recipe, f"trainer.max_steps={n}"), IMAGENET, rate=900) for n in (-1, 100))
+    assert early.phases[0].hours == pytest.approx(whole.phases[0].hours * 100 / 15012)
+    assert early.validation_hours == 0 and early.lr == pytest.approx(plan.lr[:1])
+
+
 def test_smaller_images_need_a_faster_loader() -> None:
     small = composed("data.image_size=160", "trainer.max_epochs=1")
     assert make_plan(small, IMAGENET, rate=900).phases[0].images_per_second_needed == pytest.approx(1760, rel=0.01)

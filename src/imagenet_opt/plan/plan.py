@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -82,19 +83,19 @@ def make_plan(
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
     num_train, num_val, num_classes = sizes
-    steps, batch, num_epochs = _lengths(config, num_train, num_classes)
+    steps, batch, total = _lengths(config, num_train, num_classes)
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
-    run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
+    run = {"num_steps": total, "steps_per_epoch": float(steps)}
     seconds_of = _image_seconds(config, num_classes, rate)
-    phases = tuple(_phases(config, steps, batch, seconds_of, loader_rates))
+    phases = tuple(_phases(config, steps, batch, total, seconds_of, loader_rates))
     val_size = config.data.val_image_size or config.data.image_size
-    val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
+    val_seconds = (total // steps) * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
     return Plan(
         phases=phases,
-        lr=tuple(peak * schedule(epoch * steps, **run) for epoch in range(num_epochs)),
-        total_steps=steps * num_epochs,
+        lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
+        total_steps=total,
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
         memory_gib=None if memory is None else memory.num_bytes / 2**30,
@@ -103,7 +104,7 @@ def make_plan(
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
-    """Steps of an epoch, images of a step, and epochs of the run. Raises ConfigError as make_plan does."""
+    """Steps of an epoch, images of a step, and steps of the run. Raises ConfigError as make_plan does."""
     outputs = config.model.num_classes
     if outputs is not None and outputs < num_classes:
         raise ConfigError(f"the data has {num_classes} classes, the network only {outputs} (model.num_classes)")
@@ -117,7 +118,9 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     images = int(config.data.samples_per_epoch or num_train)
     if images < batch:
         raise ConfigError(f"{key}={batch} is larger than the {images} training images")
-    return images // batch, batch, num_epochs
+    steps, max_steps = images // batch, int(config.trainer.max_steps)
+    total = steps * num_epochs
+    return steps, batch, min(total, max_steps) if max_steps > 0 else total
 
 
 def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> Callable[[int], float]:
@@ -133,12 +136,14 @@ def _phases(
     config: DictConfig,
     steps: int,
     batch: int,
+    total: int,
     seconds_of: Callable[[int], float],
     loader_rates: Mapping[int, float],
 ) -> Iterator[Phase]:
     first = 0
-    for size, epochs in groupby(image_sizes(config)):
+    for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
         num, seconds, loaded = len(list(epochs)), seconds_of(size), loader_rates.get(size)
+        num_steps = min(num * steps, total - first * steps)
         slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
-        yield Phase(first, num, size, num * steps, 1 / seconds, loaded, num * steps * batch * slowest / 3600)
+        yield Phase(first, num, size, num_steps, 1 / seconds, loaded, num_steps * batch * slowest / 3600)
         first += num

@@ -22,6 +22,21 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "reproduced here no" in output and "estimate for an A10G" in output
 
 
+def test_a_changed_recipe_promises_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(*words: str) -> tuple[list[str], float | None]:
+        main(["experiment=rn18_ffcv16", "data.num_workers=3", *words, "--json", f"{tmp_path}/plan.json"])
+        plan = json.loads((tmp_path / "plan.json").read_text())
+        return plan["changed"], plan["expected_top1"]
+
+    assert planned() == ([], 66.9)
+    assert planned("trainer.max_epochs=4", "~callbacks.resolution_schedule") == (
+        ["trainer.max_epochs", "callbacks.resolution_schedule"],
+        None,
+    )
+    output = " ".join(capsys.readouterr().out.split())
+    assert "66.9 % (this run changes trainer.max_epochs, callbacks.resolution_schedule)" in output
+
+
 def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=4"]
     main([*own, "trainer.max_epochs=3", "model=resnet18", "--json", f"{tmp_path}/plan.json"])

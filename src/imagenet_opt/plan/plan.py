@@ -1,6 +1,6 @@
 """Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import ceil
@@ -24,6 +24,14 @@ A10G_RATE = 900.0
 assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
+
+_SAME_ACCURACY = {
+    *("experiment", "data", "logger", "rehearse", "run_folder", "callbacks.progress_bar"),
+    *(f"data.{key}" for key in ("root", "train_folder", "val_folder", "cache_dir", "num_workers", "prefetch_factor")),
+    *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps")),
+}
+"""Keys that change where a run reads, computes or writes, and not what it learns."""
+_NO_RECIPE = ("checkpoint.", "hydra.", "logger.")
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,18 @@ class Plan:
     memory_gib: float | None
     recipe: dict[str, Any]
 
-    def plain(self) -> dict[str, Any]:
-        """The plan as a dict for JSON, with the recipe's published accuracy at the top."""
+    def plain(self, changed: Sequence[str] = ()) -> dict[str, Any]:
+        """The plan as a dict for JSON, with the recipe's published accuracy at the top. changed: keys of the recipe
+        that the command line changes; the accuracy that the recipe expects does not hold then."""
         published = {key: self.recipe.get(key) for key in ("published_top1", "reproduced")}
-        return asdict(self) | published
+        expected = None if changed else self.recipe.get("expected_top1")
+        return asdict(self) | published | {"expected_top1": expected, "changed": list(changed)}
+
+
+def changed_keys(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The keys of the command line that can change a recipe's accuracy."""
+    keys = (word.lstrip("+~").partition("=")[0] for word in overrides)
+    return tuple(dict.fromkeys(key for key in keys if key not in _SAME_ACCURACY and not key.startswith(_NO_RECIPE)))
 
 
 def make_plan(

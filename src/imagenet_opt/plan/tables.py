@@ -16,9 +16,11 @@ def tables(
     packed: Sequence[PackedRun] = (),
     price_per_hour: float | None = None,
     watts: float | None = None,
+    changed: Sequence[str] = (),
 ) -> list[Table]:
     """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G. about_loader: how the
-    loader's rates are known, or why they are unknown. price_per_hour: dollars. watts: of the GPU while it trains."""
+    loader's rates are known, or why they are unknown. price_per_hour: dollars. watts: of the GPU while it trains.
+    changed: keys of the recipe that the command line changes."""
     columns = (
         Column("epochs"),
         Column("image size", "{:.0f}"),
@@ -43,7 +45,7 @@ def tables(
         facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
     if watts is not None:
         facts += [("energy of the GPU", f"{plan.gpu_hours * watts / 1000:,.1f} kWh at {watts:g} W")]
-    facts += list(_published(plan.recipe))
+    facts += list(_published(plan.recipe, changed))
     run = Table("The run", (Column("fact"), Column("value")), tuple(facts))
     return [run, phases, _packs(packed)] if packed else [run, phases]
 
@@ -78,10 +80,11 @@ def _notes(plan: Plan, is_estimate: bool, about_loader: str) -> Iterator[str]:
         yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack for=224)."
 
 
-def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _published(recipe: dict[str, Any], changed: Sequence[str]) -> Iterator[tuple[str, str]]:
     if not recipe:
         return
-    yield "published top-1", f"{recipe['published_top1']} % (imagenet-opt evaluate eval={recipe['evaluation']})"
+    how = f"this run changes {', '.join(changed)}" if changed else f"imagenet-opt evaluate eval={recipe['evaluation']}"
+    yield "published top-1", f"{recipe['published_top1']} % ({how})"
     yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
     yield "reproduced here", str(recipe["reproduced"] or "no")
     yield "source", str(recipe["source"])

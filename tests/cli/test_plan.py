@@ -18,6 +18,7 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
     assert f"energy of the GPU {0.15 * plan['gpu_hours']:.1f} kWh at 150 W" in output
+    assert plan["price"] == pytest.approx(1.5 * plan["gpu_hours"])
     assert f"price ${1.5 * plan['gpu_hours']:.2f}" in output and "published top-1 66.9 %" in output
     assert "reproduced here no" in output and "estimate for an A10G" in output
 

@@ -13,6 +13,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.pack.plan import PRESETS
 from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, make_plan
 from imagenet_opt.plan.tables import tables
 from tests.conftest import composed
@@ -78,6 +79,13 @@ def test_timms_recipes(name: str, size: int, num_epochs: int, peak: float) -> No
     plan = make_plan(composed(f"experiment=rn50_{name}"), IMAGENET, rate=900)
     assert plan.lr == pytest.approx([theirs._get_lr(epoch)[0] for epoch in range(num_epochs)])
     assert plan.total_steps == num_epochs * 625 and [phase.image_size for phase in plan.phases] == [size]
+
+
+def test_deviations_of_ffcvs_recipes_have_the_sizes_of_their_presets() -> None:
+    for network, width in (("rn18", 176), ("rn50", 224)):
+        for num_epochs in FFCV:
+            deviation = composed(f"experiment={network}_ffcv{num_epochs}").recipe.deviations[0]
+            assert f"at most {PRESETS[width].max_side} px" in deviation
 
 
 def test_torchvisions_second_recipe() -> None:
@@ -160,6 +168,9 @@ def test_a_plan_ends_at_max_steps() -> None:
     assert plan.gpu_hours == pytest.approx(sum(phase.hours for phase in plan.phases) + plan.validation_hours)
     whole, early = (make_plan(composed(recipe, f"trainer.max_steps={n}"), IMAGENET, rate=900) for n in (-1, 100))
     assert early.phases[0].hours == pytest.approx(whole.phases[0].hours * 100 / 15012)
+    run, phases = tables(early, is_estimate=True, about_loader="")
+    minutes = f"{60 * early.gpu_hours:.2g} minutes"
+    assert early.gpu_hours < 0.1 and phases.rows[0][5] == minutes and str(run.rows[2][1]).startswith(minutes)
     assert early.validation_hours == 0 and early.lr == pytest.approx(plan.lr[:1])
 
 

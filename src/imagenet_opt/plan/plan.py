@@ -133,7 +133,7 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = int(config.data.samples_per_epoch or num_train)
     if images < batch:
-        raise ConfigError(f"{key}={batch} is larger than the {images} training images")
+        raise ConfigError(f"{key}={batch} is larger than the {images} training images; set {key} to at most {images}")
     steps, max_steps = images // batch, int(config.trainer.max_steps)
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total

@@ -59,8 +59,10 @@ def main(argv: list[str]) -> None:
             packed = packed_runs(config, sizes, options.rate, rates)
     costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
     changed = changed_keys(options.overrides)
-    about = {"is_estimate": options.rate is None, "about_loader": about_loader, "changed": changed}
-    print_tables(tables(plan, packed=packed, **about, **costs))
+    shown = tables(
+        plan, is_estimate=options.rate is None, about_loader=about_loader, packed=packed, changed=changed, **costs
+    )
+    print_tables(shown)
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
         price = {"price": options.price_per_hour and options.price_per_hour * plan.gpu_hours}

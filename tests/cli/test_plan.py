@@ -18,8 +18,24 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
     assert f"energy of the GPU {0.15 * plan['gpu_hours']:.1f} kWh at 150 W" in output
+    assert plan["price"] == pytest.approx(1.5 * plan["gpu_hours"])
     assert f"price ${1.5 * plan['gpu_hours']:.2f}" in output and "published top-1 66.9 %" in output
     assert "reproduced here no" in output and "estimate for an A10G" in output
+
+
+def test_a_changed_recipe_promises_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(*words: str) -> tuple[list[str], float | None]:
+        main(["experiment=rn18_ffcv16", "data.num_workers=3", *words, "--json", f"{tmp_path}/plan.json"])
+        plan = json.loads((tmp_path / "plan.json").read_text())
+        return plan["changed"], plan["expected_top1"]
+
+    assert planned() == ([], 66.9)
+    assert planned("trainer.max_epochs=4", "~callbacks.resolution_schedule") == (
+        ["trainer.max_epochs", "callbacks.resolution_schedule"],
+        None,
+    )
+    output = " ".join(capsys.readouterr().out.split())
+    assert "66.9 % (this run changes trainer.max_epochs, callbacks.resolution_schedule)" in output
 
 
 def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
             BAD_SAMPLES,
             "TooManyBadSamples: 2 bad samples: /d/a.JPEG: imagenet_opt.errors.BadSample /d/b  c.JPEG: empty",
         ),
+        ("expriment=rn18_ffcv16", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         (
             "experiment=agressive",

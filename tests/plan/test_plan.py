@@ -13,6 +13,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.pack.plan import PRESETS
 from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, make_plan
 from imagenet_opt.plan.tables import tables
 from tests.conftest import composed
@@ -80,6 +81,13 @@ def test_timms_recipes(name: str, size: int, num_epochs: int, peak: float) -> No
     assert plan.total_steps == num_epochs * 625 and [phase.image_size for phase in plan.phases] == [size]
 
 
+def test_deviations_of_ffcvs_recipes_have_the_sizes_of_their_presets() -> None:
+    for network, width in (("rn18", 176), ("rn50", 224)):
+        for num_epochs in FFCV:
+            deviation = composed(f"experiment={network}_ffcv{num_epochs}").recipe.deviations[0]
+            assert f"at most {PRESETS[width].max_side} px" in deviation
+
+
 def test_torchvisions_second_recipe() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=5)
@@ -128,6 +136,18 @@ def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
     assert config.data.batch_size == 64
 
 
+def test_one_image_size_has_no_effect_beside_growing_images() -> None:
+    for word in ("data.image_size=64", "++data.image_size=160"):
+        with pytest.raises(
+            ConfigError, match=r"image_size=.*resolution_schedule\.start .*~callbacks\.resolution_schedule"
+        ):
+            checked(("experiment=rn18_ffcv16", word))
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=192")).data.image_size == 192
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", "~callbacks.resolution_schedule"))
+    schedule = [f"callbacks.resolution_schedule.{value}" for value in ("start=32", "end=64")]
+    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", *schedule))
+
+
 def test_hours_are_images_over_rates() -> None:
     """One epoch of 64 steps at 224 px, and a validation pass of a third of a training image's cost each."""
     config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
@@ -138,6 +158,20 @@ def test_hours_are_images_over_rates() -> None:
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
     phases = tables(slow, is_estimate=False, about_loader="measured")[1]
     assert [row[-1] for row in phases.rows] == ["loader"]
+
+
+def test_a_plan_ends_at_max_steps() -> None:
+    recipe = "experiment=rn18_ffcv16"  # 1251 steps an epoch, larger images from epoch 12 on
+    plan = make_plan(composed(recipe, "trainer.max_steps=16000"), IMAGENET, rate=900)
+    assert [(phase.num_epochs, phase.steps) for phase in plan.phases] == [(12, 15012), (1, 988)]
+    assert plan.total_steps == 16000 and len(plan.lr) == 13
+    assert plan.gpu_hours == pytest.approx(sum(phase.hours for phase in plan.phases) + plan.validation_hours)
+    whole, early = (make_plan(composed(recipe, f"trainer.max_steps={n}"), IMAGENET, rate=900) for n in (-1, 100))
+    assert early.phases[0].hours == pytest.approx(whole.phases[0].hours * 100 / 15012)
+    run, phases = tables(early, is_estimate=True, about_loader="")
+    minutes = f"{60 * early.gpu_hours:.2g} minutes"
+    assert early.gpu_hours < 0.1 and phases.rows[0][5] == minutes and str(run.rows[2][1]).startswith(minutes)
+    assert early.validation_hours == 0 and early.lr == pytest.approx(plan.lr[:1])
 
 
 def test_smaller_images_need_a_faster_loader() -> None:
@@ -152,8 +186,11 @@ def test_smaller_images_need_a_faster_loader() -> None:
     [
         (["trainer.max_epochs=-1"], "trainer.max_epochs=-1 gives no plan"),
         (["data.batch_size=auto"], "data.batch_size=auto gives no plan; set a number"),
-        (["data.global_batch_size=2000000"], "data.global_batch_size=2000000 is larger than the 1281167"),
-        (["data.batch_size=2000000"], "data.batch_size=2000000 is larger than the 1281167"),
+        (
+            ["data.global_batch_size=2000000"],
+            r"1281167 .*; set data\.global_batch_size to at most 1281167$",
+        ),
+        (["data.batch_size=2000000"], r"larger than the 1281167 .*; set data\.batch_size to at most 1281167$"),
         (["model.num_classes=10"], "the data has 1000 classes, the network only 10"),
     ],
 )

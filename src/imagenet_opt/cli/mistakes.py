@@ -97,7 +97,7 @@ def _explain(error: Exception) -> str:
         return text
     if explanation := explain_removed(key):
         return explanation
-    hint = did_you_mean(key, _default_keys(), "python train.py --cfg job shows every key")
+    hint = did_you_mean(key, [*_default_keys(), *_groups()], "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 
@@ -108,6 +108,11 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
     return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
+
+
+def _groups() -> list[str]:
+    """The groups of conf/, such as experiment, that may be no keys of the configuration."""
+    return sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
 
 
 def _default_keys() -> list[str]:

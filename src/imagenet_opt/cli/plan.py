@@ -24,7 +24,8 @@ imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
   --price-per-hour P  dollars per hour of the machine
   --watts W           power of your GPU while it trains (gpu/power_watts of a run), for the energy
   --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, gpu_hours,
-                      published_top1, reproduced
+                      price (in dollars; null without --price-per-hour), published_top1, reproduced,
+                      changed (keys of the command line that change the recipe), expected_top1 (null if any changed)
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
 is trained; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.terminal_table import print_tables
     from imagenet_opt.plan.packs import packed_runs
-    from imagenet_opt.plan.plan import IMAGENET, make_plan
+    from imagenet_opt.plan.plan import IMAGENET, changed_keys, make_plan
     from imagenet_opt.plan.tables import tables
 
     config, sizes = composed(tuple(options.overrides)), IMAGENET
@@ -57,11 +58,16 @@ def main(argv: list[str]) -> None:
             announce("images that are packed smaller")
             packed = packed_runs(config, sizes, options.rate, rates)
     costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
-    print_tables(tables(plan, is_estimate=options.rate is None, about_loader=about_loader, packed=packed, **costs))
+    changed = changed_keys(options.overrides)
+    shown = tables(
+        plan, is_estimate=options.rate is None, about_loader=about_loader, packed=packed, changed=changed, **costs
+    )
+    print_tables(shown)
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
+        price = {"price": options.price_per_hour and options.price_per_hour * plan.gpu_hours}
         packs = {"packed": [run._asdict() for run in packed]}
-        options.json.write_text(json.dumps(command | plan.plain() | packs, indent=1))
+        options.json.write_text(json.dumps(command | plan.plain(changed) | price | packs, indent=1))
 
 
 def _loader_rates(

@@ -99,6 +99,7 @@ class CheckedLoader(ConfigLoaderImpl):
         check_plugins(config, overrides)
         check_removed(config)
         _check_batch(config, overrides)
+        _check_image_size(config, overrides)
         return config
 
 
@@ -109,6 +110,20 @@ def _check_batch(config: DictConfig, overrides: list[str]) -> None:
         raise ConfigError(
             f"{words[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
             "data.global_batch_size=N alone, or add data.global_batch_size=null"
+        )
+
+
+def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
+    """Refuse data.image_size on the command line if a schedule of growing images, perhaps of a recipe, ends at another
+    size."""
+    words = [word for word in overrides if word.lstrip("+").startswith("data.image_size=")]
+    end = OmegaConf.select(config, "callbacks.resolution_schedule.end")
+    if words and end is not None and config.data.image_size != end:
+        start = config.callbacks.resolution_schedule.start
+        raise ConfigError(
+            f"{words[-1]} has no effect on training beside callbacks.resolution_schedule, whose images grow from "
+            f"{start} to {end} pixels; set callbacks.resolution_schedule.start and callbacks.resolution_schedule.end, "
+            "or add ~callbacks.resolution_schedule"
         )
 
 

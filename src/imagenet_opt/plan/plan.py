@@ -1,8 +1,9 @@
 """Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,14 @@ A10G_RATE = 900.0
 assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
+
+_SAME_ACCURACY = {
+    *("experiment", "data", "logger", "rehearse", "run_folder", "callbacks.progress_bar"),
+    *(f"data.{key}" for key in ("root", "train_folder", "val_folder", "cache_dir", "num_workers", "prefetch_factor")),
+    *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps")),
+}
+"""Keys that change where a run reads, computes or writes, and not what it learns."""
+_NO_RECIPE = ("checkpoint.", "hydra.", "logger.")
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,18 @@ class Plan:
     memory_gib: float | None
     recipe: dict[str, Any]
 
-    def plain(self) -> dict[str, Any]:
-        """The plan as a dict for JSON, with the recipe's published accuracy at the top."""
+    def plain(self, changed: Sequence[str] = ()) -> dict[str, Any]:
+        """The plan as a dict for JSON, with the recipe's published accuracy at the top. changed: keys of the recipe
+        that the command line changes; the accuracy that the recipe expects does not hold then."""
         published = {key: self.recipe.get(key) for key in ("published_top1", "reproduced")}
-        return asdict(self) | published
+        expected = None if changed else self.recipe.get("expected_top1")
+        return asdict(self) | published | {"expected_top1": expected, "changed": list(changed)}
+
+
+def changed_keys(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The keys of the command line that can change a recipe's accuracy."""
+    keys = (word.lstrip("+~").partition("=")[0] for word in overrides)
+    return tuple(dict.fromkeys(key for key in keys if key not in _SAME_ACCURACY and not key.startswith(_NO_RECIPE)))
 
 
 def make_plan(
@@ -82,19 +99,19 @@ def make_plan(
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
     num_train, num_val, num_classes = sizes
-    steps, batch, num_epochs = _lengths(config, num_train, num_classes)
+    steps, batch, total = _lengths(config, num_train, num_classes)
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
-    run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
+    run = {"num_steps": total, "steps_per_epoch": float(steps)}
     seconds_of = _image_seconds(config, num_classes, rate)
-    phases = tuple(_phases(config, steps, batch, seconds_of, loader_rates))
+    phases = tuple(_phases(config, steps, batch, total, seconds_of, loader_rates))
     val_size = config.data.val_image_size or config.data.image_size
-    val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
+    val_seconds = (total // steps) * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
     return Plan(
         phases=phases,
-        lr=tuple(peak * schedule(epoch * steps, **run) for epoch in range(num_epochs)),
-        total_steps=steps * num_epochs,
+        lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
+        total_steps=total,
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
         memory_gib=None if memory is None else memory.num_bytes / 2**30,
@@ -103,7 +120,7 @@ def make_plan(
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
-    """Steps of an epoch, images of a step, and epochs of the run. Raises ConfigError as make_plan does."""
+    """Steps of an epoch, images of a step, and steps of the run. Raises ConfigError as make_plan does."""
     outputs = config.model.num_classes
     if outputs is not None and outputs < num_classes:
         raise ConfigError(f"the data has {num_classes} classes, the network only {outputs} (model.num_classes)")
@@ -116,8 +133,10 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = int(config.data.samples_per_epoch or num_train)
     if images < batch:
-        raise ConfigError(f"{key}={batch} is larger than the {images} training images")
-    return images // batch, batch, num_epochs
+        raise ConfigError(f"{key}={batch} is larger than the {images} training images; set {key} to at most {images}")
+    steps, max_steps = images // batch, int(config.trainer.max_steps)
+    total = steps * num_epochs
+    return steps, batch, min(total, max_steps) if max_steps > 0 else total
 
 
 def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> Callable[[int], float]:
@@ -133,12 +152,14 @@ def _phases(
     config: DictConfig,
     steps: int,
     batch: int,
+    total: int,
     seconds_of: Callable[[int], float],
     loader_rates: Mapping[int, float],
 ) -> Iterator[Phase]:
     first = 0
-    for size, epochs in groupby(image_sizes(config)):
+    for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
         num, seconds, loaded = len(list(epochs)), seconds_of(size), loader_rates.get(size)
+        num_steps = min(num * steps, total - first * steps)
         slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
-        yield Phase(first, num, size, num * steps, 1 / seconds, loaded, num * steps * batch * slowest / 3600)
+        yield Phase(first, num, size, num_steps, 1 / seconds, loaded, num_steps * batch * slowest / 3600)
         first += num

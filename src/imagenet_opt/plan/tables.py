@@ -16,16 +16,18 @@ def tables(
     packed: Sequence[PackedRun] = (),
     price_per_hour: float | None = None,
     watts: float | None = None,
+    changed: Sequence[str] = (),
 ) -> list[Table]:
     """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G. about_loader: how the
-    loader's rates are known, or why they are unknown. price_per_hour: dollars. watts: of the GPU while it trains."""
+    loader's rates are known, or why they are unknown. price_per_hour: dollars. watts: of the GPU while it trains.
+    changed: keys of the recipe that the command line changes."""
     columns = (
         Column("epochs"),
         Column("image size", "{:.0f}"),
         Column("steps", "{:,.0f}"),
         Column("images/s needed", "{:,.0f}"),
         Column("loader", "{:,.0f}"),
-        Column("hours", "{:.1f}"),
+        Column("time"),
         Column("limit"),
     )
     rows = []
@@ -33,17 +35,17 @@ def tables(
         epochs = f"{phase.first_epoch + 1} to {phase.first_epoch + phase.num_epochs}"
         rates = (phase.images_per_second_needed, phase.images_per_second_loaded)
         limit = "loader" if phase.waits_for_loader else "GPU"
-        rows.append((epochs, float(phase.image_size), float(phase.steps), *rates, phase.hours, limit))
+        rows.append((epochs, float(phase.image_size), float(phase.steps), *rates, _time(phase.hours), limit))
     phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, about_loader)))
     facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
-    facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]
+    facts += [("time on one GPU", f"{_time(plan.gpu_hours)}, of which {_time(plan.validation_hours)} for validation")]
     if plan.memory_gib is not None:
         facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
     if price_per_hour is not None:
         facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
     if watts is not None:
         facts += [("energy of the GPU", f"{plan.gpu_hours * watts / 1000:,.1f} kWh at {watts:g} W")]
-    facts += list(_published(plan.recipe))
+    facts += list(_published(plan.recipe, changed))
     run = Table("The run", (Column("fact"), Column("value")), tuple(facts))
     return [run, phases, _packs(packed)] if packed else [run, phases]
 
@@ -53,13 +55,18 @@ def _packs(packed: Sequence[PackedRun]) -> Table:
         Column("imagenet-opt pack"),
         Column("GB", "{:,.1f}"),
         Column("loader speedup", "{:.2f}"),
-        Column("hours of the run", "{:.1f}"),
+        Column("time of the run"),
     )
+    rows = ((*run[:-1], _time(run.gpu_hours)) for run in packed)
     note = (
         "Measured with some images, packed and decoded in memory: valid if the CPUs limit the loader, not the storage. "
         "docs/packing.md lists published accuracies with smaller images."
     )
-    return Table("With the data packed smaller", columns, tuple(packed), (note,))
+    return Table("With the data packed smaller", columns, tuple(rows), (note,))
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 0.1 or hours == 0 else f"{hours * 60:.2g} minutes"
 
 
 def _rates(lr: tuple[float, ...]) -> str:
@@ -75,13 +82,17 @@ def _notes(plan: Plan, is_estimate: bool, about_loader: str) -> Iterator[str]:
         )
     yield about_loader
     if any(phase.waits_for_loader for phase in plan.phases):
-        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack for=224)."
+        yield (
+            "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack for=224; for=176 for "
+            "FFCV's ResNet-18)."
+        )
 
 
-def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _published(recipe: dict[str, Any], changed: Sequence[str]) -> Iterator[tuple[str, str]]:
     if not recipe:
         return
-    yield "published top-1", f"{recipe['published_top1']} % (imagenet-opt evaluate eval={recipe['evaluation']})"
+    how = f"this run changes {', '.join(changed)}" if changed else f"imagenet-opt evaluate eval={recipe['evaluation']}"
+    yield "published top-1", f"{recipe['published_top1']} % ({how})"
     yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
     yield "reproduced here", str(recipe["reproduced"] or "no")
     yield "source", str(recipe["source"])

@@ -22,6 +22,7 @@ from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -242,6 +243,23 @@ def image_sizes(config: DictConfig) -> list[int]:
         return [largest_size(config)] * num_epochs
     schedule = make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
     return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]
+
+
+def at_one_size(config: DictConfig) -> None:
+    """Replace a schedule of growing images by its largest, slowest size, and print a message. Raises ConfigError for an
+    invalid schedule."""
+    if "resolution_schedule" in config.callbacks:
+        make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
+        size = largest_size(config)
+        set_size(config, size)
+        print_once(f"images grow to {size} pixels (callbacks.resolution_schedule): measured at that size")
+
+
+def set_size(config: DictConfig, size: int) -> None:
+    """Replace a schedule of growing images by one size, in pixels."""
+    with open_dict(config):
+        config.data.image_size = size
+        config.callbacks.pop("resolution_schedule", None)
 
 
 def check_config(config: DictConfig) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from omegaconf import DictConfig
 
-from imagenet_opt.probe.growing_images import set_size
+from imagenet_opt.config.build import set_size
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 

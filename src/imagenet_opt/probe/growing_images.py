@@ -4,11 +4,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from imagenet_opt.config.build import largest_size, make
-from imagenet_opt.display.progress import print_once
 from imagenet_opt.probe.model_flops import forward_flops
 
 
@@ -39,21 +36,3 @@ def size_phases(net: nn.Module, sizes: Iterable[int]) -> tuple[SizePhase, ...]:
         phases.append(SizePhase(first, num, size, most / flops[size]))
         first += num
     return tuple(phases)
-
-
-def at_one_size(config: DictConfig) -> None:
-    """Replace a schedule of growing images by its largest, slowest size, and print a message. Raises ConfigError for an
-    invalid schedule."""
-    if "resolution_schedule" not in config.callbacks:
-        return
-    make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
-    size = largest_size(config)
-    set_size(config, size)
-    print_once(f"images grow to {size} pixels (callbacks.resolution_schedule): measured at that size")
-
-
-def set_size(config: DictConfig, size: int) -> None:
-    """Replace a schedule of growing images by one size, in pixels."""
-    with open_dict(config):
-        config.data.image_size = size
-        config.callbacks.pop("resolution_schedule", None)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.config.build import (
+    at_one_size,
     build_model,
     build_trainer,
     device_of,
@@ -38,7 +39,7 @@ from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
-from imagenet_opt.probe.growing_images import SizePhase, at_one_size, size_phases
+from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
@@ -226,9 +227,8 @@ class Testbed:
         on_device = self.loading.resize_on == "device" or (
             self.loading.resize_on == "auto" and self.device.type == "cuda"
         )
-        loading = replace(
-            self.loading, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker"
-        )
+        resize_on = "device" if on_device else "worker"
+        loading = replace(self.loading, samples_per_epoch=None, num_workers=0, resize_on=resize_on)
         index = self.samples.in_memory
         return take_one(train_loader(index, loading, rank_info, MemoryStore(self.samples.encoded, len(index))))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.probe.growing_images import at_one_size
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.steps.worker import NUM_CYCLES, AloneJob, FullJob, LossJob, alone, full, losses
 from tests.config.configs import composed

@@ -15,6 +15,7 @@ from pydantic import BaseModel, PositiveInt, field_validator
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import (
+    at_one_size,
     build_model,
     build_trainer,
     device_of,
@@ -32,7 +33,6 @@ from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
-from imagenet_opt.probe.growing_images import at_one_size
 from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.samples import listed

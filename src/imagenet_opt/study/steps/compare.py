@@ -170,6 +170,7 @@ def worths_of(
     worths = {pair: Worths() for pair in pairs}
     num_comparisons = len(MEASURES) * len(pairs)
     for measure in MEASURES if pairs else ():
+        seconds = {name: _seconds(row, measure) for name, row in turns.items()}
         values = {name: rates_of(row, measure) for name, row in turns.items()}
         ratios: Sequence[Ratio | None]
         if in_race:
@@ -180,8 +181,7 @@ def worths_of(
             if ratio is not None:
                 after, before = (median(values[name]) for name in pair)
                 num = min(len(values[name]) for name in pair)
-                seconds = sum(_seconds(turns[name], measure) for name in pair)
-                worths[pair][measure] = Worth(before, after, ratio, num, seconds)
+                worths[pair][measure] = Worth(before, after, ratio, num, sum(seconds[name] for name in pair))
     return worths
 
 

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import seed_everything
 from omegaconf import open_dict
 
-from imagenet_opt.config.build import make, num_classes_of
+from imagenet_opt.config.build import at_one_size, make, num_classes_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor.environment.gpu import gpu_clocks
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy
@@ -18,7 +18,6 @@ from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.measure.telemetry.gpu import read_gpu
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.probe.alternation import Alternation, Turns
-from imagenet_opt.probe.growing_images import at_one_size
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import only, run_folder

@@ -55,7 +55,7 @@ def test_the_number_of_kept_turns_is_printed_at_stop_and_resume(
     assert capsys.readouterr().err == f"stopped; 2 turns are kept in {tmp_path}: run the same command again to resume\n"
     again = ResultCache(tmp_path)
     again.set_subject({"seconds": 8})
-    assert (again.report_resumed(), capsys.readouterr().err) == (2, "resuming: 2 turns are kept from before\n")
+    assert (again.report_resumed(), capsys.readouterr().err) == (2, "resuming: 2 turns are kept from an earlier run\n")
     again.set_subject({"seconds": 9})
     assert again.report_resumed() == 0
     assert "other --seconds, another configuration or version: all turns are measured again" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_a_stopped_study_measures_only_the_missing_turns(study: Request, capsys:
     rounds = run_rounds({"a": turn(11, 12), "b": turn(21, 22)}, study, int)
     assert rounds == Rounds({"a": [10, 11, 12], "b": [20, 21, 22]})
     assert capsys.readouterr().err.splitlines() == [
-        "resuming: 2 turns are kept from before",
+        "resuming: 2 turns are kept from an earlier run",
         *(f"measuring: round {number} of 3: {name}" for number, name in ((2, "b"), (2, "a"), (3, "a"), (3, "b"))),
     ]
     assert run_rounds({"a": turn(), "b": turn()}, study, int) == rounds

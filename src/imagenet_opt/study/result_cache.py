@@ -58,7 +58,7 @@ class ResultCache:
         """Print on stderr whether results of earlier turns are reused, and return their number."""
         before = self._subjects[: self._num_before]
         if num := before.count(self._subject or ""):
-            say(f"resuming: {_turns(num)} kept from before")
+            say(f"resuming: {_turns(num)} kept from an earlier run")
         elif before:
             say("earlier turns had other --seconds, another configuration or version: all turns are measured again")
         return num

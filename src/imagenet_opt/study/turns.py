@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TurnJob:
-    """Identifies a turn of a study, together with its number."""
+    """What a turn measures. This and the number of the turn identify its stored result."""
 
     kind: str
     name: str

@@ -204,7 +204,7 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{plan}resuming: 4 turns are kept from before\n")
+    assert beforehand.endswith(f"{plan}resuming: 4 turns are kept from an earlier run\n")
     assert afterwards.startswith("round 1 of 2: full pipeline: fused"), (
         "which had failed; the turn of the start is stored"
     )

@@ -54,7 +54,7 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
         check_writable_experiments()
         for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
             if reason := unwritable(word):
-                raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or set keys in the study's file")
+                raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or use KEY=VALUE in the study's file")
     testbed = Testbed(composed((*request.overrides, *file.below)))
     if testbed.simulated is not None:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")

@@ -62,8 +62,8 @@ class Step(BaseModel):
 class StepsFile(BaseModel):
     """A study's file.
 
-    start: overrides below all steps, or "plain". order: whether each step is measured on top of the steps before it,
-    alone, or by leaving it out of all steps.
+    start: overrides that every row has before its steps, or "plain". order: whether each step is measured on top of
+    the steps before it, alone, or by leaving it out of all steps.
     """
 
     model_config = ConfigDict(extra="forbid")

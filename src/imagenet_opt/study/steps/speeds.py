@@ -1,4 +1,4 @@
-"""Measures the speeds of all rows in rounds of turns."""
+"""Measures the speeds of a study's configurations, its rows, in rounds in which the rows take turns."""
 
 import shlex
 from collections.abc import Iterator

@@ -98,7 +98,11 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
-    base = {"cumulative": "the row in the next table", "alone": "the start", "leave_one_out": "all steps but this one"}
+    base = {
+        "cumulative": "the row that the next table names",
+        "alone": "the start",
+        "leave_one_out": "all steps but this one",
+    }
     lines = [
         f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
         f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",

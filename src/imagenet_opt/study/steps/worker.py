@@ -28,8 +28,8 @@ from imagenet_opt.training.quiet import quiet
 STOPS = "callbacks.acceleration.on_failure=stop"
 """A row that does not compile fails instead of training uncompiled."""
 MOST_OTHERS_PERCENT = 10.0
-"""A measurement is repeated if other programs use more of the CPUs than in the calmest quarter of all measurements plus
-this."""
+"""A measurement is repeated if other programs use more of the CPUs than the first quartile of all measurements plus
+this number of percentage points."""
 NUM_CYCLES, MOST_CYCLES = 6, 18
 """Cycles of the network alone that count, and that are measured at most because others disturbed some."""
 _NUM_LOSSES = 20
@@ -40,8 +40,10 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class AloneJob:
-    """The network alone: rows take turns in one process. rows: name and overrides of each. seconds: timed seconds of
-    each row."""
+    """Measures the network alone: rows take turns in one process.
+
+    rows: name and overrides of each. seconds: timed seconds of each row.
+    """
 
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     seconds: float
@@ -74,8 +76,9 @@ class LossJob:
 def alone(job: AloneJob) -> dict[str, Any]:
     """Measure images per second of the network alone, in cycles with a short window of each row.
 
-    Returns by row `compute`, images per second, and `step_seconds`; on a GPU `kernel_seconds`, of each step. Further
-    `failures`, the reason by row, and the numbers of kept and of discarded cycles with the most CPU use of others.
+    Returns `rows`: for each row `compute` (images per second), `step_seconds` and, on a GPU, `kernel_seconds` of a
+    step; `failures`, the reason by row; `num_cycles` that count, `num_discarded_cycles`; `others_percent`, the highest
+    CPU use by other programs in a cycle that counts, 100 more if the GPU's clocks were lowered.
     """
     quiet()
     batch_sizes = {}

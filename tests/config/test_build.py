@@ -30,7 +30,9 @@ def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: 
         "data.batch_size=6",
         "model.small_stem=false",
     )  # test_resnet has its own stem
-    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", *small, *offline))
+    growing = composed(tmp_path, f"experiment={recipe}").callbacks.get("resolution_schedule")
+    size = () if growing is None else (f"data.image_size={growing.end}",)
+    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", *small, *offline, *size))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None

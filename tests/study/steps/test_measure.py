@@ -156,6 +156,25 @@ def test_a_row_that_fails_later_is_named_if_others_build_on_it(tmp_path: Path, t
     assert table.texts()[2][2] == "1.50 x"
 
 
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_row_that_fails_beside_others_is_measured_by_itself(
+    tmp_path: Path, turns: Processes, by_itself: bool
+) -> None:
+    """If it fails again, the rows above it already have its step, so they keep it and the table says so."""
+    turns.fails_alone = lambda words, num_rows: (
+        FUSED in words and "model.set_to_none=true" not in words and (by_itself or num_rows > 1)
+    )
+    study = steps_study(tmp_path, STEPS)
+    speeds = measured(study)
+    assert [[name for name, _ in job.rows] for job in turns.sessions[:2]] == [["start", "fused", "freed"], ["fused"]]
+    assert all(FUSED in job.overrides for job in turns.jobs if "model.set_to_none=true" in job.overrides)
+    assert speeds.failures == ({"fused": "out of memory"} if by_itself else {})
+    assert [row.overrides for row in speeds.rows] == [row.overrides for row in study.rows]
+    notes = tables(study, compare(speeds, Losses()))[2].notes
+    later = "freed was measured on top of fused, which failed later: the ratio includes the failed steps."
+    assert (later in notes) == by_itself
+
+
 def test_a_turn_may_compile_for_an_hour_before_it_counts_as_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

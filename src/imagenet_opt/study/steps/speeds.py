@@ -58,7 +58,7 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
         if row.step is None:
             speeds.turns = {name: turns[:number] for name, turns in speeds.turns.items() if number}
             raise _FirstRowFailed(reason)
-        failed_in[row.name] = min(number, len(speeds.turns.pop(row.name, ())))
+        failed_in[row.name] = len(speeds.turns.pop(row.name, ()))  # with a full run, later rows already have its step
         speeds.failures[row.name] = f"in round {number + 1}: {reason}" if number else reason
         speeds.rows = study.plan.rows(failed_in)
         say(f"{row.name} failed: {speeds.failures[row.name]}")

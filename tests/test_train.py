@@ -187,6 +187,7 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
         images_root,
         "trainer.devices=2",
         "data.batch_size=3",
+        "model.pretrained=false",
         "allow_targets=[recorder]",
         "+callbacks.recorder._target_=recorder.Recorder",
         f"+callbacks.recorder.folder={tmp_path}",
@@ -198,6 +199,9 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
     saved = opened(tmp_path / "run/last.ckpt")["network"]
     statistics = {name: saved[name].tolist() for name in saved if "running" in name}
     assert ranks[0]["validated"] == ranks[1]["validated"] == statistics != {}
+    log = (tmp_path / "run/train.log").read_text()
+    assert log.count("WARNING imagenet_opt.training.build_run: model.pretrained=false without model.init_from") == 1
+    assert "starting from random weights" not in log
     assert {rank["run_folder"] for rank in ranks} == {str(tmp_path / "run")}
     for epoch in (0, 1):
         seen = [index for rank in ranks for row in rank["seen"] if row[0] == epoch for index in row[1:]]

@@ -137,7 +137,7 @@ def test_the_experiment_has_all_measurements_and_trains(
         "data": {"batch_size": 4, "num_workers": 4},
     }
     line = capsys.readouterr().err.partition("train with it: ")[2].strip()
-    assert line.endswith(f"+experiment={file.stem}") and "batch_size" not in line and "num_workers" not in line
+    assert line.endswith(f"experiment={file.stem}") and "batch_size" not in line and "num_workers" not in line
     config = composed_from(own_conf, shlex.split(line)[2:])
     assert (config.data.batch_size, config.data.num_workers, config.optimizer.lr) == (4, 4, 0.5)
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.channels_last) == (True, False)

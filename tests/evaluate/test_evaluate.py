@@ -63,9 +63,14 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     assert result.calibration_error == pytest.approx(expected_calibration_error(probabilities, labels), rel=1e-5)
     assert result.images == np.bincount(labels, minlength=3).tolist()
     assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
-    margin = 1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5
-    top1_row = tables(result, index.classes, "net", VIEW, by_class=False)[0].rows[0]
-    assert top1_row[2] == f"% of 39 images, +- {100 * margin:.2f} (95 % interval)"
+
+
+@pytest.mark.parametrize(("top1", "limits"), [(0.0, "0.00 to 16.11"), (1.0, "83.89 to 100.00")])
+def test_no_hits_and_only_hits_have_an_interval_with_a_width(top1: float, limits: str) -> None:
+    """Limits: Newcombe, Statistics in Medicine 17, 1998, page 857, table I, method 3, for 0 of 20."""
+    result = Result(top1, None, nll=2.0, calibration_error=0.1, correct=[0], images=[20], num_logits=1)
+    row = tables(result, ["a"], "net", VIEW, by_class=False)[0].rows[0]
+    assert row[2] == f"% of 20 images, 95 % interval {limits}"
 
 
 @pytest.mark.parametrize("top5", [0.0, 0.5, None])

@@ -72,7 +72,7 @@ def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> 
     assert 100 * result.real_top1 == pytest.approx(theirs.get_accuracy(1))
     rows = {row[0]: row for row in tables(result, index.classes, "net", VIEW, by_class=False)[0].rows}
     assert rows["top-1 accuracy by ReaL labels"][1] == 100 * result.real_top1
-    assert rows["top-1 accuracy by ReaL labels"][2].startswith(f"% of {result.real_images} images, +- ")
+    assert rows["top-1 accuracy by ReaL labels"][2].startswith(f"% of {result.real_images} images, 95 % interval ")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ MODULES = {
     "triton": "triton",
     "lightning.pytorch": "lightning",
     "timm": "timm",
+    "huggingface_hub": "huggingface-hub",
     "hydra.utils": "hydra-core",
     "omegaconf": "omegaconf",
     "antlr4": "antlr4-python3-runtime==4.9.3",

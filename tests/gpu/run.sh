@@ -80,7 +80,7 @@ part() { # NAME SECONDS COMMAND...: if it is asked for and has not ended well; f
 }
 
 if [ "$only" = cifar10 ]; then
-    part cifar10 $limit python3 train.py +experiment=cifar10 data.root="$images" logger=csv \
+    part cifar10 $limit python3 train.py experiment=cifar10 data.root="$images" logger=csv \
         hydra.run.dir="$out/cifar10" "${@:3}"
     [ $failed -ne 0 ] || rm -rf "${out:?}"/cifar10/checkpoints "$out"/cifar10/*.ckpt
 else
@@ -92,7 +92,7 @@ else
     data+=("data.batch_size=$batch")
     case ,$only, in *,run,*) ended_well run || rm -rf "${out:?}/run" ;; esac
     part run 180 env TORCHINDUCTOR_CACHE_DIR="$out/short_ladder/compiled" \
-        python3 train.py +experiment=aggressive "${data[@]}" callbacks.acceleration.cuda_graph=true \
+        python3 train.py experiment=aggressive "${data[@]}" callbacks.acceleration.cuda_graph=true \
         trainer.max_steps=$steps trainer.limit_val_batches=0 hydra.run.dir="$out/run"
     rm -rf "${out:?}"/run/checkpoints "$out"/run/*.ckpt
     part anatomy 90 "${study[@]}" study=anatomy "${data[@]}" --seconds 3 --folder "$out/anatomy"

@@ -87,7 +87,7 @@ def main(out: Path, overrides: list[str], *, seconds: float) -> None:
     """All trials within so many seconds. Exit status 1 where a trial failed or was cut short."""
     end = time.perf_counter() + seconds
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(out / "cache" / "compiled")
-    short = [f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=2", "+experiment=aggressive"]
+    short = [f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=2", "experiment=aggressive"]
     file = out / "small_card.json"
     known = {one["name"]: one for one in (json.loads(file.read_text()) if file.exists() else []) if one["status"] == 0}
     trials = []

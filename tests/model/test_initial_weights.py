@@ -88,11 +88,23 @@ def test_timms_weights_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(net.layer1[0].conv1.weight, theirs.layer1[0].conv1.weight)
 
 
-def test_weights_trained_with_another_mean_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("saved", "now", "words"),
+    [
+        ({"mean": [0.5, 0.5, 0.5]}, {"mean": [0.485, 0.456, 0.406]}, r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"),
+        ({"blurpool": "strided_convs"}, {"blurpool": False}, "has model.blurpool=false; set model.blurpool=strided_co"),
+        ({"blurpool": False}, {"blurpool": True}, "has model.blurpool=true; set model.blurpool=false"),
+    ],
+)
+def test_weights_trained_with_other_settings_are_refused(
+    saved: dict[str, Any], now: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """These weights have the same names and shapes, so they would load and give wrong answers."""
     net, file = network(), tmp_path / "last.ckpt"
-    torch.save({"network": net.state_dict(), "network_config": {"mean": [0.5, 0.5, 0.5]}}, file)
-    with pytest.raises(CheckpointMismatch, match=r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"):
-        load(net, file, network_config={"mean": [0.485, 0.456, 0.406]})
+    torch.save({"network": net.state_dict(), "network_config": saved}, file)
+    with pytest.raises(CheckpointMismatch, match=words):
+        load(net, file, network_config=now)
+    assert load(net, file, network_config=saved).endswith("(model.init_from)")
 
 
 def test_only_one_source_is_used() -> None:

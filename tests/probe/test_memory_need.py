@@ -51,6 +51,15 @@ def test_a_run_logs_whether_a_step_fits(
         )
 
 
+def test_frozen_parts_keep_nothing_for_a_backward(tmp_path: Path) -> None:
+    config = composed(tmp_path, "data.root=/data", "model.name=test_resnet", "data.image_size=64")
+    whole = need_of(config, 3, 50)
+    config.model.freeze = "all_but_head"
+    frozen = need_of(config, 3, 50)
+    assert whole is not None and frozen is not None
+    assert frozen.num_bytes < whole.num_bytes / 2
+
+
 @pytest.mark.slow
 def test_a_step_that_does_not_fit_gets_a_size_that_fits(tmp_path: Path) -> None:
     small = ("model.name=test_resnet", "data.image_size=64", "data.batch_size=100")

@@ -17,7 +17,7 @@ imagenet-opt bench data.root=/fsx/imagenet                   files or packed sha
 imagenet-opt bench data.root=/fsx/imagenet --against all     beside other loaders, on the same files
 imagenet-opt bench data.root=/fsx/imagenet data.added_latency_ms=100     as on slow storage
 
-Any override of train.py may be added: data.batch_size=384 data.num_workers=8 data.image_size=160 +experiment=aggressive
+Any override of train.py may be added: data.batch_size=384 data.num_workers=8 data.image_size=160 experiment=aggressive
 
   --batches N    batches timed in a turn, after a warm-up that is discarded (default 20)
   --repeats R    turns of each row (default 6, the fewest that give a median a 95 % interval)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow imports wait until the arguments are checked
 HELP = """Why does the GPU wait? Measures each stage alone and all together, and answers in one sentence with evidence.
 
 imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
-imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train
+imagenet-opt doctor data.root=/fsx/imagenet experiment=aggressive    as that experiment would train
 imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            with a simulated GPU, on a machine without one
 imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the remedy, and keeps it if it helps
 

@@ -13,7 +13,7 @@ from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, Request, re
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
-imagenet-opt study data.root=/fsx/imagenet +experiment=aggressive    any override of train.py may be added
+imagenet-opt study data.root=/fsx/imagenet experiment=aggressive     any override of train.py may be added
 imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, minus each of them
 imagenet-opt study study=read study.num_workers=[4,8]                study.KEY: any key of the study's file
 imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of your own, see docs/studying.md

@@ -11,7 +11,7 @@ from imagenet_opt.probe.isolated import begin_measuring
 HELP = """Find the fastest settings of this machine within a time budget; keep only those that are faster beyond noise.
 
 imagenet-opt tune data.root=/fsx/imagenet                           any override of train.py may be added
-imagenet-opt tune data.root=/fsx/imagenet +experiment=aggressive    starts from that experiment
+imagenet-opt tune data.root=/fsx/imagenet experiment=aggressive     starts from that experiment
 imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader only, for a simulated GPU
 
   --budget TIME  for all measurements together, such as 90s or 20m (default 10m); settings for which there is no

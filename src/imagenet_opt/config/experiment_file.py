@@ -60,7 +60,7 @@ def how_to_train(file: Path, overrides: Sequence[str]) -> str:
             others.append(word)
     names = [*(name for name in dict.fromkeys(experiments) if name != file.stem), file.stem]
     experiment = f"[{','.join(names)}]" if len(names) > 1 else file.stem
-    command = shlex.join(["python", "train.py", *others, f"+experiment={experiment}"])
+    command = shlex.join(["python", "train.py", *others, f"experiment={experiment}"])
     return f"written to {file}; train with it: {command}"
 
 

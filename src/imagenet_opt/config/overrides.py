@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
+
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.stop import slurm
 
@@ -42,6 +44,12 @@ def _of_default_group(word: str) -> str:
     if name not in ("experiment", "rehearse"):
         return word
     return f"~{name}" if option == "null" else f"{name}={option}"
+
+
+def is_typed(word: str) -> bool:
+    """Whether the command line of this run of train.py has the override `word`; False outside of train.py."""
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return any(one.lstrip("+").lower() == word for one in typed)
 
 
 def follow_job(overrides: list[str]) -> list[str]:

@@ -85,8 +85,8 @@ class TrainOrder:
             raise BatchTooLarge(
                 f"a global batch of {self.global_batch} (data.batch_size={self.batch_size} x {self.world_size} "
                 f"processes) is more than the {self.epoch_samples} training images of an epoch; "
-                f"lower data.batch_size to at most {self.epoch_samples // self.world_size}, or "
-                f"data.global_batch_size to at most {self.epoch_samples // self.world_size * self.world_size}"
+                f"lower data.batch_size to at most {self.epoch_samples // self.world_size}, or data.global_batch_size, "
+                f"if it is set, to at most {self.epoch_samples // self.world_size * self.world_size}"
             )
 
     @property

@@ -64,6 +64,6 @@ def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:
     except AssertionError as error:  # timm's check of the size
         raise ConfigError(
             f"the network does not take images of {view.image_size} pixels (data.val_image_size, eval=): "
-            f"{first_line(error)}"
+            f"{first_line(error)} Leave eval= out, or set data.val_image_size to the size of the network"
         ) from error
     return (logits + net(images.flip(-1)).float()) / 2 if view.tta else logits

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.evaluate.view import View
+from imagenet_opt.measure.stats.intervals import share_interval
 
 _BINS = 15
 """Number of confidence bins of the calibration error, as in the paper that introduced this error."""
@@ -60,9 +61,9 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
 
 
 def _of_images(share: float, num: int) -> str:
-    """With half of the 95 % interval of the share for another sample of `num` images (normal approximation)."""
-    margin = 1.96 * (share * (1 - share) / num) ** 0.5
-    return f"% of {num:,} images, +- {100 * margin:.2f} (95 % interval)"
+    """With the 95 % interval of the share for another sample of `num` images."""
+    low, high = share_interval(share, num)
+    return f"% of {num:,} images, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
 
 
 class Sums:

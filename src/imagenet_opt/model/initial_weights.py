@@ -14,6 +14,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 _EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
 _WRAPPERS = ("network", "state_dict", "model")
 """Keys under which a file holds weights: of this project, of Lightning and timm, of torchvision."""
+_TRAINED_WITH = ("data.mean", "data.std", "model.blurpool")
 
 
 def load_initial_weights(
@@ -29,7 +30,7 @@ def load_initial_weights(
     pretrained: timm's weights of the network `name`. init_from: a checkpoint of train.py, a .safetensors file or a file
     of torch.save with a state dict. A head for another number of classes is not loaded. network_config: of the run.
     Raises ConfigError, CheckpointError, ModelError; CheckpointMismatch for weights of another architecture, or for
-    weights that were trained with another mean or std than in `network_config`.
+    weights that were trained with another mean, std or blurpool than in `network_config`.
     """
     if pretrained and init_from is not None:
         raise ConfigError(
@@ -60,7 +61,7 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
     content = checkpoints.load(path, "model.init_from", expected=_EXPECTED)
-    _check_normalization(path, content.get("network_config", {}), network_config)
+    _check_trained_with(path, content.get("network_config", {}), network_config)
     wrapped = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
     weights = {name.removeprefix("module."): tensor for name, tensor in wrapped.items()}
     if not weights or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
@@ -68,13 +69,23 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
     return weights
 
 
-def _check_normalization(path: Path, saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for key in ("mean", "std"):
-        if key in saved and key in expected and list(saved[key]) != list(expected[key]):
+def _check_trained_with(path: Path, saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Compare the settings that change the network's answers, but not the names and shapes of its weights."""
+    for key in _TRAINED_WITH:
+        name = key.partition(".")[2]
+        if name not in saved or name not in expected:
+            continue
+        before, now = (list(v) if isinstance(v, tuple) else v for v in (saved[name], expected[name]))
+        if before != now:
             raise CheckpointMismatch(
-                f"the weights of {path} (model.init_from) were trained with data.{key}={saved[key]}, and this run has "
-                f"data.{key}={expected[key]}; set data.{key}={saved[key]}"
+                f"the weights of {path} (model.init_from) were trained with {key}={_word(before)}, and this run has "
+                f"{key}={_word(now)}; set {key}={_word(before)}"
             )
+
+
+def _word(value: Any) -> str:
+    """As on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:

@@ -112,7 +112,8 @@ def check_image_size(network: nn.Module, size: int) -> None:
             copy.deepcopy(network).to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
     except AssertionError as error:  # of timm
         raise ConfigError(
-            f"the network takes no images of {size} pixels (data.image_size, data.val_image_size): {first_line(error)}"
+            f"the network takes no images of {size} pixels (data.image_size, data.val_image_size): {first_line(error)} "
+            f"Set both keys to {facts['input_size'][-1]}, or choose another model.name"
         ) from error
 
 

@@ -123,7 +123,10 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     """Steps of an epoch, images of a step, and steps of the run. Raises ConfigError as make_plan does."""
     outputs = config.model.num_classes
     if outputs is not None and outputs < num_classes:
-        raise ConfigError(f"the data has {num_classes} classes, the network only {outputs} (model.num_classes)")
+        raise ConfigError(
+            f"the data has {num_classes} classes, the network only {outputs} (model.num_classes); use "
+            "model.num_classes=null to follow the data"
+        )
     key = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
     share_batch(config, 1)
     batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_opt.config.build import device_of, largest_size
 from imagenet_opt.machine import GIB
 from imagenet_opt.model.micro_batch import part_sizes
-from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.network import RECIPE, build_network, frozen_parts
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.probe.memory import SPARE, allowed_size, even_parts
 from imagenet_opt.probe.step_memory import StepMemory, StepSetting, step_memory
@@ -76,6 +76,7 @@ def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -
     network: dict[str, Any] = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
     with torch.device("meta"):
         net = build_network(**network)
+    frozen_parts(net, config.model.freeze)
     options: Any = OmegaConf.to_container(config.optimizer, resolve=True)
     options |= {"fused": False, "global_batch": batch_size, "device": torch.device("cpu")}  # the state is the same
     acceleration = _acceleration(config)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of, share_batch
+from imagenet_opt.config.overrides import is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
@@ -95,7 +96,20 @@ def _load_first_weights(config: DictConfig, model: Classifier) -> None:
             "model.init_from=RUN_FOLDER or model.pretrained=true"
         )
     else:
-        rank_zero_info("starting from random weights (model.pretrained=false, model.init_from=null)")
+        _say_random()
+
+
+@rank_zero_only
+def _say_random() -> None:
+    """Log that the network starts from random weights; as a warning if the user has typed model.pretrained=false, as
+    for a fine-tuning without timm's weights."""
+    if is_typed("model.pretrained=false"):
+        log.warning(
+            "model.pretrained=false without model.init_from: the network starts from random weights; to start from "
+            "trained weights, set model.init_from=RUN_FOLDER or model.pretrained=true"
+        )
+    else:
+        log.info("starting from random weights (model.pretrained=false, model.init_from=null)")
 
 
 def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:

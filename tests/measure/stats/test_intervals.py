@@ -1,11 +1,11 @@
-"""The interval of a median against simulations and against values computed by hand."""
+"""Intervals of medians and shares against simulations, published values and values computed by hand."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.stats.intervals import coverage, median_interval
+from imagenet_opt.measure.stats.intervals import coverage, median_interval, share_interval
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,22 @@ def test_it_agrees_with_a_bootstrap_of_many_values() -> None:
 def test_no_values_have_no_median() -> None:
     with pytest.raises(ValueError, match="no values"):
         median_interval([])
+
+
+@pytest.mark.parametrize(
+    ("hits", "num", "low", "high"),
+    [  # Newcombe, Statistics in Medicine 17, 1998, page 857, table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 0.8389, 1),  # the mirror image of 0 of 20
+    ],
+)
+def test_the_interval_of_a_share_has_the_published_limits(hits: int, num: int, low: float, high: float) -> None:
+    assert share_interval(hits / num, num) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_no_values_have_no_share() -> None:
+    with pytest.raises(ValueError, match="no draws"):
+        share_interval(0, 0)

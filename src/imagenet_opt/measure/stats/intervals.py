@@ -1,8 +1,8 @@
-"""Medians with intervals that assume no distribution of the measured values."""
+"""Intervals of medians, which assume no distribution of the measured values, and of shares."""
 
 from collections.abc import Sequence
-from math import comb
-from statistics import median
+from math import comb, sqrt
+from statistics import NormalDist, median
 from typing import NamedTuple, Protocol
 
 CONFIDENCE = 0.95
@@ -40,6 +40,22 @@ def median_interval(values: Sequence[float]) -> Estimate:
 def coverage(num: int, left_out: int) -> float:
     """Probability that the true median is between the values that remain after leaving out `left_out` at each end."""
     return 1 - 2 * sum(comb(num, i) for i in range(left_out + 1)) / (1 << num)
+
+
+def share_interval(share: float, num: int) -> tuple[float, float]:
+    """Low and high limit of the true share, with CONFIDENCE, if `share` of `num` independent draws were hits.
+
+    Wilson's score interval: the true shares that the draws do not contradict. Unlike share +- 1.96 standard errors, it
+    lies within 0 and 1, and has a width at 0 and 1. Source: Wilson, Journal of the American Statistical Association 22,
+    1927, page 209. Raises ValueError for no draws.
+    """
+    if num < 1:
+        raise ValueError("no draws, no share")
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    shrink = 1 + z * z / num
+    middle = (share + z * z / (2 * num)) / shrink
+    margin = z / shrink * sqrt(share * (1 - share) / num + z * z / (4 * num * num))
+    return max(0.0, middle - margin), min(1.0, middle + margin)
 
 
 class Interval(Protocol):

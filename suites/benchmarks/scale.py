@@ -12,6 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,7 +135,7 @@ def rows(num: int, encoded: list[bytes], workers: int) -> Iterator[tuple[object,
         open_mib, (open_seconds, index) = peak_mib(lambda: timed(lambda: load_index(folder)))
         for shuffle, block_size in (("global", 1), ("block", 16)):
             order = TrainOrder(num_samples=num, batch_size=BATCH, seed=0, block_size=block_size)
-            order_seconds, _ = timed(lambda order=order: order.sample_ids(0, 0))
+            order_seconds, _ = timed(partial(order.sample_ids, 0, 0))
             requests, order_mb = requests_per_image(index, order), 4 * num / block_size / 1e6
             middle = order.num_batches // 2
             del order  # a forked worker would inherit its shuffle

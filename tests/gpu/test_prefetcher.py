@@ -9,7 +9,6 @@ from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
 
-
 CUDA = torch.device("cuda", 0)
 
 

@@ -122,7 +122,7 @@ def _copied_together(tensors: dict[str, Tensor], copy: Callable[[Tensor], Tensor
     first = min(starts.values()) // _ALIGNMENT * _ALIGNMENT
     last = max(starts[name] + tensor.nbytes for name, tensor in tensors.items())
     storage = next(iter(tensors.values())).untyped_storage()
-    block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     copied = copy(block[first:last])
     return {
         name: copied[starts[name] - first :][: tensor.nbytes].view(tensor.dtype).view(tensor.shape)

@@ -115,8 +115,8 @@ def test_the_copying_thread_selects_its_gpu_first(
         torch.cuda, "set_device", lambda device: chosen.append((threading.current_thread().name, device, made.num_sent))
     )
     made = loader(images_root, num_workers=1)
-    made.num_sent, made.copies = 0, "pageable"
-    made._stream = SimpleNamespace(device=torch.device("cuda", 1))
+    made.num_sent, made.copies.mode = 0, "pageable"
+    made.copies._stream = SimpleNamespace(device=torch.device("cuda", 1))
     receive = made.buffers.keep_mapped
 
     def count(*args: Any) -> None:

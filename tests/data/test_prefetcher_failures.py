@@ -46,7 +46,7 @@ def test_a_device_without_room_for_a_batch_ends_the_run(
     if where == "finish":
         made.finish = full
     else:
-        made._copy_clock = SimpleNamespace(start=lambda: None)
+        made.copies._clock = SimpleNamespace(start=lambda: None)
         monkeypatch.setattr(Batch, "to", full)
     with pytest.raises(OutOfMemory, match=r"on its way to the device \(CUDA.*GiB\.\); lower data\.batch_size"):
         batches(made)

@@ -12,7 +12,7 @@
 #   anatomy       where the milliseconds of a step go
 #   short_ladder  a ladder of three rows
 #   slow_tests    the other tests in this folder
-#   ladder        a ladder of nine rows with its check of losses: only with --only ladder
+#   ladder        a ladder of ten rows with its check of losses: only with --only ladder
 # --cifar10 trains the recipe for CIFAR-10, with overrides of train.py.
 #
 # A call lasts 9 minutes at most. Run the same command again: it resumes. Parts that ended well are not run again, a

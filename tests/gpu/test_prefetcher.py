@@ -9,22 +9,23 @@ from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
 
+CUDA = torch.device("cuda", 0)
+
 
 def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str, copies: str) -> DevicePrefetcher:
     options = loading(batch_size=4, image_size=48, num_workers=2, resize_on=resize_on, copies=copies)
     return train_loader(open_index(root, "train", cache), options, RankInfo(device=device))
 
 
-@pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable"])
+@pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable", "registered"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
     images_root: Path, tmp_path: Path, resize_on: str, copies: str
 ) -> None:
     expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), resize_on, copies))
-    device = torch.device("cuda", 0)
-    work = torch.randn(4096, 4096, device=device)
+    work = torch.randn(4096, 4096, device=CUDA)
     arrived = []
-    for batch in prefetcher(images_root, tmp_path, device, resize_on, copies):
+    for batch in prefetcher(images_root, tmp_path, CUDA, resize_on, copies):
         for _ in range(5):
             work = torch.tanh(work @ work)  # keeps the computing stream behind the copies
         arrived.append((batch.images * 1.0, batch.labels.clone(), batch.indices.clone()))
@@ -33,3 +34,31 @@ def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
         torch.testing.assert_close(images.cpu(), batch.images, rtol=1e-4, atol=1e-4)
         assert torch.equal(labels.cpu(), batch.labels)
         assert torch.equal(indices.cpu(), batch.indices)
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_slots_are_page_locked_once_and_until_the_loader_ends(
+    images_root: Path, tmp_path: Path, resize_on: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = prefetcher(images_root, tmp_path, CUDA, resize_on, "registered")
+    for epoch in range(3):
+        made.sampler.set_epoch(epoch)
+        for batch in made:
+            assert batch.lease is None
+    slots = list(made.buffers._mapped.values())
+    assert slots
+    assert all(pixels.is_pinned() for pixels in slots)
+    assert "page-locked" not in caplog.text
+    made.close()
+    assert not any(pixels.is_pinned() for pixels in slots)
+    assert torch.ones(8, device=CUDA).sum().item() == 8  # no error is left over
+
+
+def test_epochs_that_end_early_leave_no_copy_under_way(images_root: Path, tmp_path: Path) -> None:
+    """The workers overwrite all slots when an epoch begins."""
+    expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), "device", "ahead"))
+    made = prefetcher(images_root, tmp_path, CUDA, "device", "registered")
+    for _ in range(20):
+        made.sampler.set_epoch(0)
+        batch = next(iter(made))
+        torch.testing.assert_close(batch.images.cpu(), expected[0].images, rtol=1e-4, atol=1e-4)

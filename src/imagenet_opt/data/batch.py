@@ -1,5 +1,6 @@
 """A batch on its way from a worker to the network."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
@@ -13,8 +14,8 @@ from imagenet_opt.data.shared_buffers import Lease, shared_bytes
 from imagenet_opt.data.transforms.augment import Augmentation
 from imagenet_opt.errors import ConfigError
 
-_ALIGNMENT = 8
-"""Bytes of the largest element of a tensor."""
+_ALIGNMENT = 16
+"""Bytes between which tensors of a block start: Triton compiles a kernel again for tensors that start elsewhere."""
 
 
 class LoadStats(NamedTuple):
@@ -44,7 +45,7 @@ class LoadStats(NamedTuple):
 
 @dataclass
 class BatchBase:
-    """Fields of every batch.
+    """Fields of every batch. Tensors in one block of memory are copied together, as one tensor of bytes.
 
     labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
     (N,), False for padding. lease: position in shared memory. augmentation: changes of the images on the device.
@@ -60,11 +61,12 @@ class BatchBase:
 
     def clone(self) -> Self:
         """A copy in new ordinary memory."""
-        return replace(self._each(Tensor.clone), lease=None)
+        return replace(self._copied(Tensor.clone), lease=None)
 
     def pin_memory(self) -> Self:
-        """A copy in page-locked memory. The DataLoader looks for a method of this name."""
-        return self._each(Tensor.pin_memory)
+        """The batch in page-locked memory: tensors that are elsewhere are copied. The DataLoader looks for a method of
+        this name."""
+        return self._copied(Tensor.pin_memory)
 
     def share_memory(self) -> Self:
         """A copy in shared memory. Tensors in ordinary memory go into one block, because each block costs the receiver
@@ -77,15 +79,24 @@ class BatchBase:
 
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """A copy on `device`."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self._copied(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until `stream` has finished the work that is queued now."""
         for tensor in self._tensors().values():
             tensor.record_stream(stream)
 
-    def _each(self, change: Callable[[Tensor], Any]) -> Self:
-        return replace(self, **{name: change(tensor) for name, tensor in self._tensors().items()})
+    def _copied(self, copy: Callable[[Tensor], Tensor]) -> Self:
+        copies: dict[str, Any] = {}
+        blocks: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+        for name, tensor in self._tensors().items():
+            if tensor.is_contiguous():
+                blocks[tensor.untyped_storage().data_ptr()][name] = tensor
+            else:
+                copies[name] = copy(tensor)
+        for tensors in blocks.values():
+            copies |= _copied_together(tensors, copy)
+        return replace(self, **copies)
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -102,6 +113,20 @@ def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {
         name: part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
         for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }
+
+
+def _copied_together(tensors: dict[str, Tensor], copy: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Copies of contiguous tensors in one block of memory, made by one call of `copy` with their bytes."""
+    starts = {name: tensor.storage_offset() * tensor.itemsize for name, tensor in tensors.items()}
+    first = min(starts.values()) // _ALIGNMENT * _ALIGNMENT
+    last = max(starts[name] + tensor.nbytes for name, tensor in tensors.items())
+    storage = next(iter(tensors.values())).untyped_storage()
+    block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    copied = copy(block[first:last])
+    return {
+        name: copied[starts[name] - first :][: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for name, tensor in tensors.items()
     }
 
 

@@ -23,9 +23,10 @@ SPARE_BATCHES = 3
 
 @dataclass(frozen=True)
 class _Room:
-    """Bytes of a batch, and bytes of memory and of /dev/shm that one loader may use."""
+    """Bytes of a batch, ordinary memory of a worker, and bytes of memory and of /dev/shm that one loader may use."""
 
     batch: int
+    worker: int
     memory: int
     shared: int
 
@@ -35,8 +36,8 @@ class _Room:
         size = f"{self.batch / _MIB:.0f} MiB a batch (a worker needs {SPARE_BATCHES} more than it prefetches)"
         if batches > self.shared:
             return f"{self.shared / GIB:.1f} GiB of usable /dev/shm, with {size}"
-        if batches + workers * _WORKER_BYTES > self.memory:
-            other = f"{_WORKER_BYTES / _MIB:.0f} MiB a worker for reading ahead and decoding"
+        if batches + workers * self.worker > self.memory:
+            other = f"{self.worker / _MIB:.0f} MiB a worker for reading ahead, decoding and the order of the samples"
             return f"{self.memory / GIB:.1f} GiB of usable memory, with {size} and {other}"
         return ""
 
@@ -63,6 +64,7 @@ def fit_loader(
     num_workers: int | Auto,
     prefetch_factor: int | Auto,
     batch_bytes: int,
+    order_bytes: int = 0,
     processes: int = 1,
     sharing_cpus: int | None = None,
     cpus: int | None = None,
@@ -72,16 +74,17 @@ def fit_loader(
     """Fit a loader to the CPUs and the memory of this machine, on which `processes` training processes have two loaders
     each.
 
-    Batches are in shared memory, which is part of the memory. Files that are read ahead and the image in decoding are
-    in ordinary memory. num_workers: "auto" requests one per usable CPU. prefetch_factor: "auto" requests 4.
-    batch_bytes: shared memory of one batch, see `slot_bytes`. sharing_cpus: processes that share the usable CPUs; None:
-    all `processes`. cpus, memory, shared_memory (bytes): None for the values of this machine.
+    Batches are in shared memory, which is part of the memory. Files that are read ahead, the image in decoding and the
+    order of the samples are in each worker's ordinary memory. num_workers: "auto" requests one per usable CPU.
+    prefetch_factor: "auto" requests 4. batch_bytes: shared memory of one batch, see `slot_bytes`. order_bytes: see
+    `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all `processes`. cpus, memory,
+    shared_memory (bytes): None for the values of this machine.
     """
     cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory
     shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
     share = _MEMORY_SHARE / (processes * _LOADERS)
-    room = _Room(batch_bytes, int(memory * share), int(shared_memory * share))
+    room = _Room(batch_bytes, _WORKER_BYTES + order_bytes, int(memory * share), int(shared_memory * share))
     most_workers = max(1, cpus // (sharing_cpus or processes))
     if num_workers == "auto":
         num_workers = most_workers

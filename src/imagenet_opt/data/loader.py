@@ -188,6 +188,7 @@ def _prefetcher(
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch_factor,
         batch_bytes=batch_bytes(dataset, largest_size),
+        order_bytes=dataset.order.num_bytes,
         processes=rank_info.local_processes,
         sharing_cpus=rank_info.sharing_cpus,
     )

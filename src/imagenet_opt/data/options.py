@@ -17,7 +17,7 @@ _CHOICES = {
     "on_bad_sample": ("skip", "raise"),
     "interpolation": _FILTERS,
     "val_interpolation": (None, *_FILTERS),
-    "copies": ("ahead", "pinned", "pageable"),
+    "copies": ("ahead", "pinned", "pageable", "registered"),
     "random_erasing_mode": ("const", "pixel"),
 }
 _LEAST = {"num_workers": 0} | dict.fromkeys(
@@ -100,7 +100,8 @@ class LoaderOptions:
     """Where crops are resized: "device", "worker", or "auto": the device if it is a GPU, else the worker."""
     copies: str = "ahead"
     """How a batch is copied to the GPU: "ahead": from pinned memory, on a side stream, one batch early; "pinned": from
-    pinned memory within the step; "pageable": from ordinary memory, and the host waits."""
+    pinned memory within the step; "pageable": from ordinary memory, and the host waits; "registered": as "ahead", but
+    from the workers' shared memory, which is page-locked once. "registered" is unproven on a GPU."""
     max_crop_pixels: int = 4194304
     """A crop of more pixels is reduced by a whole factor."""
     exif_rotation: bool = False

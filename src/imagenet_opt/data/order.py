@@ -111,6 +111,11 @@ class TrainOrder:
         """Number of samples of each pass after the last whole global batch, which are left out."""
         return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the order takes in each worker: the shuffles of two passes."""
+        return 2 * np.dtype(np.int32).itemsize * (self.num_samples // self.block_size)
+
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
         if self.repetitions > 1:
             return self._repeated(epoch, step)
@@ -167,6 +172,7 @@ class EvalOrder:
     rank: int = 0
     world_size: int = 1
     block_size: ClassVar[int] = 1
+    num_bytes: ClassVar[int] = 0
 
     @property
     def num_batches(self) -> int:

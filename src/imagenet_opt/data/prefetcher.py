@@ -5,7 +5,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,18 +14,16 @@ from torch.utils.data._utils import signal_handling
 
 from imagenet_opt.data.background_iterator import BackgroundIterator
 from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch, joined
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
 
-Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
-_TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 
@@ -63,9 +60,7 @@ class DevicePrefetcher:
         self.finish = finish
         self.bad = bad
         self.buffers = buffers
-        self.copies = copies
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._copy_clock = CudaClock() if device.type == "cuda" else None
+        self.copies = DeviceCopies(device, copies, buffers)
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
         self._ahead: BackgroundIterator[list[Sent]] | None = None
@@ -92,8 +87,12 @@ class DevicePrefetcher:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
         seconds for each worker, because it destroys the worker's queue first."""
         iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
-        if iterator is None:
-            return
+        if iterator is not None:
+            self._end(iterator)
+            self.loader._iterator = None
+        self.copies.close()
+
+    def _end(self, iterator: Any) -> None:
         if iterator._worker_pids_set:  # from now on torch reports no error when a worker ends
             signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
             iterator._worker_pids_set = False
@@ -114,7 +113,6 @@ class DevicePrefetcher:
         finally:
             late.cancel()
             late.join()
-        self.loader._iterator = None
 
     @property
     def num_ready(self) -> int:
@@ -123,7 +121,7 @@ class DevicePrefetcher:
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
-        copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
+        copies = self.copies.finished_seconds()
         self._add(copies=len(copies) / self.sampler.num_parts, copy_seconds=sum(copies))
         return dict(self._totals)
 
@@ -143,7 +141,7 @@ class DevicePrefetcher:
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
             self._ahead.close()  # the last epoch may have ended early
-        source = _by_step(self._on_device(iter(self.loader)))
+        source = _by_step(self._sent(iter(self.loader)))
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
             return
@@ -174,65 +172,17 @@ class DevicePrefetcher:
             yield self._finished(parts)
             self.buffers.release(lease)
 
-    def _on_device(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
-        """Batches on their way to the device, with the event of their arrival; None if no copy is under way."""
-        if self._stream is not None:
-            torch.cuda.set_device(self._stream.device)  # a new thread starts with the first GPU
+    def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
+        self.copies.use_device()
         for batch in batches:
-            self.buffers.keep_mapped(batch.lease, batch.data)
-            if self._stream is None or self.copies == "pageable":
-                yield self._kept(batch), None
-            elif self.copies == "pinned":
-                yield self._pin(batch), None
-            else:
-                yield self._send(self._pin(batch), self._stream)
-
-    def _kept(self, part: Batch | RaggedBatch) -> Batch | RaggedBatch:
-        """Return a whole batch unchanged; copy a part, because the worker needs the shared memory for further parts."""
-        if part.key.num_parts == 1:
-            return part
-        copy = part.clone()
-        self.buffers.release(part.lease)
-        return copy
-
-    def _send(self, batch: Batch | RaggedBatch, stream: torch.cuda.Stream) -> Sent:
-        assert self._copy_clock is not None
-        with torch.cuda.stream(stream):
-            sent = self._copy(batch, self._copy_clock)
-            copied = torch.cuda.Event()
-            copied.record()
-        return sent, copied
-
-    def _pin(self, batch: Batch | RaggedBatch) -> Batch | RaggedBatch:
-        pinned = batch.pin_memory()
-        self.buffers.release(batch.lease)
-        return replace(pinned, lease=None)
-
-    def _copy(self, batch: Batch | RaggedBatch, clock: CudaClock) -> Batch | RaggedBatch:
-        clock.start()
-        with explained(*_TOO_LARGE):
-            sent = batch.to(self.device, non_blocking=self.copies != "pageable")
-        clock.stop()
-        return sent
+            yield self.copies.send(batch)
 
     def _finished(self, parts: list[Sent]) -> Batch:
         """The batch of these parts. Clears the list, to free the memory of the parts."""
-        with explained(*_TOO_LARGE):
-            arrived = [self._arrived(part, copied) for part, copied in parts]
+        with explained(*TOO_LARGE):
+            batch = self.copies.arrived(parts)
             parts.clear()
-            batch = joined(arrived)
-            arrived.clear()
             return self.finish(batch)
-
-    def _arrived(self, part: Batch | RaggedBatch, copied: torch.cuda.Event | None) -> Batch | RaggedBatch:
-        """The part on the device, for use by the computing stream."""
-        if copied is not None:
-            computing = torch.cuda.current_stream(self.device)
-            computing.wait_event(copied)
-            part.record_stream(computing)
-        elif self._copy_clock is not None:
-            return self._copy(part, self._copy_clock)
-        return part
 
     def _warn_of_whole_decode(self, stats: LoadStats, num_images: int) -> None:
         """Warn once if region decode gives up for most images of a batch."""

@@ -3,11 +3,19 @@
 New shared memory costs a sixth of the time of decoding, because the kernel must find and clear each page.
 """
 
+import logging
+import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
+
+log = logging.getLogger(__name__)
+
+Place = tuple[int, int]
+"""Worker and slot."""
 
 _ROUNDING = 2**20
 """Buffers are rounded up to a multiple of these bytes, so that caching allocators can reuse their blocks."""
@@ -38,7 +46,7 @@ class SharedBufferPool:
         self._buffers: dict[int, Tensor] = {}
         self._number = 0
         self._place = (0, 0, 0)
-        self._mapped: dict[tuple[int, int], Tensor] = {}
+        self._mapped: dict[Place, Tensor] = {}
 
     def new_batch(self, epoch: int, step: int, part: int) -> None:
         """Begin a batch or part in its worker. A new epoch, or a restart of the epoch, frees all buffers."""
@@ -93,6 +101,69 @@ class SharedBufferPool:
         """Free the slot of a batch, unless the slot holds a later batch."""
         if lease is not None and int(self.holding[lease.worker, lease.slot]) == lease.number:
             self.holding[lease.worker, lease.slot] = 0
+
+
+def cuda_register(address: int, num_bytes: int) -> str:
+    """Page-lock memory. Returns the reason of CUDA's refusal; "" if the memory is page-locked now."""
+    runtime = torch.cuda.cudart()
+    error = runtime.cudaHostRegister(address, num_bytes, 0)
+    return "" if error == runtime.cudaError.success else str(runtime.cudaGetErrorString(error))
+
+
+def cuda_unregister(address: int) -> None:
+    """Undo `cuda_register`, before the memory is unmapped."""
+    torch.cuda.cudart().cudaHostUnregister(address)
+
+
+class LockedSlots:
+    """Slots that are registered as page-locked memory, once for each mapping.
+
+    A registered mapping is kept until it is unregistered: later memory at the same address would be copied from the old
+    pages. register, unregister: see cuda_register, cuda_unregister.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[int, int], str] = cuda_register,
+        unregister: Callable[[int], None] = cuda_unregister,
+    ) -> None:
+        self._register, self._unregister = register, unregister
+        self._held: dict[Place, torch.UntypedStorage] = {}
+        self._is_refused = False
+        weakref.finalize(self, _unregister_all, self._held, unregister)
+
+    def hold(self, lease: Lease | None, pixels: Tensor) -> bool:
+        """Whether the memory of a batch is page-locked; a slot that is new is registered first. After a refusal, which
+        is logged once, no further slot is registered."""
+        if lease is None:
+            return False
+        place, memory = (lease.worker, lease.slot), pixels.untyped_storage()
+        if (held := self._held.get(place)) is not None:
+            if held.data_ptr() == memory.data_ptr():
+                return True
+            self._unregister(held.data_ptr())
+            del self._held[place]
+        if self._is_refused:
+            return False
+        if reason := self._register(memory.data_ptr(), memory.nbytes()):
+            self._is_refused = True
+            log.warning(
+                f"data.copies=registered: the workers' shared memory cannot be page-locked ({reason}); batches are "
+                "copied to pinned memory first, as with data.copies=ahead"
+            )
+            return False
+        self._held[place] = memory
+        return True
+
+    def close(self) -> None:
+        """Unregister all slots."""
+        _unregister_all(self._held, self._unregister)
+
+
+def _unregister_all(held: dict[Place, torch.UntypedStorage], unregister: Callable[[int], None]) -> None:
+    while held:
+        _, memory = held.popitem()
+        unregister(memory.data_ptr())
 
 
 def _worker() -> int:

@@ -103,8 +103,8 @@ class Evidence:
 
     @property
     def is_overlapped(self) -> bool:
-        """Whether batches are copied while the device computes (data.copies=ahead, the default)."""
-        return bool(self.configured("data.copies", "ahead") == "ahead")
+        """Whether batches are copied while the device computes (data.copies=ahead, the default, or registered)."""
+        return self.configured("data.copies", "ahead") in ("ahead", "registered")
 
     def rate_with_copy(self, rate: float) -> float:
         """Rate of a device with its copies included. rate: of the device without copies."""

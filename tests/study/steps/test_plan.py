@@ -184,7 +184,8 @@ def test_the_order_of_the_ladder() -> None:
     assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], built_on, strict=True))
     replacing = [(step.instead_of, step.name) for step in ladder.steps if step.instead_of]
     ways = ("compile, full graph", "compile, reduce-overhead", "compile, max-autotune", "compile and a CUDA graph")
-    assert replacing == [("mixed precision", "float16"), *(("compile", way) for way in ways)]
+    copies = ("copies ahead, on a stream of their own", "copies ahead, from page-locked shared memory")
+    assert replacing == [copies, ("mixed precision", "float16"), *(("compile", way) for way in ways)]
     assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows()[-2].step, "not for GPUs alone"
 
 

@@ -1,0 +1,107 @@
+"""Copies batches from the workers' memory to the device."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from imagenet_opt.data.batch import Batch, RaggedBatch, joined
+from imagenet_opt.data.shared_buffers import LockedSlots, SharedBufferPool
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
+from imagenet_opt.out_of_memory import explained
+
+Part = Batch | RaggedBatch
+Sent = tuple[Part, torch.cuda.Event | None]
+"""A part on its way to the device, with the event of its arrival; None if no copy is under way."""
+
+TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
+
+
+class DeviceCopies:
+    """Copies batches to `device`. On a CPU nothing is copied. mode: see `LoaderOptions.copies`.
+
+    `send` runs in the thread that prepares batches, `arrived` where the batch is used. `send` raises OutOfMemory if the
+    device has no room for a batch.
+    """
+
+    def __init__(
+        self, device: torch.device, mode: str, buffers: SharedBufferPool, slots: LockedSlots | None = None
+    ) -> None:
+        self.device = device
+        self.mode = mode
+        self.buffers = buffers
+        self.slots = slots or LockedSlots()
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._clock = CudaClock() if device.type == "cuda" else None
+
+    def use_device(self) -> None:
+        """Select the device in a new thread, which starts with the first GPU."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._stream.device)
+
+    def send(self, part: Part) -> Sent:
+        """Begin to copy a part, as far as the mode allows before the part is used."""
+        self.buffers.keep_mapped(part.lease, part.data)
+        if self._stream is None or self.mode == "pageable":
+            return self._kept(part), None
+        if self.mode == "pinned":
+            return self._pin(part), None
+        if self.mode == "registered" and self.slots.hold(part.lease, part.data):
+            return self._send_from_slot(part)
+        return self._send(self._pin(part))
+
+    def arrived(self, parts: Iterable[Sent]) -> Part:
+        """The whole batch on the device, for use by the computing stream."""
+        return joined([self._arrived(*sent) for sent in parts])
+
+    def finished_seconds(self) -> list[float]:
+        """Seconds of each copy that the device has finished since the last call."""
+        return [] if self._clock is None else self._clock.finished_seconds()
+
+    def close(self) -> None:
+        """End the page-locking of slots. No copy may be under way."""
+        self.slots.close()
+
+    def _kept(self, part: Part) -> Part:
+        """Return a whole batch unchanged; copy a part, because the worker needs the shared memory for further parts."""
+        if part.key.num_parts == 1:
+            return part
+        copy = part.clone()
+        self.buffers.release(part.lease)
+        return copy
+
+    def _pin(self, part: Part) -> Part:
+        pinned = part.pin_memory()
+        self.buffers.release(part.lease)
+        return replace(pinned, lease=None)
+
+    def _send(self, part: Part) -> tuple[Part, torch.cuda.Event]:
+        with torch.cuda.stream(self._stream):
+            sent = self._copy(part)
+            copied = torch.cuda.Event(blocking=True)
+            copied.record()
+        return sent, copied
+
+    def _send_from_slot(self, part: Part) -> Sent:
+        """Copy from a page-locked slot. Waits for the copy before the worker may use the slot again."""
+        sent, copied = self._send(part.pin_memory())  # leaves the pixels in the slot, which counts as pinned
+        copied.synchronize()
+        self.buffers.release(part.lease)
+        return replace(sent, lease=None), copied
+
+    def _arrived(self, part: Part, copied: torch.cuda.Event | None) -> Part:
+        if copied is not None:
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_event(copied)
+            part.record_stream(computing)
+        elif self._clock is not None:
+            return self._copy(part)
+        return part
+
+    def _copy(self, part: Part) -> Part:
+        assert self._clock is not None
+        self._clock.start()
+        with explained(*TOO_LARGE):
+            sent = part.to(self.device, non_blocking=self.mode != "pageable")
+        self._clock.stop()
+        return sent

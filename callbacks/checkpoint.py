@@ -16,6 +16,7 @@ from imagenet_opt.model.rollback import random_state, set_random_state
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.mirror import check_url
 from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
@@ -23,6 +24,7 @@ from imagenet_opt.run.checkpoint.position import (
     rewrite_to_validation,
     skip_to_training,
 )
+from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.run.hook_timer import SAVE
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
@@ -30,6 +32,9 @@ from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 log = logging.getLogger(__name__)
 
 _LAST_WAIT_SECONDS = 30
+_LAST_UPLOAD_SECONDS = 1200
+_PREEMPTED_UPLOAD_SECONDS = 90
+"""Part of the two minutes between the notice and the end of a spot machine."""
 
 
 class Checkpoint(LightningCheckpoint):
@@ -41,6 +46,8 @@ class Checkpoint(LightningCheckpoint):
     copied; at the end of an epoch and for the best weights, training also waits until the previous save is on the
     disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a
     warning; if the last save of a run fails, CheckpointError is raised when training ends.
+    mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which another thread uploads each complete checkpoint; None for
+    no mirror. The end of training waits for the last upload (at most 20 minutes; 90 s in a preempted run).
 
     A save inside an epoch is made when the next batch begins, after the previous step has logged everything; a save at
     the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
@@ -56,6 +63,7 @@ class Checkpoint(LightningCheckpoint):
     | `checkpoint/stall_seconds` | seconds for which the save stopped training |
     | `checkpoint/write_seconds` | seconds until the file was verified on the disk |
     | `checkpoint/mb` | size of the file in MB |
+    | `checkpoint/upload_seconds` | seconds until the mirror had the file, at the logging step after an upload |
     """
 
     def __init__(
@@ -66,20 +74,29 @@ class Checkpoint(LightningCheckpoint):
         every_minutes: float | None = 15.0,
         keep: int = 2,
         monitor: str = "val/acc1",
+        mirror: str | None = None,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are always kept")
         for name, value in (("every_n_steps", every_n_steps), ("every_minutes", every_minutes)):
             if value is not None and not value > 0:
                 raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
+        if mirror is not None:
+            check_url(mirror)
         self.folder = None if folder is None else Path(folder)
         self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
-        self.keep, self.monitor = keep, monitor
+        self.keep, self.monitor, self.mirror = keep, monitor, mirror
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
         self._rank = 0
         self._validates_first = False
         self._writer: CheckpointWriter | None = None
+        self._uploads: CheckpointUploads | None = None
+
+    @property
+    def mirrored(self) -> str | None:
+        """The mirror and the step that it has, for the summary; None without a mirror."""
+        return None if self._uploads is None else self._uploads.state
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rank = trainer.global_rank
@@ -89,8 +106,10 @@ class Checkpoint(LightningCheckpoint):
         self._max_steps: int | None = None
         self._best_before = self.best
         self._row: dict[str, float] = {}
-        self._writer = None
+        self._writer = self._uploads = None
         watch_averaging(trainer)
+        if self.mirror is not None and stage == "fit":
+            check_writable(self.mirror, trainer)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loop = trainer.fit_loop.epoch_loop
@@ -109,7 +128,11 @@ class Checkpoint(LightningCheckpoint):
         self._random, self._validates_first = None, False
         self._random_before = random_state()
         if trainer.is_global_zero:
-            self._writer = CheckpointWriter(self.folder, keep=self.keep)
+            self._writer = CheckpointWriter(self.folder, keep=self.keep, then=self._upload)
+            if self.mirror is not None:
+                self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep)
+                if files.step_file(self.folder, trainer.global_step).exists():
+                    self._upload(trainer.global_step)  # the mirror may lack the last checkpoint of the previous start
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > self._saved_step and self._due(trainer):
@@ -119,7 +142,7 @@ class Checkpoint(LightningCheckpoint):
         self._random_before = random_state()
         if is_logging_step(trainer):
             self._collect()
-            if "checkpoint/write_seconds" in self._row:
+            if self._row.keys() & {"checkpoint/write_seconds", "checkpoint/upload_seconds"}:
                 log_host_numbers(pl_module, self._row)
                 self._row = {}
 
@@ -137,17 +160,21 @@ class Checkpoint(LightningCheckpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_durable(trainer):
             raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
+        self._finish_uploads(_LAST_UPLOAD_SECONDS)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if not isinstance(exception, Preempted):
             self._settle(_LAST_WAIT_SECONDS)
-        elif trainer.global_step > self._first_step and not self._is_durable(trainer):
+            self._finish_uploads(_LAST_WAIT_SECONDS)
+            return
+        if trainer.global_step > self._first_step and not self._is_durable(trainer):
             if between_batches(trainer):
                 self._validates_first = trainer.validating
                 restore_training_weights(trainer)
                 self._save(trainer)
             if not self._is_durable(trainer) and trainer.is_global_zero:
                 log.error(self._unsaved(trainer))
+        self._finish_uploads(_PREEMPTED_UPLOAD_SECONDS)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validates_first:
@@ -241,6 +268,19 @@ class Checkpoint(LightningCheckpoint):
                 self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
             elif written.is_best:
                 self.best = self._best_before
+
+        for uploaded in self._uploads.finished() if self._uploads is not None else ():
+            if uploaded.error is None:
+                self._row |= {"checkpoint/upload_seconds": uploaded.seconds}
+
+    def _upload(self, step: int) -> None:
+        if self._uploads is not None:
+            self._uploads.add(step)
+
+    def _finish_uploads(self, seconds: float) -> None:
+        if self._uploads is not None:
+            self._uploads.finish(seconds)
+            self._collect()
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (

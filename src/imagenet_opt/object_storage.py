@@ -118,6 +118,11 @@ class ObjectStorage:
         with self._request(path) as (obstore, client):
             obstore.put(client, path, content)
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object inside the storage."""
+        with self._request(source) as (obstore, client):
+            obstore.copy(client, source, target)
+
     def delete(self, path: str) -> None:
         with self._request(path) as (obstore, client):
             obstore.delete(client, path)

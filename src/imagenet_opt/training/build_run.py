@@ -13,14 +13,16 @@ from omegaconf import DictConfig, open_dict
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of, share_batch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
+from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
+from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    checkpoint = checkpoints.find(config.resume_from, folder)
+    found = restore.find(config.resume_from, folder, url=_mirror(config, folder))
+    checkpoint = found.path
     is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
@@ -56,13 +59,27 @@ def build_run(config: DictConfig) -> Run:
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
-        checkpoints.check_network(saved, model.net, checkpoint)
-        _check_saved(saved, config, trainer.max_epochs)
-        if (order := saved.get(ImageData.__name__)) is not None:
-            data.check_order(order, trainer.world_size)
+        try:
+            checkpoints.check_network(saved, model.net, checkpoint)
+            _check_saved(saved, config, trainer.max_epochs)
+            if (order := saved.get(ImageData.__name__)) is not None:
+                data.check_order(order, trainer.world_size)
+        except CheckpointError as error:
+            raise found.refused(error) from None
         done_steps = saved["global_step"]
         log.info(f"resuming from {checkpoint} at step {done_steps}")
     return Run(trainer, model, data, folder, checkpoint, done_steps)
+
+
+def _mirror(config: DictConfig, folder: Path) -> str | None:
+    """The URL of the run's mirror. Jobs of a sweep have the same configuration, so each gets its own folder there."""
+    options = config.callbacks.get("checkpoint") or {}
+    if (url := options.get("mirror")) is None:
+        return None
+    mirror.check_url(url)
+    if SWEEP_JOB in os.environ:
+        options.mirror = url = f"{url.rstrip('/')}/{folder.parent.name}/{folder.name}"
+    return str(url)
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:

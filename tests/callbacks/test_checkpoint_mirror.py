@@ -104,9 +104,7 @@ def test_a_mirror_without_its_package_is_refused_before_training(
     (tmp_path / "obstore.py").write_text("raise ModuleNotFoundError(name='obstore')")
     monkeypatch.syspath_prepend(tmp_path)
     words = refusal(project, tmp_path, bucket, ConfigError)
-    assert (
-        words == f'checkpoint.mirror={bucket} needs a package that is not installed: pip install "imagenet-opt[cloud]"'
-    )
+    assert words.startswith(f"checkpoint.mirror={bucket} needs a package that is not installed: pip install")
 
 
 @pytest.mark.parametrize("mirror", ["/backup/run", "https://host/run", "bucket/run"])

@@ -52,7 +52,7 @@ def test_a_run_that_loses_its_machine_ends_as_an_undisturbed_run(bucket: str, tm
 
     resumed = train(tmp_path / "new", mirror)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"checkpoint.mirror: step 8 (" in resumed.stdout and f"downloaded from {bucket}/run" in resumed.stdout
+    assert "checkpoint.mirror: step 8 (" in resumed.stdout and f"downloaded from {bucket}/run" in resumed.stdout
     assert f"{bucket}/run, step 12" in resumed.stdout  # in the summary
     for name in ("last.ckpt", "best.ckpt"):
         assert_same(opened(tmp_path / "undisturbed" / name), opened(tmp_path / "new" / name))

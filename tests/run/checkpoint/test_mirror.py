@@ -145,9 +145,8 @@ def test_a_damaged_object_is_refused_in_one_line_and_not_kept(bucket: str, tmp_p
     content = bytearray(objects(bucket)[name])
     content[len(content) // 2] ^= 1
     client().put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=bytes(content))
-    with pytest.raises(
-        CheckpointError, match=rf"{bucket}/{name} differs from what last.json says.*resume_from={bucket}"
-    ):
+    words = rf"{bucket}/{name} differs from what last.json says.*resume_from={bucket}"
+    with pytest.raises(CheckpointError, match=words):
         find(tmp_path / "new", bucket)
     assert not list((tmp_path / "new").rglob("*.ckpt*"))
 

@@ -132,8 +132,8 @@ def _read_last(storage: ObjectStorage) -> Last | None:
         return None
     except ValidationError as error:
         raise CheckpointError(
-            f"{storage.name(LAST)} is damaged, or another program wrote it; choose another {storage.key}, or a checkpoint "
-            f"there with resume_from={storage.url}/checkpoints/step_N.ckpt"
+            f"{storage.name(LAST)} is damaged, or another program wrote it; choose another {storage.key}, or a "
+            f"checkpoint there with resume_from={storage.url}/checkpoints/step_N.ckpt"
         ) from error
 
 

@@ -1,12 +1,11 @@
-"""An S3 server on this machine (moto), and a bucket in it for each test."""
+"""A server that speaks the protocol of S3, on this machine, and buckets on it."""
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 _numbers = count()
 
@@ -14,7 +13,9 @@ _numbers = count()
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
     """Address of the server."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    from moto.server import ThreadedMotoServer  # takes a second to import
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
@@ -23,20 +24,34 @@ def object_server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of an empty bucket. This process and those that it starts find the server in their environment."""
-    variables = {
-        "ENDPOINT_URL": object_server,
-        "ACCESS_KEY_ID": "id",
-        "SECRET_ACCESS_KEY": "key",
-        "REGION": "us-east-1",
-    }
-    for name, value in variables.items():
+    """URL of a new bucket; the environment leads to its server."""
+    variables = {"ENDPOINT_URL": object_server, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}
+    for name, value in (variables | {"REGION": "us-east-1", "DEFAULT_REGION": "us-east-1"}).items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    url = f"s3://bucket-{next(_numbers)}"
-    client().create_bucket(Bucket=url.removeprefix("s3://"))
-    return url
+    name = f"bucket-{next(_numbers)}"
+    client().create_bucket(Bucket=name)
+    return f"s3://{name}"
 
 
 def client() -> Any:
-    """boto3's client of the server, for a second opinion."""
-    return boto3.client("s3", region_name="us-east-1")
+    """boto3's client of the server that the environment names."""
+    import boto3
+
+    return boto3.client("s3")
+
+
+def put(url: str, content: bytes) -> None:
+    """Write one object."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    client().put_object(Bucket=bucket, Key=key, Body=content)
+
+
+def upload(folder: Path, url: str) -> str:
+    """Copy all files of a folder; returns `url`."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    to = client()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            key = f"{prefix}/{file.relative_to(folder).as_posix()}".removeprefix("/")
+            to.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
+    return url

@@ -15,8 +15,6 @@ from tests.callbacks.conftest import Project
 from tests.callbacks.test_checkpoint import Unhurried
 from tests.object_server import client
 
-pytest_plugins = ("tests.object_server",)
-
 
 def mirrored(url: str, step: int) -> bytes:
     key = f"checkpoints/step_{step:08d}.ckpt"

@@ -12,7 +12,6 @@ from tests.object_server import client
 from tests.processes import run_train
 from tests.test_train import TINY, assert_same, environment, metrics, opened
 
-pytest_plugins = ("tests.object_server",)
 pytestmark = pytest.mark.slow  # train.py is started four times
 
 DEMO = ("data=demo", "data.num_train=36", "data.num_val=12", "checkpoint.every_n_steps=2")  # 6 batches an epoch

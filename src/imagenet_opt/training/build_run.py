@@ -73,7 +73,7 @@ def build_run(config: DictConfig) -> Run:
 
 def _mirror(config: DictConfig, folder: Path) -> str | None:
     """The URL of the run's mirror. Jobs of a sweep have the same configuration, so each gets its own folder there."""
-    options = config.callbacks.get("checkpoint") or {}
+    options = config.callbacks.get("checkpoint", DictConfig({}))
     if (url := options.get("mirror")) is None:
         return None
     mirror.check_url(url)

@@ -7,7 +7,6 @@ any time. The process imports no torch and starts in about a second.
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,31 +26,41 @@ def call(task: str, url: str, key: str = mirror.KEY, **arguments: Any) -> Any:
 
     Raises the ImagenetOptError of the function, and StorageFailed for other ends of the process.
     """
-    job = {"task": task, "url": url, "key": key, "parent": os.getpid(), "arguments": arguments}
+    job: dict[str, Any] = {"task": task, "url": url, "key": key, "parent": os.getpid(), "arguments": arguments}
     command = [sys.executable, "-P", "-m", __name__, json.dumps(job)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # A file and no pipe: workers that are forked meanwhile would keep the other end of a pipe open.
     with tempfile.TemporaryFile() as output:
-        status = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, env=environment, start_new_session=True, check=False
-        ).returncode
+        status = _run(command, environment, output.fileno())
         output.seek(0)
         lines = output.read().splitlines()
-    if status:
-        raise StorageFailed(f"{url} ({key}): the process that does {task} ended with status {status}")
+    if status or not lines:
+        raise StorageFailed(f"{url} ({key}): the process for the {task} ended with status {status}")
     answer = json.loads(lines[-1])
     if "error" in answer:
         raise getattr(errors, answer["error"])(answer["message"])
     return answer["result"]
 
 
+def _run(command: list[str], environment: dict[str, str], stdout: int) -> int:
+    """Run `command` without stdin, and return its exit status.
+
+    No pipe is open meanwhile, not even the one of subprocess.Popen that tells when the program has started: a loader
+    worker that is forked at this moment would keep the other end open, and this thread would wait for its end.
+    """
+    files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+    process = os.posix_spawn(command[0], command, environment, file_actions=files)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
 def main() -> None:
     """Do the job of argv[1], and print the answer as the last line."""
+    os.setsid()  # otherwise Ctrl-C ends an upload
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # SLURM signals every process of a job; an upload should be completed
     job = json.loads(sys.argv[1])
     threading.Thread(target=_end_with, args=(job["parent"],), daemon=True).start()
     storage = ObjectStorage(job["url"], job["key"])
+    answer: dict[str, Any]
     try:
         with mirror.explained(storage):
             answer = {"result": _TASKS[job["task"]](storage, **job["arguments"])}

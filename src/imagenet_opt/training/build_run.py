@@ -13,7 +13,7 @@ from omegaconf import DictConfig, open_dict
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of, share_batch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.probe.memory_need import log_need
@@ -46,7 +46,12 @@ def build_run(config: DictConfig) -> Run:
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     found = restore.find(config.resume_from, folder, url=_mirror(config, folder))
-    checkpoint = found.path
+    with found.removed_if_refused():
+        return _build(config, folder, found.path)
+
+
+def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
+    """Build a run that begins with `checkpoint`; None for a new run."""
     is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
@@ -59,13 +64,10 @@ def build_run(config: DictConfig) -> Run:
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
-        try:
-            checkpoints.check_network(saved, model.net, checkpoint)
-            _check_saved(saved, config, trainer.max_epochs)
-            if (order := saved.get(ImageData.__name__)) is not None:
-                data.check_order(order, trainer.world_size)
-        except CheckpointError as error:
-            raise found.refused(error) from None
+        checkpoints.check_network(saved, model.net, checkpoint)
+        _check_saved(saved, config, trainer.max_epochs)
+        if (order := saved.get(ImageData.__name__)) is not None:
+            data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
         log.info(f"resuming from {checkpoint} at step {done_steps}")
     return Run(trainer, model, data, folder, checkpoint, done_steps)

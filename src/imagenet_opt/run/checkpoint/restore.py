@@ -4,12 +4,14 @@ import logging
 import os
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.run.checkpoint import files, mirror
 from imagenet_opt.run.checkpoint.mirror import LAST_FIELDS, Last
@@ -31,13 +33,20 @@ class Found:
     source: str | None = None
     downloaded: list[Path] = field(default_factory=list)
 
-    def refused(self, error: CheckpointError) -> CheckpointError:
-        """The error for a checkpoint of another run: with the URL, and after removing the downloaded files."""
-        if self.source is None:
-            return error
-        for file in self.downloaded:
-            file.unlink(missing_ok=True)
-        return type(error)(f"the checkpoint from {self.source}: {error}")
+    @contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """Remove the downloaded files after an ImagenetOptError; a CheckpointError then names the URL too."""
+        try:
+            yield
+        except ImagenetOptError as error:
+            for file in self.downloaded:
+                file.unlink(missing_ok=True)
+            if self.path is not None and self.path.parent.name == files.FOLDER:
+                with suppress(OSError):  # not empty
+                    self.path.parent.rmdir()
+            if self.source is None or not isinstance(error, CheckpointError):
+                raise
+            raise type(error)(f"the checkpoint from {self.source}: {error}") from error
 
 
 def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found:

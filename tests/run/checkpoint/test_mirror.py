@@ -1,11 +1,14 @@
 """Checkpoints in a bucket: complete when last.json names them, and found by a machine with an empty run folder."""
 
 import json
+import socket
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import process_iter
 
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.run.checkpoint import files, restore
@@ -159,6 +162,7 @@ def test_last_json_of_another_program_is_refused_in_one_line(bucket: str, tmp_pa
         find(tmp_path, bucket)
 
 
+@pytest.mark.slow
 def test_resume_from_names_a_mirror_or_one_of_its_checkpoints(bucket: str, tmp_path: Path) -> None:
     save(tmp_path / "other", f"{bucket}/run", 4, 5)
     new = tmp_path / "new"
@@ -172,6 +176,7 @@ def test_resume_from_names_a_mirror_or_one_of_its_checkpoints(bucket: str, tmp_p
             find(new, None, url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_url", [False, True])
 def test_all_processes_of_a_run_find_the_same_checkpoint(bucket: str, tmp_path: Path, by_url: bool) -> None:
     save(tmp_path / "lost", bucket, 5)
@@ -190,9 +195,39 @@ print([each.error for each in save(folder / "a", url, 1)], find(folder / "b", ur
 """
 
 
+@pytest.mark.slow
 def test_the_training_process_opens_no_storage_and_may_fork_workers_that_do(bucket: str, tmp_path: Path) -> None:
     done = run_script(UPLOAD, [str(tmp_path), bucket], cwd=tmp_path, environment=environment())
     assert done.stdout == "[None] True False\n", done.stderr
+
+
+HANGING = """
+import sys
+from pathlib import Path
+from imagenet_opt.run.checkpoint.uploads import CheckpointUploads
+from tests.run.checkpoint.test_mirror import save
+
+folder, url = Path(sys.argv[1]), sys.argv[2]
+save(folder, None, 1)
+uploads = CheckpointUploads(url, folder, keep=1)
+uploads.add(1)
+uploads.finish(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_a_storage_that_does_not_answer_holds_no_run_back_and_no_upload_outlives_its_run(
+    bucket: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        done = run_script(HANGING, [str(tmp_path), f"{bucket}/hanging"], cwd=tmp_path, environment=variables)
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 0 and f"checkpoint.mirror={bucket}/hanging lacks step 1 after 0 s; the run " in line
+        deadline = time.monotonic() + 60
+        while any(f"{bucket}/hanging" in " ".join(each.info["cmdline"] or ()) for each in process_iter(["cmdline"])):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 TINY = ("data=demo", "data.num_train=60", "data.num_val=20", "data.batch_size=20", "data.num_workers=0")

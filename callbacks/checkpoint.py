@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
-from imagenet_opt.model.rollback import random_state, set_random_state
+from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
@@ -33,8 +32,7 @@ log = logging.getLogger(__name__)
 
 _LAST_WAIT_SECONDS = 30
 _LAST_UPLOAD_SECONDS = 1200
-_PREEMPTED_UPLOAD_SECONDS = 90
-"""Part of the two minutes between the notice and the end of a spot machine."""
+_STOPPED_UPLOAD_SECONDS = 90  # of the two minutes between the notice and the end of a spot machine
 
 
 class Checkpoint(LightningCheckpoint):
@@ -47,7 +45,7 @@ class Checkpoint(LightningCheckpoint):
     disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a
     warning; if the last save of a run fails, CheckpointError is raised when training ends.
     mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which another thread uploads each complete checkpoint; None for
-    no mirror. The end of training waits for the last upload (at most 20 minutes; 90 s in a preempted run).
+    no mirror. The end of training waits for the last upload (at most 20 minutes; 90 s if a run is stopped or fails).
 
     A save inside an epoch is made when the next batch begins, after the previous step has logged everything; a save at
     the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
@@ -129,10 +127,7 @@ class Checkpoint(LightningCheckpoint):
         self._random_before = random_state()
         if trainer.is_global_zero:
             self._writer = CheckpointWriter(self.folder, keep=self.keep, then=self._upload)
-            if self.mirror is not None:
-                self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep)
-                if files.step_file(self.folder, trainer.global_step).exists():
-                    self._upload(trainer.global_step)  # the mirror may lack the last checkpoint of the previous start
+            self._start_uploads(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > self._saved_step and self._due(trainer):
@@ -162,19 +157,22 @@ class Checkpoint(LightningCheckpoint):
             raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
         self._finish_uploads(_LAST_UPLOAD_SECONDS)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._uploads is None and trainer.is_global_zero:  # nothing was left to train
+            self._start_uploads(trainer)
+            self._finish_uploads(_LAST_UPLOAD_SECONDS)
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if not isinstance(exception, Preempted):
             self._settle(_LAST_WAIT_SECONDS)
-            self._finish_uploads(_LAST_WAIT_SECONDS)
-            return
-        if trainer.global_step > self._first_step and not self._is_durable(trainer):
+        elif trainer.global_step > self._first_step and not self._is_durable(trainer):
             if between_batches(trainer):
                 self._validates_first = trainer.validating
                 restore_training_weights(trainer)
                 self._save(trainer)
             if not self._is_durable(trainer) and trainer.is_global_zero:
                 log.error(self._unsaved(trainer))
-        self._finish_uploads(_PREEMPTED_UPLOAD_SECONDS)
+        self._finish_uploads(_STOPPED_UPLOAD_SECONDS)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validates_first:
@@ -184,7 +182,7 @@ class Checkpoint(LightningCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         random = self._random_before if self._validates_first else random_state()
-        return {"best": self.best, "random": _of_all_ranks(random), "validates_first": self._validates_first}
+        return {"best": self.best, "random": of_all_ranks(random), "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, states = state_dict["best"], state_dict["random"]
@@ -268,10 +266,15 @@ class Checkpoint(LightningCheckpoint):
                 self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
             elif written.is_best:
                 self.best = self._best_before
-
         for uploaded in self._uploads.finished() if self._uploads is not None else ():
             if uploaded.error is None:
                 self._row |= {"checkpoint/upload_seconds": uploaded.seconds}
+
+    def _start_uploads(self, trainer: Trainer) -> None:
+        """Upload first the checkpoint from which the run resumes, since the mirror may lack it."""
+        if self.mirror is not None and self.folder is not None:
+            self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep)
+            self._uploads.add(trainer.global_step)
 
     def _upload(self, step: int) -> None:
         if self._uploads is not None:
@@ -280,19 +283,9 @@ class Checkpoint(LightningCheckpoint):
     def _finish_uploads(self, seconds: float) -> None:
         if self._uploads is not None:
             self._uploads.finish(seconds)
-            self._collect()
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
             f"command again; the run resumes from step {self._durable_step}"
         )
-
-
-def _of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all processes, by rank. A collective call."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return [random]
-    states: list[dict[str, Any]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(states, random)
-    return states

@@ -42,14 +42,15 @@ def test_a_preempted_run_waits_for_its_upload(project: Project, bucket: str, tmp
     assert mirrored(bucket, 3) == (tmp_path / "last.ckpt").read_bytes()
 
 
+@pytest.mark.parametrize("max_epochs", [1, 2])  # with 1, nothing is left to train
 def test_a_resumed_run_uploads_the_checkpoint_that_the_mirror_lacks(
-    project: Project, bucket: str, tmp_path: Path
+    project: Project, bucket: str, tmp_path: Path, max_epochs: int
 ) -> None:
     project.fit(Checkpoint(folder=str(tmp_path)), max_epochs=1)
     content = (tmp_path / "last.ckpt").read_bytes()
     again = Checkpoint(folder=str(tmp_path), mirror=bucket, keep=9)
-    project.fit(again, ckpt_path=tmp_path / "last.ckpt")
-    assert (again.mirrored, mirrored(bucket, 10)) == (f"{bucket}, step 20", content)
+    project.fit(again, ckpt_path=tmp_path / "last.ckpt", max_epochs=max_epochs)
+    assert (again.mirrored, mirrored(bucket, 10)) == (f"{bucket}, step {10 * max_epochs}", content)
 
 
 class Forbidding(BaseHTTPRequestHandler):

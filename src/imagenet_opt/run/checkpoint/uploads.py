@@ -49,7 +49,9 @@ class CheckpointUploads:
         self._uploaded: list[Uploaded] = []
 
     def add(self, step: int) -> None:
-        """Upload the complete checkpoint of `step`. The caller may remove or replace the file meanwhile."""
+        """Upload the checkpoint of `step`, if there is one. The caller may remove or replace the file meanwhile."""
+        if not files.step_file(self.run_folder, step).exists():
+            return
         self._newest = step
         try:
             held = self._hold(files.step_file(self.run_folder, step))

@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
-from imagenet_opt.model.rollback import random_state, set_random_state
+from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.mirror import check_url
 from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
@@ -23,6 +23,7 @@ from imagenet_opt.run.checkpoint.position import (
     rewrite_to_validation,
     skip_to_training,
 )
+from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.run.hook_timer import SAVE
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
@@ -30,6 +31,8 @@ from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 log = logging.getLogger(__name__)
 
 _LAST_WAIT_SECONDS = 30
+_LAST_UPLOAD_SECONDS = 1200
+_STOPPED_UPLOAD_SECONDS = 90  # of the two minutes between the notice and the end of a spot machine
 
 
 class Checkpoint(LightningCheckpoint):
@@ -41,6 +44,8 @@ class Checkpoint(LightningCheckpoint):
     copied; at the end of an epoch and for the best weights, training also waits until the previous save is on the
     disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a
     warning; if the last save of a run fails, CheckpointError is raised when training ends.
+    mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which another thread uploads each complete checkpoint; None for
+    no mirror. The end of training waits for the last upload (at most 20 minutes; 90 s if a run is stopped or fails).
 
     A save inside an epoch is made when the next batch begins, after the previous step has logged everything; a save at
     the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
@@ -56,6 +61,7 @@ class Checkpoint(LightningCheckpoint):
     | `checkpoint/stall_seconds` | seconds for which the save stopped training |
     | `checkpoint/write_seconds` | seconds until the file was verified on the disk |
     | `checkpoint/mb` | size of the file in MB |
+    | `checkpoint/upload_seconds` | seconds until the mirror had the file, at the logging step after an upload |
     """
 
     def __init__(
@@ -66,20 +72,29 @@ class Checkpoint(LightningCheckpoint):
         every_minutes: float | None = 15.0,
         keep: int = 2,
         monitor: str = "val/acc1",
+        mirror: str | None = None,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are always kept")
         for name, value in (("every_n_steps", every_n_steps), ("every_minutes", every_minutes)):
             if value is not None and not value > 0:
                 raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
+        if mirror is not None:
+            check_url(mirror)
         self.folder = None if folder is None else Path(folder)
         self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
-        self.keep, self.monitor = keep, monitor
+        self.keep, self.monitor, self.mirror = keep, monitor, mirror
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
         self._rank = 0
         self._validates_first = False
         self._writer: CheckpointWriter | None = None
+        self._uploads: CheckpointUploads | None = None
+
+    @property
+    def mirrored(self) -> str | None:
+        """The mirror and the step that it has, for the summary; None without a mirror."""
+        return None if self._uploads is None else self._uploads.state
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rank = trainer.global_rank
@@ -89,8 +104,10 @@ class Checkpoint(LightningCheckpoint):
         self._max_steps: int | None = None
         self._best_before = self.best
         self._row: dict[str, float] = {}
-        self._writer = None
+        self._writer = self._uploads = None
         watch_averaging(trainer)
+        if self.mirror is not None and stage == "fit":
+            check_writable(self.mirror, trainer)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loop = trainer.fit_loop.epoch_loop
@@ -109,7 +126,8 @@ class Checkpoint(LightningCheckpoint):
         self._random, self._validates_first = None, False
         self._random_before = random_state()
         if trainer.is_global_zero:
-            self._writer = CheckpointWriter(self.folder, keep=self.keep)
+            self._writer = CheckpointWriter(self.folder, keep=self.keep, then=self._upload)
+            self._start_uploads(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > self._saved_step and self._due(trainer):
@@ -119,7 +137,7 @@ class Checkpoint(LightningCheckpoint):
         self._random_before = random_state()
         if is_logging_step(trainer):
             self._collect()
-            if "checkpoint/write_seconds" in self._row:
+            if self._row.keys() & {"checkpoint/write_seconds", "checkpoint/upload_seconds"}:
                 log_host_numbers(pl_module, self._row)
                 self._row = {}
 
@@ -137,6 +155,12 @@ class Checkpoint(LightningCheckpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_durable(trainer):
             raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
+        self._finish_uploads(_LAST_UPLOAD_SECONDS)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._uploads is None and trainer.is_global_zero:  # nothing was left to train
+            self._start_uploads(trainer)
+            self._finish_uploads(_LAST_UPLOAD_SECONDS)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if not isinstance(exception, Preempted):
@@ -148,6 +172,7 @@ class Checkpoint(LightningCheckpoint):
                 self._save(trainer)
             if not self._is_durable(trainer) and trainer.is_global_zero:
                 log.error(self._unsaved(trainer))
+        self._finish_uploads(_STOPPED_UPLOAD_SECONDS)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validates_first:
@@ -157,7 +182,7 @@ class Checkpoint(LightningCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         random = self._random_before if self._validates_first else random_state()
-        return {"best": self.best, "random": _of_all_ranks(random), "validates_first": self._validates_first}
+        return {"best": self.best, "random": of_all_ranks(random), "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, states = state_dict["best"], state_dict["random"]
@@ -241,18 +266,26 @@ class Checkpoint(LightningCheckpoint):
                 self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
             elif written.is_best:
                 self.best = self._best_before
+        for uploaded in self._uploads.finished() if self._uploads is not None else ():
+            if uploaded.error is None:
+                self._row |= {"checkpoint/upload_seconds": uploaded.seconds}
+
+    def _start_uploads(self, trainer: Trainer) -> None:
+        """Upload first the checkpoint from which the run resumes, since the mirror may lack it."""
+        if self.mirror is not None and self.folder is not None:
+            self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep)
+            self._uploads.add(trainer.global_step)
+
+    def _upload(self, step: int) -> None:
+        if self._uploads is not None:
+            self._uploads.add(step)
+
+    def _finish_uploads(self, seconds: float) -> None:
+        if self._uploads is not None:
+            self._uploads.finish(seconds)
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
             f"command again; the run resumes from step {self._durable_step}"
         )
-
-
-def _of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all processes, by rank. A collective call."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return [random]
-    states: list[dict[str, Any]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(states, random)
-    return states

@@ -24,7 +24,7 @@ LAYERS = (
     ("run",),
     ("display",),
     ("measure",),
-    ("out_of_memory",),
+    ("out_of_memory", "object_storage"),
     ("errors", "machine", "atomic_file", "file_lock", "fork_server"),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""

@@ -36,11 +36,14 @@ def assert_same_end(first: Path, second: Path) -> None:
 
 
 class Unhurried(Callback):
-    """No step begins before the last checkpoint is on the disk; the steps here take a millisecond."""
+    """No step begins before the last checkpoint is on the disk and in the mirror; the steps here take a millisecond."""
 
     def on_train_batch_end(self, *_: Any) -> None:
         for thread in threading.enumerate():
             if thread.name == "checkpoint writer":
+                thread.join()
+        for thread in threading.enumerate():  # the writer starts it
+            if thread.name == "checkpoint upload":
                 thread.join()
 
 

@@ -54,3 +54,9 @@ def test_a_checkpoint_that_is_being_written_ends_before_its_folder(
     writer.wait()
     assert [written.error for written in writer.finished()] == [None]
     assert not caplog.records and not list(tmp_path.iterdir())
+
+
+def test_a_temporary_run_has_no_mirror(tmp_path: Path) -> None:
+    config = OmegaConf.create({"trainer": {}, "callbacks": {"checkpoint": {"mirror": "s3://bucket/run", "keep": 1}}})
+    with run_folder(config, within=tmp_path) as changed:
+        assert changed.callbacks.checkpoint == {"mirror": None, "keep": 1}

@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -41,6 +43,15 @@ def set_random_state(state: Mapping[str, Tensor | None], devices: Iterable[str] 
         torch.set_rng_state(cpu.cpu())
     if "cuda" in devices and (cuda := state["cuda"]) is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(cuda.cpu())
+
+
+def of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
+    """The random states of all processes, by rank. A collective call."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [random]
+    states: list[dict[str, Any]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(states, random)
+    return states
 
 
 @torch.no_grad()

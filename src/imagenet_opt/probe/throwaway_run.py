@@ -49,6 +49,8 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
             changed.trainer.update({"limit_val_batches": 0, "max_epochs": 1, "max_steps": -1})
             for name in ("progress_bar", "preemption"):
                 changed.callbacks.pop(name, None)
+            if "mirror" in changed.callbacks.get("checkpoint", {}):
+                changed.callbacks.checkpoint.mirror = None
         OmegaConf.resolve(changed.callbacks)
         try:
             yield changed

@@ -20,8 +20,10 @@ from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
+from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
+from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,13 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    checkpoint = checkpoints.find(config.resume_from, folder)
+    found = restore.find(config.resume_from, folder, url=_mirror(config, folder))
+    with found.removed_if_refused():
+        return _build(config, folder, found.path)
+
+
+def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
+    """Build a run that begins with `checkpoint`; None for a new run."""
     is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
@@ -64,6 +72,17 @@ def build_run(config: DictConfig) -> Run:
         done_steps = saved["global_step"]
         log.info(f"resuming from {checkpoint} at step {done_steps}")
     return Run(trainer, model, data, folder, checkpoint, done_steps)
+
+
+def _mirror(config: DictConfig, folder: Path) -> str | None:
+    """The URL of the run's mirror. Jobs of a sweep have the same configuration, so each gets its own folder there."""
+    options = config.callbacks.get("checkpoint", DictConfig({}))
+    if (url := options.get("mirror")) is None:
+        return None
+    mirror.check_url(url)
+    if SWEEP_JOB in os.environ:
+        options.mirror = url = f"{url.rstrip('/')}/{folder.parent.name}/{folder.name}"
+    return str(url)
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:

@@ -55,12 +55,13 @@ def simulated(trainer: Trainer) -> str | None:
 @dataclass(frozen=True)
 class Setup:
     """simulated: name of the simulated accelerator; None on a real device. unsent: the command that uploads an offline
-    W&B run; None without an offline run."""
+    W&B run; None without an offline run. mirror: where the checkpoints are mirrored; None without a mirror."""
 
     simulated: str | None = None
     precision: str | None = None
     on_gpu: bool = False
     unsent: str | None = None
+    mirror: str | None = None
 
 
 def setup_of(trainer: Trainer) -> Setup:
@@ -69,6 +70,7 @@ def setup_of(trainer: Trainer) -> Setup:
         precision=str(trainer.precision),
         on_gpu=trainer.strategy.root_device.type == "cuda",
         unsent=next(filter(None, map(sync_command, trainer.loggers)), None),
+        mirror=next((each.mirrored for each in trainer.callbacks if hasattr(each, "mirrored")), None),  # type: ignore[attr-defined]
     )
 
 
@@ -106,6 +108,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
+        ("mirror", setup.mirror),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
         ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
     ]

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,11 +40,12 @@ class CheckpointWriter:
     A file is written under a temporary name, synced to the disk, read back and compared with its checksums, then
     renamed. After that `best.ckpt` and `last.ckpt` are linked to the new file, and older checkpoints are removed.
     A failure (a full disk, a quota, lost storage) logs one warning and keeps the last good file.
+    then: called in the thread with the step of each complete checkpoint.
     """
 
-    def __init__(self, run_folder: Path, *, keep: int) -> None:
+    def __init__(self, run_folder: Path, *, keep: int, then: Callable[[int], None] = lambda step: None) -> None:
         self.run_folder = run_folder
-        self.keep = keep
+        self.keep, self.then = keep, then
         self._thread: threading.Thread | None = None
         self._written: list[Written] = []
         with contextlib.suppress(OSError):  # left by a killed run; the first save reports a broken folder
@@ -75,6 +77,7 @@ class CheckpointWriter:
         try:
             snapshot.wait()
             size = self._write(step, snapshot, is_best)
+            self.then(step)
         except Exception as problem:  # no failed save may end the training
             error = f"{_reason(problem)}; {self._room(snapshot)}"
             log.warning(

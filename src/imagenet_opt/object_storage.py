@@ -1,0 +1,203 @@
+"""Objects in S3 (s3://), in Google Cloud Storage (gs://) or on a web server (https://), through obstore.
+
+obstore runs threads of its own, which a fork does not copy: a forked process would wait forever. So each process opens
+its own client at its first request, and a process that was forked from a process with a client raises an error.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imagenet_opt.errors import ConfigError, StorageFailed, first_line, printable
+
+SCHEMES = ("s3", "gs", "https", "http")
+_LISTED_AT_A_TIME = 1000
+_PATIENCE = timedelta(minutes=2)
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_RETRIED = {"408", "429", "500", "502", "503", "504"}
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket; check its name",
+    "NoCredentials": "no credentials were found; set AWS_PROFILE, run `aws configure` or attach a role to the machine; "
+    "for a public bucket set AWS_SKIP_SIGNATURE=true",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong, so signatures are refused; set the clock, for example "
+    "with: timedatectl set-ntp true",
+    "PermanentRedirect": "the bucket is in another region; set AWS_REGION to the region of the bucket",
+    "PreconditionFailed": "the object was replaced after it was listed; its new content would mix with the old data "
+    "set. Start a new run with the new data, or restore the object",
+    "401": "the credentials are refused; check them with: aws sts get-caller-identity",
+    "403": "this identity has no right to do that; check it with: aws sts get-caller-identity, and the policy of the "
+    "bucket",
+}
+_SAME_REMEDY = {
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"), "401"),
+    **dict.fromkeys(("AuthorizationHeaderMalformed", "301", "307"), "PermanentRedirect"),
+    "412": "PreconditionFailed",
+}
+_opened_by: int | None = None
+"""The process that opened the first client."""
+
+
+class FoundObject(NamedTuple):
+    """path: relative to the URL of the storage. size: bytes. etag: changes with the content; "" if unknown."""
+
+    path: str
+    size: int
+    etag: str
+
+
+def is_url(place: object) -> bool:
+    """Whether `place` is a URL of objects, and not a folder."""
+    scheme, separator, _ = str(place).partition("://")
+    return bool(separator) and scheme in SCHEMES
+
+
+class ObjectStorage:
+    """The objects below `url`, for example s3://bucket/imagenet.
+
+    key: the config key that holds the URL, for messages. retries: False raises the first error, for callers that repeat
+    requests themselves; True repeats requests for two minutes, with growing, random pauses.
+
+    Every method raises OSError with errno EIO for an error that may pass, FileNotFoundError, and StorageFailed, with a
+    remedy, for an error that stays: no bucket, no right, wrong region, wrong clock, an object that was replaced.
+    """
+
+    def __init__(self, url: str, key: str, *, retries: bool = True) -> None:
+        self.url, self.key, self.retries = url.rstrip("/"), key, retries
+        self._client: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, (self.url, self.key, self.retries)
+
+    def name(self, path: str) -> str:
+        """URL of an object, for messages."""
+        return printable(f"{self.url}/{path}" if path else self.url)
+
+    def objects(self, prefix: str = "") -> Iterator[list[FoundObject]]:
+        """The objects below the folder `prefix`, in portions of up to 1000."""
+        with self._request(prefix) as (obstore, client):
+            for portion in obstore.list(client, prefix or None, chunk_size=_LISTED_AT_A_TIME):
+                yield [FoundObject(each["path"], each["size"], each["e_tag"] or "") for each in portion]
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Names of the folders directly below the folder `prefix`."""
+        with self._request(prefix) as (obstore, client):
+            found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
+    def read(self, path: str, *, start: int = 0, size: int | None = None, etag: str = "") -> bytes:
+        """`size` bytes from `start`; None: all bytes. etag: raise StorageFailed if the object has another tag."""
+        options: dict[str, Any] = {"if_match": etag} if etag else {}
+        if start or size is not None:
+            options["range"] = {"offset": start} if size is None else (start, start + size)
+        with self._request(path) as (obstore, client):
+            result = obstore.get(client, path, options=options)
+            content = bytes(result.bytes())
+            first, end = result.range
+        expected = end - first if size is None else size
+        if len(content) != expected:
+            raise OSError(errno.EIO, f"{len(content)} of {expected} bytes arrived")
+        return content
+
+    def head(self, path: str) -> FoundObject | None:
+        """Size and tag of an object; None if there is no such object."""
+        try:
+            with self._request(path) as (obstore, client):
+                found = obstore.head(client, path)
+        except FileNotFoundError:
+            return None
+        return FoundObject(path, found["size"], found["e_tag"] or "")
+
+    def write(self, path: str, content: bytes | Path) -> None:
+        """Write an object, in parallel parts if it is large. Readers see the whole object or none."""
+        with self._request(path) as (obstore, client):
+            obstore.put(client, path, content)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object inside the storage."""
+        with self._request(source) as (obstore, client):
+            obstore.copy(client, source, target)
+
+    def delete(self, path: str) -> None:
+        with self._request(path) as (obstore, client):
+            obstore.delete(client, path)
+
+    @contextmanager
+    def _request(self, path: str) -> Iterator[tuple[Any, Any]]:
+        """obstore and the client of this process; errors of obstore are replaced as the class says."""
+        obstore = _obstore(self.url, self.key)
+        self._check_process()
+        try:
+            if self._client is None:
+                self._client = _client(self.url, self.key, self.retries)
+            yield obstore, self._client
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            raise _explain(error, self.name(path), self.key) from error
+
+    def _check_process(self) -> None:
+        global _opened_by
+        _opened_by = _opened_by or os.getpid()
+        if _opened_by != os.getpid():
+            raise StorageFailed(
+                f"process {os.getpid()} was forked from process {_opened_by}, which had opened {self.url} ({self.key}); "
+                "requests of a forked process never end. Start processes with multiprocessing's forkserver or spawn"
+            )
+
+
+def _open(url: str, key: str, retries: bool) -> ObjectStorage:
+    return ObjectStorage(url, key, retries=retries)
+
+
+def _obstore(url: str, key: str) -> Any:
+    try:
+        import obstore
+    except ModuleNotFoundError as error:
+        package = 'pip install "imagenet-opt[cloud]"'
+        raise ConfigError(f"{key}={url} needs a package that is not installed: {package}") from error
+    return obstore
+
+
+def _client(url: str, key: str, retries: bool) -> Any:
+    """A client of obstore. boto3 finds the credentials of S3 as the AWS tools do: environment, profile, role of the
+    machine. obstore finds the credentials of Google."""
+    from obstore.auth.boto3 import Boto3CredentialProvider
+    from obstore.store import from_url
+
+    options: dict[str, Any] = {"retry_config": {"max_retries": 10 if retries else 0, "retry_timeout": _PATIENCE}}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else url
+    if endpoint.startswith("http:"):
+        options["client_options"] = {"allow_http": True}
+    if url.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true"):
+        try:
+            options["credential_provider"] = Boto3CredentialProvider()
+        except ValueError as error:
+            raise _failed(url, key, "NoCredentials") from error
+    return from_url(url, **options)
+
+
+def _explain(error: BaseException, name: str, key: str) -> Exception:
+    """The error for callers: OSError if the request may succeed later, else StorageFailed."""
+    text = str(error)
+    if isinstance(error, FileNotFoundError) and "<Code>NoSuchBucket" not in text:
+        return FileNotFoundError(errno.ENOENT, "there is no such object")
+    status, code = _STATUS.search(text), _CODE.search(text)
+    words = [found.group(1) for found in (code, status) if found]
+    if "redirect without LOCATION" in text:
+        words.append("301")
+    if status is None and not words and "HTTP error" in text:
+        return OSError(errno.EIO, "no connection, or a broken one")
+    if status is not None and status.group(1) in _RETRIED:
+        return OSError(errno.EIO, " ".join(reversed(words)))
+    for word in words:
+        if (same := _SAME_REMEDY.get(word, word)) in _REMEDIES:
+            return _failed(name, key, same, " ".join(reversed(words)))
+    return StorageFailed(f"{name} ({key}): {printable(first_line(error))[:300]}")
+
+
+def _failed(name: str, key: str, remedy: str, reason: str = "") -> StorageFailed:
+    return StorageFailed(f"{name} ({key}): {f'{reason}: ' * bool(reason)}{_REMEDIES[remedy]}")

@@ -1,0 +1,164 @@
+"""Uploads checkpoints to a mirror while training continues."""
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning.pytorch import Trainer
+
+from imagenet_opt.atomic_file import NEW
+from imagenet_opt.errors import ImagenetOptError, first_line
+from imagenet_opt.run.checkpoint import files, mirror
+from imagenet_opt.run.checkpoint.mirror_process import call
+from imagenet_opt.run.loggers import metrics_csv
+from imagenet_opt.run.loggers.wandb_logger import ID_FILE
+
+log = logging.getLogger(__name__)
+
+OTHERS = (metrics_csv.FILE, ID_FILE)
+"""Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, and its id in W&B."""
+
+
+class Uploaded(NamedTuple):
+    """Result of the upload of `step`; `error` is the reason if it failed."""
+
+    step: int
+    seconds: float
+    error: str | None
+
+
+class CheckpointUploads:
+    """Uploads one checkpoint of `run_folder` at a time to the mirror at `url`, in a thread.
+
+    A checkpoint that is added during an upload waits; a newer checkpoint replaces the waiting one. keep: number of
+    checkpoints to keep in the mirror; best.ckpt and OTHERS are uploaded too.
+    A failure logs one warning, and the next checkpoint is uploaded as usual.
+    """
+
+    def __init__(self, url: str, run_folder: Path, *, keep: int) -> None:
+        self.url, self.run_folder, self.keep = url.rstrip("/"), run_folder, keep
+        self._numbers = count()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waiting: tuple[int, Path] | None = None
+        self._newest, self._newest_there = -1, -1
+        self._uploaded: list[Uploaded] = []
+
+    def add(self, step: int) -> None:
+        """Upload the checkpoint of `step`, if there is one. The caller may remove or replace the file meanwhile."""
+        if not files.step_file(self.run_folder, step).exists():
+            return
+        self._newest = step
+        try:
+            held = self._hold(files.step_file(self.run_folder, step))
+        except OSError as error:
+            self._fail(step, error.strerror or str(error))
+            return
+        with self._lock:
+            if self._waiting is not None:
+                _release(self._waiting[1])
+            self._waiting = step, held
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="checkpoint upload")
+                self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until all uploads have ended, at most `seconds`. Returns whether they have ended."""
+        if (thread := self._thread) is not None:
+            thread.join(seconds)
+        return thread is None or not thread.is_alive()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until the mirror has the newest checkpoint, at most `seconds`; log an error if the mirror lacks it."""
+        if self._thread is not None:
+            log.info(f"uploading the checkpoint of step {self._newest} to {self.url}")
+        ended = self.wait(seconds)
+        if self._newest_there != self._newest:
+            waited = "" if ended else f" after {seconds:.0f} s"
+            log.error(
+                f"{mirror.KEY}={self.url} lacks step {self._newest}{waited}; the run folder has it: "
+                f"{files.step_file(self.run_folder, self._newest)}"
+            )
+
+    @property
+    def state(self) -> str:
+        """The URL, and the newest step there."""
+        if self._newest_there == self._newest:
+            return f"{self.url}, step {self._newest}" if self._newest >= 0 else self.url
+        return f"{self.url} lacks step {self._newest}"
+
+    def finished(self) -> list[Uploaded]:
+        """Uploads that have ended since the last call."""
+        uploaded, self._uploaded = self._uploaded, []
+        return uploaded
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            (step, held), began, error = job, time.perf_counter(), None
+            try:
+                self._upload(step, held)
+                self._newest_there = step
+            except Exception as problem:  # no failed upload may end the training
+                error = first_line(problem)
+                self._fail(step, error)
+            _release(held)
+            self._uploaded.append(Uploaded(step, time.perf_counter() - began, error))
+
+    def _next(self) -> tuple[int, Path] | None:
+        with self._lock:
+            job, self._waiting = self._waiting, None
+            if job is None:
+                self._thread = None
+            return job
+
+    def _upload(self, step: int, held: Path) -> None:
+        best = None
+        with suppress(FileNotFoundError):
+            best = self._hold(self.run_folder / files.BEST)
+        try:
+            call(
+                "upload",
+                self.url,
+                step=step,
+                name=str(files.step_file(Path(), step)),
+                checkpoint=str(held),
+                best=None if best is None else str(best),
+                others=[str(self.run_folder / name) for name in OTHERS if (self.run_folder / name).exists()],
+                keep=self.keep,
+            )
+        finally:
+            if best is not None:
+                _release(best)
+
+    def _hold(self, path: Path) -> Path:
+        """Another name of a file, which keeps its content; a killed run leaves it, and the next start removes it."""
+        held = path.with_name(f".{path.name}.upload{next(self._numbers)}{NEW}")
+        files.link(path, held)
+        return held
+
+    def _fail(self, step: int, reason: str) -> None:
+        log.warning(
+            f"the checkpoint of step {step} is not in {mirror.KEY}={self.url}: {reason}. Training continues, and the "
+            "next save is uploaded again"
+        )
+
+
+def check_writable(url: str, trainer: Trainer) -> None:
+    """Raise StorageFailed or ConfigError in all processes of a run if its first process cannot write to the mirror."""
+    problem = None
+    if trainer.is_global_zero:
+        try:
+            call("probe", url)
+        except ImagenetOptError as error:
+            problem = error
+    if (problem := trainer.strategy.broadcast(problem)) is not None:
+        raise problem
+
+
+def _release(held: Path) -> None:
+    with suppress(OSError):
+        held.unlink(missing_ok=True)

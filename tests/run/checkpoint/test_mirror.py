@@ -1,0 +1,254 @@
+"""Checkpoints in a bucket: complete when last.json names them, and found by a machine with an empty run folder."""
+
+import json
+import socket
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psutil import process_iter
+
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
+from imagenet_opt.run.checkpoint import files, restore
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, Uploaded
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter
+from imagenet_opt.training.build_run import build_run
+from imagenet_opt.training.preempted import SWEEP_JOB
+from tests.conftest import composed
+from tests.object_server import client
+from tests.processes import on_ranks, run_script
+from tests.run.checkpoint.test_writer import environment, names, state, step_of
+
+
+def save(folder: Path, url: str | None, *steps: int, best: int | None = None, keep: int = 2) -> list[Uploaded]:
+    """Write and upload a checkpoint of each of `steps`, one after the other. None: write only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    uploads = CheckpointUploads(url or "s3://none", folder, keep=keep)
+    writer = CheckpointWriter(folder, keep=keep, then=uploads.add if url else lambda step: None)
+    for step in steps:
+        (folder / "metrics.csv").write_text("step,epoch\n" + "".join(f"{row},0\n" for row in range(step)))
+        writer.write(step, HostCopy(state(step)), is_best=step == best)
+        writer.wait()
+        uploads.wait()
+    return uploads.finished()
+
+
+def objects(url: str) -> dict[str, bytes]:
+    """The content of the bucket by the paths of its objects."""
+    name, (s3, found) = url.removeprefix("s3://"), (client(), {})
+    for each in s3.list_objects_v2(Bucket=name).get("Contents", ()):
+        found[each["Key"]] = s3.get_object(Bucket=name, Key=each["Key"])["Body"].read()
+    return found
+
+
+def find(folder: Path, url: str | None, resume_from: str | None = "auto") -> Path | None:
+    folder.mkdir(exist_ok=True)
+    return restore.find(resume_from, folder, url=url).path
+
+
+def test_a_mirror_holds_the_newest_the_best_and_the_rows_and_names_them(bucket: str, tmp_path: Path) -> None:
+    done = save(tmp_path, f"{bucket}/a/run", 1, 2, 3, 4, best=1)
+    assert [(each.step, each.error) for each in done] == [(1, None), (2, None), (3, None), (4, None)]
+    assert min(each.seconds for each in done) > 0
+    found = objects(bucket)
+    local = ("checkpoints/step_00000003.ckpt", "checkpoints/step_00000004.ckpt", "best.ckpt", "metrics.csv")
+    assert set(found) == {f"a/run/{name}" for name in (*local, "last.json")}
+    for name in local:
+        assert found[f"a/run/{name}"] == (tmp_path / name).read_bytes()
+
+    def content(name: str) -> dict[str, int]:
+        return {"size": (tmp_path / name).stat().st_size, "crc32": zlib.crc32((tmp_path / name).read_bytes())}
+
+    name = "checkpoints/step_00000004.ckpt"
+    last = {"step": 4, "name": name, "content": content(name), "best": content("best.ckpt")}
+    assert json.loads(found["a/run/last.json"]) == last
+    assert not [name for name in names(tmp_path) if name.endswith(".new")]
+
+
+def test_a_run_that_went_back_leaves_no_later_steps_in_the_mirror(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path, bucket, 30)
+    save(tmp_path, bucket, 12)
+    assert sorted(objects(bucket)) == ["checkpoints/step_00000012.ckpt", "last.json", "metrics.csv"]
+
+
+def test_a_waiting_checkpoint_is_replaced_by_a_newer_one_and_removed_files_are_still_uploaded(
+    bucket: str, tmp_path: Path
+) -> None:
+    save(tmp_path, None, 1, 2, 3, keep=3)
+    contents = {step: files.step_file(tmp_path, step).read_bytes() for step in (1, 2, 3)}
+    uploads = CheckpointUploads(bucket, tmp_path, keep=3)
+    for step in contents:
+        uploads.add(step)
+        files.step_file(tmp_path, step).unlink()
+    uploads.finish(60)
+    done = uploads.finished()
+    assert (done[-1].step, {each.error for each in done}) == (3, {None})
+    assert len(done) < 3  # the first upload takes longer than three hard links
+    assert objects(bucket)["checkpoints/step_00000003.ckpt"] == contents[3]
+    assert uploads.state == f"{bucket}, step 3"
+
+
+def test_a_failed_upload_is_one_warning_and_the_next_save_tries_again(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client().delete_bucket(Bucket=bucket.removeprefix("s3://"))
+    uploads = CheckpointUploads(bucket, tmp_path, keep=2)
+    writer = CheckpointWriter(tmp_path, keep=2, then=uploads.add)
+    writer.write(1, HostCopy(state(1)), is_best=False)
+    writer.wait()
+    uploads.wait()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"the checkpoint of step 1 is not in checkpoint.mirror={bucket}: " in warning
+    assert "NoSuchBucket: there is no such bucket" in warning and "Training continues" in warning
+    uploads.finish(60)
+    assert caplog.records[-1].levelname == "ERROR" and f"{bucket} lacks step 1; the run folder has it" in caplog.text
+    assert uploads.state == f"{bucket} lacks step 1"
+    client().create_bucket(Bucket=bucket.removeprefix("s3://"))
+    assert [each.error for each in save(tmp_path, bucket, 2)] == [None]
+
+
+def test_a_new_machine_finds_the_newest_the_best_and_the_rows(bucket: str, tmp_path: Path) -> None:
+    lost, new = tmp_path / "lost", tmp_path / "new"
+    save(lost, bucket, 4, 5, best=4)
+    (lost / "wandb_id.txt").write_text("abc\n")
+    save(lost, bucket, 6)
+    assert find(new, bucket) == new / "checkpoints/step_00000006.ckpt"
+    for name in ("checkpoints/step_00000006.ckpt", "last.ckpt", "best.ckpt", "metrics.csv", "wandb_id.txt"):
+        assert (new / name).read_bytes() == (lost / name).read_bytes(), name
+    assert step_of(new / "best.ckpt") == 4
+
+
+@pytest.mark.parametrize(
+    ("local", "mirrored", "downloaded"), [((3,), (5,), True), ((5,), (5,), False), ((7,), (5,), False)]
+)
+def test_the_newest_of_run_folder_and_mirror_is_used(
+    bucket: str, tmp_path: Path, local: tuple[int], mirrored: tuple[int], downloaded: bool
+) -> None:
+    save(tmp_path / "other", bucket, *mirrored)
+    save(tmp_path / "run", None, *local)
+    before = files.step_file(tmp_path / "run", *local).stat().st_mtime_ns
+    found = restore.find("auto", tmp_path / "run", url=bucket)
+    assert step_of(found.path) == max(*local, *mirrored)
+    assert (found.source is not None) is downloaded
+    assert files.step_file(tmp_path / "run", *local).stat().st_mtime_ns == before
+
+
+def test_a_damaged_local_checkpoint_is_replaced_by_that_of_the_mirror(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path, bucket, 5)
+    for name in ("checkpoints/step_00000005.ckpt", "last.ckpt"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-100])
+    assert step_of(find(tmp_path, bucket)) == 5
+
+
+def test_a_damaged_object_is_refused_in_one_line_and_not_kept(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path / "lost", bucket, 5)
+    name = "checkpoints/step_00000005.ckpt"
+    content = bytearray(objects(bucket)[name])
+    content[len(content) // 2] ^= 1
+    client().put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=bytes(content))
+    words = rf"{bucket}/{name} differs from what last.json says.*resume_from={bucket}"
+    with pytest.raises(CheckpointError, match=words):
+        find(tmp_path / "new", bucket)
+    assert not list((tmp_path / "new").rglob("*.ckpt*"))
+
+
+def test_last_json_of_another_program_is_refused_in_one_line(bucket: str, tmp_path: Path) -> None:
+    last = {"step": 1, "name": "../../outside.ckpt", "content": {"size": 1, "crc32": 1}, "best": None}
+    client().put_object(Bucket=bucket.removeprefix("s3://"), Key="last.json", Body=json.dumps(last).encode())
+    with pytest.raises(CheckpointError, match=rf"{bucket}/last.json is damaged.*checkpoint\.mirror"):
+        find(tmp_path, bucket)
+
+
+@pytest.mark.slow
+def test_resume_from_names_a_mirror_or_one_of_its_checkpoints(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path / "other", f"{bucket}/run", 4, 5)
+    new = tmp_path / "new"
+    assert step_of(find(new, None, f"{bucket}/run")) == 5
+    earlier = find(new, None, f"{bucket}/run/checkpoints/step_00000004.ckpt")
+    assert step_of(earlier) == 4
+    before = earlier.stat().st_mtime_ns
+    assert find(new, None, f"{bucket}/run/checkpoints/step_00000004.ckpt").stat().st_mtime_ns == before
+    for url in (f"{bucket}/none", f"{bucket}/run/checkpoints/step_00000001.ckpt"):
+        with pytest.raises(CheckpointNotFound, match=rf"no checkpoint at {url}.* \(resume_from\)"):
+            find(new, None, url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_url", [False, True])
+def test_all_processes_of_a_run_find_the_same_checkpoint(bucket: str, tmp_path: Path, by_url: bool) -> None:
+    save(tmp_path / "lost", bucket, 5)
+    resume_from = bucket if by_url else "auto"
+    first, second = on_ranks(lambda rank: find(tmp_path / "new", bucket, resume_from))
+    assert first == second and step_of(first) == 5
+
+
+UPLOAD = """
+import sys
+from pathlib import Path
+from tests.run.checkpoint.test_mirror import find, save
+
+folder, url = Path(sys.argv[1]), sys.argv[2]
+print([each.error for each in save(folder / "a", url, 1)], find(folder / "b", url).exists(), "obstore" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_the_training_process_opens_no_storage_and_may_fork_workers_that_do(bucket: str, tmp_path: Path) -> None:
+    done = run_script(UPLOAD, [str(tmp_path), bucket], cwd=tmp_path, environment=environment())
+    assert done.stdout == "[None] True False\n", done.stderr
+
+
+HANGING = """
+import sys
+from pathlib import Path
+from imagenet_opt.run.checkpoint.uploads import CheckpointUploads
+from tests.run.checkpoint.test_mirror import save
+
+folder, url = Path(sys.argv[1]), sys.argv[2]
+save(folder, None, 1)
+uploads = CheckpointUploads(url, folder, keep=1)
+uploads.add(1)
+uploads.finish(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_a_storage_that_does_not_answer_holds_no_run_back_and_no_upload_outlives_its_run(
+    bucket: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        done = run_script(HANGING, [str(tmp_path), f"{bucket}/hanging"], cwd=tmp_path, environment=variables)
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 0 and f"checkpoint.mirror={bucket}/hanging lacks step 1 after 0 s; the run " in line
+        deadline = time.monotonic() + 60
+        while any(f"{bucket}/hanging" in " ".join(each.info["cmdline"] or ()) for each in process_iter(["cmdline"])):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+TINY = ("data=demo", "data.num_train=60", "data.num_val=20", "data.batch_size=20", "data.num_workers=0")
+
+
+def config(folder: Path, *overrides: str) -> Any:
+    options = ("~hydra", f"run_folder={folder}", "model.name=test_resnet", "logger=csv", "trainer.accelerator=cpu")
+    return composed(*options, *TINY, f"data.cache_dir={folder.parent}/cache", *overrides)
+
+
+def test_a_mirror_of_another_network_is_refused_and_leaves_nothing(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path / "other", bucket, 5, best=5)
+    words = rf"^the checkpoint from {bucket}: .* holds another network .*resume_from=null"
+    with pytest.raises(CheckpointMismatch, match=words):
+        build_run(config(tmp_path / "run", f"checkpoint.mirror={bucket}"))
+    assert names(tmp_path / "run") == []
+
+
+def test_jobs_of_a_sweep_have_mirrors_of_their_own(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWEEP_JOB, "1")
+    run = build_run(config(tmp_path / "sweep_1/3", f"checkpoint.mirror={bucket}/"))
+    assert run.trainer.checkpoint_callback.mirror == f"{bucket}/sweep_1/3"

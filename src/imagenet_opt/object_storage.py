@@ -57,6 +57,16 @@ def is_url(place: object) -> bool:
     return bool(separator) and scheme in SCHEMES
 
 
+def is_web(url: str) -> bool:
+    """Whether the URL is of a web server, which does not list its files."""
+    return url.startswith("http")
+
+
+def check_package(url: str, key: str) -> None:
+    """Raise ConfigError if the package that reads URLs is not installed."""
+    _obstore(url, key)
+
+
 class ObjectStorage:
     """The objects below `url`, for example s3://bucket/imagenet.
 
@@ -82,7 +92,7 @@ class ObjectStorage:
         """The objects below the folder `prefix`, in portions of up to 1000."""
         with self._request(prefix) as (obstore, client):
             for portion in obstore.list(client, prefix or None, chunk_size=_LISTED_AT_A_TIME):
-                yield [FoundObject(each["path"], each["size"], each["e_tag"] or "") for each in portion]
+                yield [_found(each["path"], each) for each in portion]
 
     def folders(self, prefix: str = "") -> list[str]:
         """Names of the folders directly below the folder `prefix`."""
@@ -111,7 +121,7 @@ class ObjectStorage:
                 found = obstore.head(client, path)
         except FileNotFoundError:
             return None
-        return FoundObject(path, found["size"], found["e_tag"] or "")
+        return _found(path, found)
 
     def write(self, path: str, content: bytes | Path) -> None:
         """Write an object, in parallel parts if it is large. Readers see the whole object or none."""
@@ -139,9 +149,15 @@ class ObjectStorage:
         _opened_by = _opened_by or os.getpid()
         if _opened_by != os.getpid():
             raise StorageFailed(
-                f"process {os.getpid()} was forked from process {_opened_by}, which had opened {self.url} ({self.key}); "
-                "requests of a forked process never end. Start processes with multiprocessing's forkserver or spawn"
+                f"process {os.getpid()} was forked from process {_opened_by}, which had opened {self.url} "
+                f"({self.key}); requests of a forked process never end. Start processes with multiprocessing's "
+                "forkserver or spawn"
             )
+
+
+def _found(path: str, meta: Any) -> FoundObject:
+    etag = meta["e_tag"] or ""
+    return FoundObject(path, meta["size"], "" if etag.startswith("W/") else etag)  # If-Match refuses weak ETags
 
 
 def _open(url: str, key: str, retries: bool) -> ObjectStorage:

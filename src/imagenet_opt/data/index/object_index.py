@@ -78,7 +78,8 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
             f"{url} has no index.json, and a web server does not list its files ({KEY}); pack the data set first: "
             "imagenet-opt pack data.root=FOLDER out=PACKED, and upload PACKED"
         )
-    cached = cache_dir / "index" / hashlib.sha256(url.encode()).hexdigest()[:24]
+    place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
+    cached = cache_dir / "index" / hashlib.sha256(place.encode()).hexdigest()[:24]
     if (index := _load(cached, url)) is not None:
         return _reported(index)
     with alone(cache_dir / "locks" / f"{cached.name}.lock", url):
@@ -95,7 +96,7 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
 def _reported(index: ObjectIndex) -> ObjectIndex:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         log.info(
-            f"{len(index)} images below {index.url}, as listed on {index.listed}; to list them again, remove "
+            f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
             f"{index.folder}"
         )
     return index

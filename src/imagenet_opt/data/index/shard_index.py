@@ -84,13 +84,18 @@ class ShardIndex:
     names: NDArray[np.uint8]
     name_offsets: NDArray[np.int64]
 
+    @property
+    def place(self) -> str:
+        """Folder or URL of the shards, for messages."""
+        return str(self.folder)
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, i: int) -> str:
         """FOLDER/shard-00003.tar: class/name.JPEG, for messages; unprintable characters become \\xff or \\n."""
         name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
-        shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
+        shard = os.fsencode(f"{self.place}/{self.shards[self.shard_ids[i]]}")
         text = (shard + b": " + name).decode("utf-8", "backslashreplace")
         return text if text.isprintable() else text.encode("unicode_escape").decode()
 

@@ -26,6 +26,8 @@ IMPORTED = (
     "imagenet_opt.probe.testbed",
 )
 """Modules that the server imports. None may start CUDA, which does not survive a fork."""
+IMPORTED_BY_WORKERS = ("imagenet_opt.data.dataset", "torchvision.io")
+"""Modules that a server for workers of a loader imports, if this process has no server yet."""
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
 """Prefixes of environment variables that libraries read during their import. A program with other values of these
 variables needs a new interpreter."""
@@ -107,26 +109,16 @@ class WorkerProcess(ForkServerProcess):
     """A process forked from the server, which does not run the script of this process again. Its environment is the
     server's, which may be older."""
 
-    imported: Sequence[str] = ()
-
     def start(self) -> None:
-        _ensure_server(os.environ, self.imported)
+        _ensure_server(os.environ, IMPORTED_BY_WORKERS)
         with _no_main_module():
             super().start()
 
 
 class WorkerContext(ForkServerContext):
-    """For the workers of a DataLoader that must not be forks of this process. imported: modules that the server
-    imports, if this process has no server yet."""
+    """For the workers of a DataLoader that must not be forks of this process."""
 
-    def __init__(self, imported: Sequence[str]) -> None:
-        super().__init__()
-        self.imported = imported
-
-    def Process(self, *arguments: Any, **options: Any) -> WorkerProcess:
-        process = WorkerProcess(*arguments, **options)
-        process.imported = self.imported
-        return process
+    Process = WorkerProcess
 
 
 def _ensure_server(env: Mapping[str, str], imported: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import WORKER_IMPORTS, WorkerStart, ignore_group_signals
+from imagenet_opt.data.loader_workers import WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -242,7 +242,7 @@ def _data_loader(
     context: Any = "fork"
     begin: Callable[[int], None] = ignore_group_signals
     if is_url(dataset.reader.store.name(0)):  # a fork of this process would have a client of objects without threads
-        context, begin = WorkerContext(WORKER_IMPORTS), WorkerStart()
+        context, begin = WorkerContext(), WorkerStart()
     of_workers: dict[str, Any] = {"multiprocessing_context": context, "prefetch_factor": budget.prefetch_factor}
     return DataLoader(
         dataset,

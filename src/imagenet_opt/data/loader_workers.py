@@ -16,8 +16,6 @@ from imagenet_opt.machine import GIB
 
 _LOST = (ConnectionError, EOFError)
 """Errors of fetching the memory of a batch from a dead worker."""
-WORKER_IMPORTS = ("imagenet_opt.data.dataset", "torchvision.io")
-"""Modules that a fork server imports once for all workers."""
 
 
 class WorkerStart:

@@ -166,7 +166,7 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
         if (about["format"], about["url"]) != (_FORMAT, url):
             return None
         classes = tuple(map(str, about["classes"]))
-        columns = open_file_columns(cached, len(classes))
+        columns: dict[str, Any] = open_file_columns(cached, len(classes))
         num, width = len(columns["labels"]), int(about["etag_bytes"])
         for name, dtype in (("sizes", np.int64), ("etags", f"S{width}")):
             columns[name] = np.asarray(open_column(cached / f"{name}.npy", dtype, num))

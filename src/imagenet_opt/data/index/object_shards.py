@@ -108,7 +108,7 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
 def _load(folder: Path, url: str, etags: tuple[str, ...]) -> ObjectShardIndex:
     try:
         about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
-        columns = open_columns(folder, about)
+        columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
         raise _mismatch(url, f"{error}; it is a copy: remove {folder} first") from error
     shards = tuple(map(shard_name, range(len(about.shards))))

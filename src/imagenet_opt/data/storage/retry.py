@@ -33,8 +33,8 @@ _QUIET_SECONDS = 1.0
 
 
 def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
-    """Result of `read`. After a temporary OSError `read` is repeated, with growing, random pauses, for `patience` seconds.
-    name: for warnings. Raises the last OSError."""
+    """Result of `read`. After a temporary OSError `read` is repeated for `patience` seconds, with random pauses that
+    grow. name: for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE
     while True:
         try:

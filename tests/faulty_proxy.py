@@ -14,7 +14,7 @@ Fault = Callable[[int, str], str]
 the end of the connection; "away": no answer, as from a machine that is gone."""
 _ERRORS = {
     "403": "AccessDenied", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
-    "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId",
+    "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
 }  # fmt: skip
 
 

@@ -106,7 +106,10 @@ def test_a_worker_never_takes_a_newer_listing(images_root: Path, bucket: str, tm
     index = open_index(url, "train", tmp_path)
     sent = pickle.dumps(index)
     shutil.rmtree(index.folder)
-    open_index(url, "train", tmp_path)
+    put(f"{url}/train/class0/new.JPEG", b"")
+    assert len(open_index(url, "train", tmp_path)) == 40
+    copy = pickle.loads(pickle.dumps(index))
+    assert [copy.path(i) for i in range(len(copy))] == [index.path(i) for i in range(39)]
     with pytest.raises(DataError, match="removed or replaced; run the same command again"):
         pickle.loads(sent)
 

@@ -42,7 +42,7 @@ def test_batches_are_those_of_the_folder(
     folder = shards if packed else images_root
     options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": workers}
     expected = batches(loader(folder, **options))
-    made = loader(upload(folder, f"{bucket}/in1k"), **options)
+    made = loader(upload(folder, f"{bucket}/in1k"), added_latency_ms=1 if packed else 0, **options)
     for epoch in (1, 2, 1):
         actual = batches(made, epoch=epoch)
     assert_equal(actual, expected)
@@ -54,9 +54,10 @@ def test_nothing_is_lost_while_requests_fail(
     images_root: Path, shards: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path, fault: str, packed: bool
 ) -> None:
     folder = shards if packed else images_root
-    index = open_index(upload(folder, bucket), "train", tmp_path / "cache")
+    url = upload(folder, bucket)
     local = open_index(folder, "train", tmp_path / "cache")
     proxy.fault = lambda number, path: fault if number % 2 else ""
+    index = open_index(url, "train", tmp_path / "cache")
     result = reading(store_of(index, loading())).read((0, 0), index.sizes.argsort())
     proxy.fault = lambda number, path: ""
     assert result.samples == store_of(local, loading()).read_many(index.sizes.argsort())
@@ -92,16 +93,23 @@ def test_a_replaced_object_ends_the_run(
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("403", "no right to do that"), ("key", "credentials are refused"), ("skewed", "clock of this machine is wrong")],
+    [
+        ("403", "no right to do that"),
+        ("key", "credentials are refused"),
+        ("skewed", "clock of this machine is wrong"),
+        ("301", "set AWS_REGION to the region of the bucket"),
+    ],
 )
-def test_a_lost_right_ends_the_run(
-    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader, fault: str, words: str
+def test_errors_that_stay_end_the_run(
+    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader, tmp_path: Path, fault: str, words: str
 ) -> None:
     made = loader(upload(images_root, bucket))
     proxy.fault = lambda number, path: fault
-    with pytest.raises(StorageFailed, match=words) as raised:
-        batches(made)
-    assert "\n" not in str(raised.value) and "data.root" in str(raised.value)
+    for act in (lambda: batches(made), lambda: open_index(bucket, "train", tmp_path / "other")):
+        with pytest.raises(StorageFailed, match=words) as raised:
+            act()
+        assert "\n" not in str(raised.value) and f"{bucket}/train" in str(raised.value)
+        assert "(data.root)" in str(raised.value)
 
 
 def test_a_service_that_stays_away_ends_the_run(

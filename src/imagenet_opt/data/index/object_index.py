@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,21 @@ from imagenet_opt.data.index.columns import open_column
 from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 KEY = "data.root"
 """The config key of the URL, for messages."""
 _FORMAT = 1
 _LIST_THREADS = 32
+_PATIENCE = 60.0
+"""Seconds for which a request is retried while an index is opened."""
 _REPORT_SECONDS = 10.0
+_warn = SparseWarnings(log)
 _COLUMNS = ("labels", "names", "name_offsets", "sizes", "etags")
 
 
@@ -61,7 +66,7 @@ class ObjectIndex(FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        if self.is_whole:
+        if self.is_whole and _listed(self.folder) == self.listed:  # else another process has removed the files
             return _reopen, (self.folder, self.url, self.listed)
         return _copied, (type(self), self.__dict__)
 
@@ -103,13 +108,19 @@ def _reported(index: ObjectIndex) -> ObjectIndex:
 
 
 def _list(folder: Path, url: str) -> ObjectIndex:
-    storage, listed = ObjectStorage(url, KEY), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-    classes = tuple(storage.folders())
+    storage, listed = ObjectStorage(url, KEY, retries=False), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+    classes = tuple(patiently(storage.folders, url))
     if not classes:
         raise DatasetNotFound(_none_below(url))
     count = _Count(url)
+
+    def images_of(name: str) -> list[FoundObject]:
+        images = patiently(lambda: _images(storage, name), f"{url}/{name}")
+        count(len(images))
+        return images
+
     with ThreadPoolExecutor(_LIST_THREADS) as threads:
-        found = list(threads.map(lambda name: _images(storage, name, count), classes))
+        found = list(threads.map(images_of, classes))
     for name, images in zip(classes, found, strict=True):
         if not images:
             raise EmptyClass(f"no images in {url}/{name}; remove the folder or put its images back ({KEY})")
@@ -127,24 +138,26 @@ def _list(folder: Path, url: str) -> ObjectIndex:
     )
 
 
-def _images(storage: ObjectStorage, class_name: str, count: Callable[[int], None]) -> list[FoundObject]:
+def patiently(request: Callable[[], T], name: str) -> T:
+    """Result of a request while an index is opened; temporary errors are retried."""
+    return retry_transient(request, name, _PATIENCE, _warn)
+
+
+def _images(storage: ObjectStorage, class_name: str) -> list[FoundObject]:
     """The images in one class folder, in the order of their paths."""
-    images = []
-    for portion in storage.objects(class_name):
-        images += [each for each in portion if each.path.lower().endswith(IMAGE_SUFFIXES)]
-        count(len(portion))
-    return sorted(images)
+    found = (each for portion in storage.objects(class_name) for each in portion)
+    return sorted(each for each in found if each.path.lower().endswith(IMAGE_SUFFIXES))
 
 
 def _none_below(url: str) -> str:
     root = url.rpartition("/")[0]
-    others = ObjectStorage(root, KEY).folders()[:5] if root.count("/") >= 2 else []
+    others = patiently(ObjectStorage(root, KEY, retries=False).folders, root)[:5] if root.count("/") >= 2 else []
     found = f"; {root} has {', '.join(others)}" if others else ""
     return f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG{found}"
 
 
 class _Count:
-    """Counts listed objects, and logs their number every ten seconds; threads may share it."""
+    """Counts listed images, and logs their number every ten seconds; threads may share it."""
 
     def __init__(self, url: str) -> None:
         self.url, self.num = url, 0
@@ -156,7 +169,7 @@ class _Count:
             if time.monotonic() < self._next:
                 return
             self._next = time.monotonic() + _REPORT_SECONDS
-        log.info(f"listing {self.url}: {self.num} objects so far")
+        log.info(f"listing {self.url}: {self.num} images so far")
 
 
 def _load(cached: Path, url: str) -> ObjectIndex | None:
@@ -175,8 +188,16 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
         return None
 
 
+def _listed(cached: Path) -> str:
+    """Time of a cached listing; "" if there is none."""
+    try:
+        return str(json.loads((cached / ABOUT).read_text())["listed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def _reopen(folder: Path, url: str, listed: str) -> ObjectIndex:
-    """The same index in another process. Raises DataError if another process has listed the objects again."""
+    """The same index in another process. Raises DataError if its files were removed in this moment."""
     index = _load(folder, url)
     if index is None or index.listed != listed:
         raise DataError(f"the index of {url} in {folder} was removed or replaced; run the same command again to resume")

@@ -4,11 +4,12 @@ import hashlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from imagenet_opt.data.index.index_cache import alone, new_folder
-from imagenet_opt.data.index.object_index import KEY
+from imagenet_opt.data.index.object_index import KEY, patiently
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
@@ -40,7 +41,7 @@ class ObjectShardIndex(ShardIndex):
         return self.url
 
     def __reduce__(self) -> Any:
-        if self.is_whole:
+        if self.is_whole and (self.folder / INDEX).is_file():
             return _load, (self.folder, self.url, self.shard_etags)
         return _copied, (type(self), self.__dict__)
 
@@ -48,11 +49,11 @@ class ObjectShardIndex(ShardIndex):
 def open_object_shards(url: str, cache_dir: Path) -> ObjectShardIndex | None:
     """Open a packed split; None if the URL has none. Raises ShardMismatch for an unfinished pack, a damaged column, or
     a missing or resized shard; StorageFailed."""
-    storage = ObjectStorage(url, KEY)
+    storage = ObjectStorage(url, KEY, retries=False)
     try:
-        content = storage.read(INDEX)
+        content = patiently(lambda: storage.read(INDEX), url)
     except FileNotFoundError:
-        if storage.head(PLAN) or storage.head(shard_name(0)):
+        if any(patiently(partial(storage.head, name), url) for name in (PLAN, shard_name(0))):
             raise _mismatch(url, f"{url} is no finished pack: it has no {INDEX}") from None
         return None
     try:
@@ -81,7 +82,7 @@ def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Pa
 
 def _column(storage: ObjectStorage, name: str, about: About) -> bytes:
     try:
-        column = storage.read(f"{name}.npy")
+        column = patiently(lambda: storage.read(f"{name}.npy"), storage.url)
     except FileNotFoundError:
         raise _mismatch(storage.url, f"{storage.url} has no {name}.npy") from None
     if zlib.crc32(column) != about.columns.get(name):
@@ -94,9 +95,10 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
     names = [shard_name(i) for i in range(len(about.shards))]
     if is_web(storage.url):
         with ThreadPoolExecutor(_HEAD_THREADS) as threads:
-            found = {each.path: each for each in threads.map(storage.head, names) if each is not None}
+            heads = threads.map(lambda name: patiently(partial(storage.head, name), storage.url), names)
+            found = {each.path: each for each in heads if each is not None}
     else:
-        found = {each.path: each for portion in storage.objects() for each in portion}
+        found = patiently(lambda: {o.path: o for portion in storage.objects() for o in portion}, storage.url)
     for name, shard in zip(names, about.shards, strict=True):
         size = found.get(name, FoundObject(name, -1, "")).size
         if size != shard.bytes:

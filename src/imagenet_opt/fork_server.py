@@ -110,7 +110,7 @@ class WorkerProcess(ForkServerProcess):
     server's, which may be older."""
 
     def start(self) -> None:
-        _ensure_server(os.environ, IMPORTED_BY_WORKERS)
+        start_for_workers()
         with _no_main_module():
             super().start()
 
@@ -119,6 +119,11 @@ class WorkerContext(ForkServerContext):
     """For the workers of a DataLoader that must not be forks of this process."""
 
     Process = WorkerProcess
+
+
+def start_for_workers() -> None:
+    """Start the server, if this process has none; it imports its modules meanwhile."""
+    _ensure_server(os.environ, IMPORTED_BY_WORKERS)
 
 
 def _ensure_server(env: Mapping[str, str], imported: Sequence[str]) -> None:

@@ -5,8 +5,10 @@ its own client at its first request, and a process that was forked from a proces
 """
 
 import errno
+import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -39,6 +41,7 @@ _SAME_REMEDY = {
     **dict.fromkeys(("AuthorizationHeaderMalformed", "301", "307"), "PermanentRedirect"),
     "412": "PreconditionFailed",
 }
+_opening = threading.Lock()
 _opened_by: int | None = None
 """The process that opened the first client."""
 
@@ -138,8 +141,9 @@ class ObjectStorage:
         obstore = _obstore(self.url, self.key)
         self._check_process()
         try:
-            if self._client is None:
-                self._client = _client(self.url, self.key, self.retries)
+            with _opening:  # many threads may make the first request together
+                if self._client is None:
+                    self._client = _client(self.url, self.key, self.retries)
             yield obstore, self._client
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise _explain(error, self.name(path), self.key) from error
@@ -183,6 +187,7 @@ def _client(url: str, key: str, retries: bool) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else url
     if endpoint.startswith("http:"):
         options["client_options"] = {"allow_http": True}
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # else it logs where it found the credentials
     if url.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true"):
         try:
             options["credential_provider"] = Boto3CredentialProvider()

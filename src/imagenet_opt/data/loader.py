@@ -41,7 +41,7 @@ from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
 from imagenet_opt.errors import StorageFailed
-from imagenet_opt.fork_server import WorkerContext
+from imagenet_opt.fork_server import WorkerContext, start_for_workers
 from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
@@ -115,6 +115,7 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileInde
     Raises DataError."""
     if isinstance(root, str):
         url = split_url(root, split)
+        start_for_workers()
         try:
             return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
         except OSError as error:

@@ -1,5 +1,6 @@
 """A server that speaks the protocol of S3, on this machine, and buckets on it."""
 
+import logging
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ def object_server() -> Iterator[str]:
     """Address of the server."""
     from moto.server import ThreadedMotoServer  # takes a second to import
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # prints a line for each request
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

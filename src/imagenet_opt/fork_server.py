@@ -1,4 +1,4 @@
-"""Starts Python programs in milliseconds: forks them from a process that has already imported torch and Lightning."""
+"""A process that has imported torch and forks others in milliseconds: Python programs, and workers of a loader."""
 
 import atexit
 import gc
@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,8 @@ IMPORTED = (
     "imagenet_opt.probe.testbed",
 )
 """Modules that the server imports. None may start CUDA, which does not survive a fork."""
+IMPORTED_BY_WORKERS = ("imagenet_opt.data.dataset", "torchvision.io")
+"""Modules that a server for workers of a loader imports, if this process has no server yet."""
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
 """Prefixes of environment variables that libraries read during their import. A program with other values of these
 variables needs a new interpreter."""
@@ -61,7 +64,7 @@ class ForkedProgram:
         files = tuple(map(_Descriptor, (stdin, stdout, stderr)))
         settings = (arguments, str(cwd or Path.cwd()), dict(env), files, new_session)
         self._process = multiprocessing.get_context("forkserver").Process(target=_run, args=settings)
-        _ensure_server(env)
+        _ensure_server(env, IMPORTED)
         with _no_main_module():
             self._process.start()
         self.pid: int = self._process.pid  # type: ignore[assignment]
@@ -102,12 +105,33 @@ def _at_import(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in (_DEFAULTS | dict(env)).items() if name.startswith(READ_AT_IMPORT)}
 
 
-def _ensure_server(env: Mapping[str, str]) -> None:
+class WorkerProcess(ForkServerProcess):
+    """A process forked from the server, which does not run the script of this process again. Its environment is the
+    server's, which may be older."""
+
+    def start(self) -> None:
+        start_for_workers()
+        with _no_main_module():
+            super().start()
+
+
+class WorkerContext(ForkServerContext):
+    """For the workers of a DataLoader that must not be forks of this process."""
+
+    Process = WorkerProcess
+
+
+def start_for_workers() -> None:
+    """Start the server, if this process has none; it imports its modules meanwhile."""
+    _ensure_server(os.environ, IMPORTED_BY_WORKERS)
+
+
+def _ensure_server(env: Mapping[str, str], imported: Sequence[str]) -> None:
     """Start the server, if this process has none, with the environment of the first program."""
     global _server
     if _server is not None:
         return
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(imported))
     resource_tracker.ensure_running()  # unblocks signals
     before, _server = dict(os.environ), dict(env)
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)

@@ -135,7 +135,9 @@ def allow_open_files(num_files: int = 0) -> None:
 
 
 def mount_of(path: str) -> str:
-    """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
+    """Mount point that holds `path` and its file system, such as "/fsx (lustre)"; the bucket or server of a URL."""
+    if "://" in path:
+        return "/".join(path.split("/")[:3])
     mount = find_mount(path)
     return "an unknown mount" if mount is None else f"{mount.mountpoint} ({mount.kind})"
 

@@ -5,8 +5,10 @@ its own client at its first request, and a process that was forked from a proces
 """
 
 import errno
+import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -39,6 +41,7 @@ _SAME_REMEDY = {
     **dict.fromkeys(("AuthorizationHeaderMalformed", "301", "307"), "PermanentRedirect"),
     "412": "PreconditionFailed",
 }
+_opening = threading.Lock()
 _opened_by: int | None = None
 """The process that opened the first client."""
 
@@ -55,6 +58,16 @@ def is_url(place: object) -> bool:
     """Whether `place` is a URL of objects, and not a folder."""
     scheme, separator, _ = str(place).partition("://")
     return bool(separator) and scheme in SCHEMES
+
+
+def is_web(url: str) -> bool:
+    """Whether the URL is of a web server, which does not list its files."""
+    return url.startswith("http")
+
+
+def check_package(url: str, key: str) -> None:
+    """Raise ConfigError if the package that reads URLs is not installed."""
+    _obstore(url, key)
 
 
 class ObjectStorage:
@@ -82,7 +95,7 @@ class ObjectStorage:
         """The objects below the folder `prefix`, in portions of up to 1000."""
         with self._request(prefix) as (obstore, client):
             for portion in obstore.list(client, prefix or None, chunk_size=_LISTED_AT_A_TIME):
-                yield [FoundObject(each["path"], each["size"], each["e_tag"] or "") for each in portion]
+                yield [_found(each["path"], each) for each in portion]
 
     def folders(self, prefix: str = "") -> list[str]:
         """Names of the folders directly below the folder `prefix`."""
@@ -111,7 +124,7 @@ class ObjectStorage:
                 found = obstore.head(client, path)
         except FileNotFoundError:
             return None
-        return FoundObject(path, found["size"], found["e_tag"] or "")
+        return _found(path, found)
 
     def write(self, path: str, content: bytes | Path) -> None:
         """Write an object, in parallel parts if it is large. Readers see the whole object or none."""
@@ -133,8 +146,9 @@ class ObjectStorage:
         obstore = _obstore(self.url, self.key)
         self._check_process()
         try:
-            if self._client is None:
-                self._client = _client(self.url, self.key, self.retries)
+            with _opening:  # many threads may make the first request together
+                if self._client is None:
+                    self._client = _client(self.url, self.key, self.retries)
             yield obstore, self._client
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise _explain(error, self.name(path), self.key) from error
@@ -144,9 +158,15 @@ class ObjectStorage:
         _opened_by = _opened_by or os.getpid()
         if _opened_by != os.getpid():
             raise StorageFailed(
-                f"process {os.getpid()} was forked from process {_opened_by}, which had opened {self.url} ({self.key}); "
-                "requests of a forked process never end. Start processes with multiprocessing's forkserver or spawn"
+                f"process {os.getpid()} was forked from process {_opened_by}, which had opened {self.url} "
+                f"({self.key}); requests of a forked process never end. Start processes with multiprocessing's "
+                "forkserver or spawn"
             )
+
+
+def _found(path: str, meta: Any) -> FoundObject:
+    etag = meta["e_tag"] or ""
+    return FoundObject(path, meta["size"], "" if etag.startswith("W/") else etag)  # If-Match refuses weak ETags
 
 
 def _open(url: str, key: str, retries: bool) -> ObjectStorage:
@@ -172,6 +192,7 @@ def _client(url: str, key: str, retries: bool) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else url
     if endpoint.startswith("http:"):
         options["client_options"] = {"allow_http": True}
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # else it logs where it found the credentials
     if url.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true"):
         try:
             options["credential_provider"] = Boto3CredentialProvider()

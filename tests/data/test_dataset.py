@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
-from imagenet_opt.data.dataset import train_crops
+from imagenet_opt.data.dataset import TrainCrops
 from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
@@ -121,7 +121,7 @@ def test_batches_without_region_decode_are_the_same(
 def test_half_of_the_images_are_flipped() -> None:
     draw = TrainOrder(num_samples=4000, batch_size=4000, seed=0).sample_ids(0, 0)
     side = np.full(4000, 50)
-    assert 1850 < train_crops(seed=0, scale=(0.35, 1.0))(draw, side, side)[1].sum() < 2150
+    assert 1850 < TrainCrops(seed=0, scale=(0.35, 1.0))(draw, side, side)[1].sum() < 2150
 
 
 def test_large_crops_are_reduced_and_look_the_same(images_root: Path, loader: MakeLoader) -> None:

@@ -1,22 +1,36 @@
 """A worker ignores signals to the process group, and ends at a SIGTERM of its parent."""
 
+import logging
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing import current_process
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from imagenet_opt.data.loader_workers import ignore_group_signals
+from imagenet_opt.data.loader_workers import WorkerStart, ignore_group_signals
+from imagenet_opt.fork_server import WorkerContext
+from tests.processes import run_script
 
 
-def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent() -> None:
-    loader = DataLoader(
-        range(100), batch_size=None, num_workers=1, prefetch_factor=1, worker_init_fn=ignore_group_signals
-    )
+def started(samples: Any, *, from_server: bool, **options: Any) -> DataLoader:
+    """A loader with one worker: a fork of this process or of a server."""
+    options |= {"multiprocessing_context": WorkerContext() if from_server else "fork"}
+    begin = WorkerStart() if from_server else ignore_group_signals
+    return DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=begin, **options)
+
+
+@pytest.mark.parametrize("from_server", [False, True])
+def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent(from_server: bool) -> None:
+    loader = started(range(100), from_server=from_server, prefetch_factor=1)
     batches = iter(loader)
     first = next(batches)
     (worker,) = batches._workers
@@ -30,6 +44,54 @@ def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent() -> None:
     worker.terminate()
     worker.join(timeout=60)
     assert worker.exitcode == 0
+
+
+class Environment(Dataset):
+    """Logs a warning, and returns a variable of the environment."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, i: int) -> str:
+        logging.getLogger("worker").warning("slow storage")
+        return os.environ["OF_THE_RUN"]
+
+
+def test_a_worker_of_a_server_has_environment_and_log_file_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in ("first", "second"):  # the server was started with the first, or earlier
+        monkeypatch.setenv("OF_THE_RUN", value)
+        handler = logging.FileHandler(tmp_path / f"{value}.log")
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logging.getLogger().addHandler(handler)
+        try:
+            assert list(started(Environment(), from_server=True)) == [value]
+        finally:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+        assert (tmp_path / f"{value}.log").read_text() == "worker: slow storage\n"
+
+
+KILLED = """
+import os, signal
+from torch.utils.data import DataLoader
+from imagenet_opt.data.loader_workers import WorkerStart
+from imagenet_opt.fork_server import WorkerContext
+
+options = {"multiprocessing_context": WorkerContext(), "worker_init_fn": WorkerStart()}
+batches = iter(DataLoader(range(100), batch_size=None, num_workers=1, **options))
+next(batches)
+print(batches._workers[0].pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
+    killed = run_script(KILLED, [], cwd=tmp_path, environment=os.environ)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(killed.stdout)).wait(60)
 
 
 @pytest.fixture

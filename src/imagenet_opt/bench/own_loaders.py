@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.bench.job import REGION, WORKER, Job
-from imagenet_opt.data.dataset import train_crops
+from imagenet_opt.data.dataset import TrainCrops
 from imagenet_opt.data.decode.region_codec import Box, region_codec
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.order import SampleIds, TrainOrder
@@ -80,7 +80,7 @@ def _crops(job: Job, worker: int) -> Iterator[Crop]:
     """The files of the first epoch that this worker of our loader decodes, with their crops."""
     index, loading = job.long_index(), job.loading
     order = TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)
-    plan = train_crops(seed=loading.seed, scale=loading.crop_scale)
+    plan = TrainCrops(seed=loading.seed, scale=loading.crop_scale)
     store = store_of(index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
     codec = region_codec()
     for step in range(worker, order.num_batches, max(1, job.num_workers)):

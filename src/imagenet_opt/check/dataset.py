@@ -15,7 +15,7 @@ from imagenet_opt.check.labels import Selection, check_labels
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.dataset import DataSet, data_of, demo_of
+from imagenet_opt.config.dataset import DataSet, data_of, demo_of, refuse_url
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
@@ -43,6 +43,7 @@ def check(
     """
     config = composed(overrides)
     data = demo_of(config) if "data=demo" in overrides else data_of(config)
+    refuse_url(data.root, "imagenet-opt check")
     opened, verdicts = [], []
     for split in ("train", "val"):
         try:

@@ -40,10 +40,11 @@ MOST_IN_FLIGHT = 900
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
     options = parse(argv)
-    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.config.dataset import compose_data, refuse_url
     from imagenet_opt.hydrate.run import hydrate_splits
 
     data = compose_data(options.overrides)
+    refuse_url(data.root, "imagenet-opt hydrate")
     tally = hydrate_splits(
         data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
     )

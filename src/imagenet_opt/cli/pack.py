@@ -12,6 +12,7 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
+from imagenet_opt.object_storage import is_url
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
@@ -106,7 +107,11 @@ def parse(argv: list[str]) -> Namespace:
 
 
 def _path(words: dict[str, str], key: str) -> Path | None:
-    return Path(words[key]).expanduser() if key in words else None
+    if key not in words:
+        return None
+    if is_url(words[key]):
+        raise ConfigError(f"{key}={words[key]}: imagenet-opt pack does not read or write URLs yet, only folders")
+    return Path(words[key]).expanduser()
 
 
 def _whole(words: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:

@@ -10,8 +10,10 @@ from omegaconf import DictConfig
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.split_folder import split_folder
+from imagenet_opt.data.index.split_folder import root_of, split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
+from imagenet_opt.fork_server import start_for_workers
+from imagenet_opt.object_storage import check_package, is_url
 
 if TYPE_CHECKING:  # imports torch
     from imagenet_opt.data.options import LoaderOptions
@@ -19,9 +21,9 @@ if TYPE_CHECKING:  # imports torch
 
 @dataclass(frozen=True)
 class DataSet:
-    """root: folder that contains the folders of both splits. folders: split (train, val) -> its folder."""
+    """root: folder or URL that contains the folders of both splits. folders: split (train, val) -> its folder."""
 
-    root: Path
+    root: Path | str
     folders: dict[str, str]
     cache: Path
     loading: "LoaderOptions"
@@ -39,14 +41,29 @@ def compose_data(overrides: list[str]) -> DataSet:
 
 
 def check_folders(config: DictConfig) -> None:
-    """Check that the folders exist, before imports that take seconds. Raises DatasetNotFound."""
+    """Check that the folders exist, or that the package for a URL is installed, before imports that take seconds.
+    Raises DatasetNotFound, ConfigError."""
     if "root" not in config.data:
+        return
+    root = root_of(str(config.data.root)) if config.data.root else None
+    if isinstance(root, str):
+        check_package(root, "data.root")
+        start_for_workers()  # its imports take as long as those of this process
         return
     try:
         for split in (config.data.train_folder, config.data.val_folder):
-            split_folder(Path(str(config.data.root)) if config.data.root else None, str(split))
+            split_folder(root, str(split))
     except DatasetNotFound as error:
         raise DatasetNotFound(f"{error}. No ImageNet here? python train.py data=demo") from None
+
+
+def refuse_url(root: object, command: str) -> None:
+    """Raise ConfigError if data.root is a URL, for a command that reads folders only."""
+    if is_url(root):
+        raise ConfigError(
+            f"{command} does not work with data.root={root} yet, only with folders; train.py and imagenet-opt evaluate "
+            "read URLs"
+        )
 
 
 def demo_of(config: DictConfig) -> DataSet:
@@ -66,7 +83,8 @@ def data_of(config: DictConfig) -> DataSet:
     from imagenet_opt.data.datamodule import cache_folder, folder_data
 
     options = _options(config, folder_data)
-    root, cache = Path(options.pop("root")).expanduser(), cache_folder(options.pop("cache_dir"))
+    root, cache = root_of(options.pop("root")), cache_folder(options.pop("cache_dir"))
+    root = root.expanduser() if isinstance(root, Path) else str(root)
     folders = {split: options.pop(f"{split}_folder") for split in ("train", "val")}
     return DataSet(root, folders, cache, _loading(options))
 

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningDataModule
 from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
+from imagenet_opt.data.index.split_folder import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import block_size_for
@@ -176,11 +177,12 @@ def folder_data(
     **loading: Any,
 ) -> ImageData:
     """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or from packed folders.
+    `root` is a folder, or a URL such as s3://bucket/imagenet.
 
     loading: fields of LoaderOptions. cache_dir: folder for the index; None: the user's cache folder.
     """
-    folder, cache = Path(root) if root else None, cache_folder(cache_dir)
-    train, val = (open_index(folder, split, cache) for split in (train_folder, val_folder))
+    place, cache = root_of(root), cache_folder(cache_dir)
+    train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
     return ImageData(train, val, LoaderOptions(**loading))
 
 

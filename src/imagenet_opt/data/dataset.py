@@ -255,20 +255,23 @@ def num_portions_of(num_samples: int) -> int:
     return -(-num_samples // _PORTION)
 
 
-def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
+@dataclass(frozen=True, kw_only=True)
+class TrainCrops:
     """Random crops and flips, as functions of (seed, pass, sample index)."""
 
-    def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
-        draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
-        return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
+    seed: int
+    scale: tuple[float, float]
 
-    return plan
+    def __call__(self, draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
+        draws = sample_uniform(self.seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
+        return random_crops(heights, widths, draws[:, :-1], scale=self.scale), draws[:, -1] < 0.5
 
 
-def eval_crops(*, crop_ratio: float) -> CropPlan:
+@dataclass(frozen=True, kw_only=True)
+class EvalCrops:
     """Centred crops without flips."""
 
-    def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
-        return center_crops(heights, widths, crop_ratio=crop_ratio), np.zeros(len(heights), dtype=bool)
+    crop_ratio: float
 
-    return plan
+    def __call__(self, draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
+        return center_crops(heights, widths, crop_ratio=self.crop_ratio), np.zeros(len(heights), dtype=bool)

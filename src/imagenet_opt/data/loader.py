@@ -1,6 +1,7 @@
 """Builds the loader: from an index to batches on the device, with store, reader, decoder, workers and prefetcher."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,19 +16,22 @@ from imagenet_opt import machine
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
-from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
+from imagenet_opt.data.dataset import BatchDataset, CropPlan, EvalCrops, TrainCrops
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
+from imagenet_opt.data.index.object_index import ObjectIndex, open_objects
+from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
-from imagenet_opt.data.index.split_folder import split_folder
+from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import ignore_group_signals
+from imagenet_opt.data.loader_workers import WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
+from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
@@ -36,6 +40,9 @@ from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, par
 from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
+from imagenet_opt.errors import StorageFailed
+from imagenet_opt.fork_server import WorkerContext, start_for_workers
+from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +110,16 @@ def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> De
     return _prefetcher(dataset, options, rank_info, size, size)
 
 
-def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
-    """Open the index of `root`/`split`: packed shards, or a folder per class. Raises DataError."""
+def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
+    """Open the index of `root`/`split`: packed shards, or a folder per class. root: a folder, or the URL of objects.
+    Raises DataError."""
+    if isinstance(root, str):
+        url = split_url(root, split)
+        start_for_workers()
+        try:
+            return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
+        except OSError as error:
+            raise StorageFailed(f"cannot read {url} (data.root): {error.strerror or error}") from error
     folder = split_folder(root, split)
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
@@ -112,8 +127,14 @@ def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | Sh
 def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
     """The store of an index, slowed down by `options`. drop_pages: whether to evict files from the page cache after
     reading."""
-    kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
-    store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
+    store: Store
+    if isinstance(index, ObjectShardIndex):
+        store = ObjectShardStore(index)
+    elif isinstance(index, ObjectIndex):
+        store = ObjectStore(index)
+    else:
+        kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
+        store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
     if not options.added_latency_ms and options.max_mb_per_second is None:
         return store
     rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
@@ -147,9 +168,9 @@ def _dataset(
 ) -> BatchDataset:
     is_training = isinstance(order, TrainOrder)
     if is_training and options.train_crop == "random":
-        plan = train_crops(seed=options.seed, scale=options.crop_scale)
+        plan: CropPlan = TrainCrops(seed=options.seed, scale=options.crop_scale)
     else:
-        plan = eval_crops(crop_ratio=options.val_crop_ratio)
+        plan = EvalCrops(crop_ratio=options.val_crop_ratio)
     return BatchDataset(
         reader=ReadAhead(store, reads_in_flight=options.reads_in_flight, timeout_seconds=options.read_timeout),
         decoder=Decoder(
@@ -220,14 +241,18 @@ def _data_loader(
     dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget
 ) -> "DataLoader[Batch | RaggedBatch]":
     # Forked workers inherit index, shared buffers and codec. Python 3.14 does not fork by default.
-    of_workers: dict[str, Any] = {"multiprocessing_context": "fork", "prefetch_factor": budget.prefetch_factor}
+    context: Any = "fork"
+    begin: Callable[[int], None] = ignore_group_signals
+    if is_url(dataset.reader.store.name(0)):  # a fork of this process would have a client of objects without threads
+        context, begin = WorkerContext(), WorkerStart()
+    of_workers: dict[str, Any] = {"multiprocessing_context": context, "prefetch_factor": budget.prefetch_factor}
     return DataLoader(
         dataset,
         batch_size=None,
         sampler=keys,
         num_workers=budget.num_workers,
         persistent_workers=budget.num_workers > 0,
-        worker_init_fn=ignore_group_signals,
+        worker_init_fn=begin,
         generator=torch.Generator(),  # so that starting workers draws nothing from the model's generator
         **(of_workers if budget.num_workers else {}),
     )

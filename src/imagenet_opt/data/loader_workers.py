@@ -1,12 +1,14 @@
-"""The end of loader workers: the signals that they obey, and the causes of their death."""
+"""Start and end of loader workers: what they take over, the signals that they obey, and the causes of their death."""
 
 import errno
+import logging
 import os
 import resource
 import shutil
 import signal
+import sys
 import threading
-from multiprocessing import current_process
+from multiprocessing import current_process, parent_process
 
 from imagenet_opt import machine
 from imagenet_opt.errors import WorkerDied
@@ -14,6 +16,43 @@ from imagenet_opt.machine import GIB
 
 _LOST = (ConnectionError, EOFError)
 """Errors of fetching the memory of a batch from a dead worker."""
+
+
+class WorkerStart:
+    """First call in a worker that a fork server has forked: the worker takes over the environment and the log files of
+    the training process, obeys the signals of `ignore_group_signals`, and ends with the training process."""
+
+    def __init__(self) -> None:
+        root = logging.getLogger()
+        self.environment = dict(os.environ)
+        self.log_level = root.level
+        self.logs = [
+            (getattr(each, "baseFilename", None), each.level, each.formatter)
+            for each in root.handlers
+            if type(each) in (logging.FileHandler, logging.StreamHandler)
+        ]
+
+    def __call__(self, worker_id: int) -> None:
+        os.environ.clear()
+        os.environ.update(self.environment)
+        machine.allow_open_files()
+        root = logging.getLogger()
+        root.setLevel(self.log_level)
+        for file, level, formatter in self.logs:
+            handler = logging.FileHandler(file, delay=True) if file else logging.StreamHandler(sys.stdout)
+            handler.setLevel(level)
+            handler.setFormatter(formatter)
+            root.addHandler(handler)
+        ignore_group_signals(worker_id)
+        threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
+
+
+def _end_with_parent() -> None:
+    """End once the training process is gone. torch watches the parent of a worker, which is the fork server here."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def ignore_group_signals(worker_id: int) -> None:
@@ -26,10 +65,12 @@ def ignore_group_signals(worker_id: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_obey, args=(os.getppid(), _temp_dir()), daemon=True, name="signals").start()
+        parent = parent_process()
+        assert parent is not None
+        threading.Thread(target=_obey, args=(parent.pid, _temp_dir()), daemon=True, name="signals").start()
 
 
-def _obey(parent: int, inherited: str | None) -> None:
+def _obey(parent: int | None, inherited: str | None) -> None:
     """End at a SIGTERM of the parent, without the normal clean-up, because storage may block the main thread forever.
 
     inherited: the parent's temporary folder, which other processes use.

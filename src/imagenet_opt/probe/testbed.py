@@ -24,6 +24,7 @@ from imagenet_opt.config.build import (
     precision_of,
     share_batch,
 )
+from imagenet_opt.config.dataset import refuse_url
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
@@ -68,6 +69,7 @@ class Testbed:
 
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
+        refuse_url(config.data.get("root"), "a measurement")
         self.compared = compared
         self._image_sizes = image_sizes(config)
         at_one_size(config)

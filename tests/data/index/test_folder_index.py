@@ -16,6 +16,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from imagenet_opt.data.index import folder_index as index_module
+from imagenet_opt.data.index import index_cache
 from imagenet_opt.data.index.folder_index import FileIndex, check_same_classes, open_split
 from imagenet_opt.data.index.split_folder import split_folder
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
@@ -151,7 +152,7 @@ def test_of_two_processes_one_lists_the_files_and_the_other_waits(
         waits.set()
 
     monkeypatch.setattr(index_module, "_scan", slow)
-    monkeypatch.setattr(index_module.log, "info", noted)
+    monkeypatch.setattr(index_cache.log, "info", noted)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(open_split, root, "train", cache)
         assert begun.wait(60)

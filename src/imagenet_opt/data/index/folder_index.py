@@ -4,26 +4,21 @@ A list of 1.28 million (path, label) tuples would cost each worker hundreds of M
 pages. All workers share flat arrays.
 """
 
-import errno
 import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
+from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_folder
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
@@ -36,15 +31,16 @@ _PATIENCE = 60.0
 """Seconds for which the listing of a folder is retried."""
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
-_LOCK_SECONDS = 1800.0
-"""More than a listing takes; a lock that is held longer was probably left behind by a broken mount."""
 
 
 class Split(Protocol):
-    """Fields of all indexes. labels: int32 (num_samples,), positions in `classes`."""
+    """Fields of all indexes. labels: int32 (num_samples,), positions in `classes`. place: folder or URL of the samples,
+    for messages."""
 
     @property
     def folder(self) -> Path: ...
+    @property
+    def place(self) -> str: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
     @property
@@ -63,6 +59,10 @@ class FileIndex:
     labels: NDArray[np.int32]
     names: NDArray[np.uint8]
     name_offsets: NDArray[np.int64]
+
+    @property
+    def place(self) -> str:
+        return str(self.folder)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,7 +92,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     index = _load(cached, folder)
     if index is not None:
         return index
-    with _alone(cache_dir / "locks" / f"{cached.name}.lock", folder):
+    with alone(cache_dir / "locks" / f"{cached.name}.lock", str(folder)):
         index = _load(cached, folder)  # another process may have listed the folder meanwhile
         if index is None:
             started_ns = time.time_ns()
@@ -118,7 +118,7 @@ def check_same_classes(train: Split, val: Split) -> None:
         return ", ".join(names[:3]) + more or "none"
 
     raise ClassMismatch(
-        f"{train.folder} has {len(train.classes)} classes and {val.folder} has {len(val.classes)}; "
+        f"{train.place} has {len(train.classes)} classes and {val.place} has {len(val.classes)}; "
         f"only in the first: {only_in(train, val)}; only in the second: {only_in(val, train)}. "
         "Both need the same class folders (data.train_folder, data.val_folder); "
         "a flat validation folder must first be sorted into class folders"
@@ -190,60 +190,32 @@ def _leads_up(folder: str) -> bool:
     return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
-@contextmanager
-def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """Let one process at a time list `folder`, or all processes if `file` cannot be locked or stays locked."""
-    lock = FileLock(file)
-    with suppress(OSError, NotImplementedError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            log.info(f"another process lists {folder}: waiting for its index")
-            try:
-                lock.acquire(timeout=_LOCK_SECONDS)
-            except Timeout:
-                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {folder} anyway")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _load(cached: Path, folder: Path) -> FileIndex | None:
     """Load the cached index; None unless it is complete and still valid."""
     try:
-        about = json.loads((cached / "about.json").read_text())
+        about = json.loads((cached / ABOUT).read_text())
         with ThreadPoolExecutor(_SCAN_THREADS) as threads:
             modified = list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, about["folders"]))
         if about["format"] != _FORMAT or modified != about["modified"]:
             return None
         classes = tuple(map(str, about["classes"]))
-        labels = open_column(cached / "labels.npy", np.int32)
-        names = open_column(cached / "names.npy", np.uint8)
-        name_offsets = open_column(cached / "name_offsets.npy", np.int64, len(labels) + 1)
-        check_range(cached / "labels.npy", labels, len(classes) - 1)
-        check_ends(cached / "name_offsets.npy", name_offsets, len(names))
+        return FileIndex(folder, classes, **open_file_columns(cached, len(classes)))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    columns = (np.asarray(column) for column in (labels, names, name_offsets))  # faster than memmaps, item by item
-    return FileIndex(folder, classes, *columns)
+
+
+def open_file_columns(cached: Path, num_classes: int) -> dict[str, NDArray[Any]]:
+    """The columns of a cached FileIndex, mapped and checked. Raises ValueError for a damaged file."""
+    labels = open_column(cached / "labels.npy", np.int32)
+    names = open_column(cached / "names.npy", np.uint8)
+    name_offsets = open_column(cached / "name_offsets.npy", np.int64, len(labels) + 1)
+    check_range(cached / "labels.npy", labels, num_classes - 1)
+    check_ends(cached / "name_offsets.npy", name_offsets, len(names))
+    columns = {"labels": labels, "names": names, "name_offsets": name_offsets}
+    return {name: np.asarray(column) for name, column in columns.items()}  # faster than memmaps, item by item
 
 
 def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
-    """Write the cache atomically. A failure is only a warning, because the index is in memory."""
-    try:
-        folders = {"folders": list(modified), "modified": list(modified.values())}
-        about = {"format": _FORMAT, "classes": index.classes, **folders}
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
-            fresh = Path(scratch, "index")
-            fresh.mkdir()
-            for name in ("labels", "names", "name_offsets"):
-                np.save(fresh / f"{name}.npy", getattr(index, name))
-            (fresh / "about.json").write_text(json.dumps(about))
-            shutil.rmtree(cached, ignore_errors=True)
-            os.replace(fresh, cached)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # another process of this run was faster
-            log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")
+    folders = {"folders": list(modified), "modified": list(modified.values())}
+    columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
+    save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)

@@ -84,13 +84,18 @@ class ShardIndex:
     names: NDArray[np.uint8]
     name_offsets: NDArray[np.int64]
 
+    @property
+    def place(self) -> str:
+        """Folder or URL of the shards, for messages."""
+        return str(self.folder)
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, i: int) -> str:
         """FOLDER/shard-00003.tar: class/name.JPEG, for messages; unprintable characters become \\xff or \\n."""
         name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
-        shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
+        shard = os.fsencode(f"{self.place}/{self.shards[self.shard_ids[i]]}")
         text = (shard + b": " + name).decode("utf-8", "backslashreplace")
         return text if text.isprintable() else text.encode("unicode_escape").decode()
 
@@ -123,13 +128,13 @@ def load_index(folder: Path) -> ShardIndex:
     """Load the index without checking the shards. Raises ShardMismatch."""
     about = read_about(folder)
     try:
-        columns = _open_columns(folder, about)
+        columns = open_columns(folder, about)
     except ValueError as error:
         raise mismatch(folder, str(error)) from error
     return ShardIndex(folder, about.classes, shards=tuple(map(shard_name, range(len(about.shards)))), **columns)
 
 
-def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
+def open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
     """Open and check the columns. Raises ValueError for places outside of a shard, and for samples that overlap."""
     files = {name: folder / f"{name}.npy" for name in COLUMNS}
     lengths = dict.fromkeys(COLUMNS, about.samples) | {"names": None, "name_offsets": about.samples + 1}
@@ -150,18 +155,25 @@ def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
 def read_about(folder: Path) -> About:
     """Read and check index.json. Raises ShardMismatch."""
     try:
-        content = (folder / INDEX).read_bytes()
-        if (version := _Format.model_validate_json(content).format) != FORMAT:
-            raise mismatch(folder, f"{folder / INDEX} is of format {version}, not {FORMAT}")
-        return About.model_validate_json(content)
+        return parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
     except FileNotFoundError as error:
         raise mismatch(folder, f"{folder} is no finished pack: it has no {INDEX}") from error
     except OSError as error:
         raise mismatch(folder, f"{folder / INDEX} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise mismatch(folder, str(error)) from error
+
+
+def parse_about(content: bytes, name: str) -> About:
+    """Check the content of index.json. name: of the file, for messages. Raises ValueError."""
+    try:
+        if (version := _Format.model_validate_json(content).format) != FORMAT:
+            raise ValueError(f"{name} is of format {version}, not {FORMAT}")
+        return About.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise mismatch(folder, f"{folder / INDEX} is damaged: {place + ': ' if place else ''}{first['msg']}") from error
+        raise ValueError(f"{name} is damaged: {place + ': ' if place else ''}{first['msg']}") from error
 
 
 def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:

@@ -1,16 +1,31 @@
 """Finds the folder of a split below data.root, and suggests a remedy if the folder is missing."""
 
 import os
+import posixpath
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 from imagenet_opt.errors import DatasetNotFound
+from imagenet_opt.object_storage import is_url
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 """Endings of image files, in lower case."""
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
+
+
+def root_of(configured: str | None) -> Path | str | None:
+    """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
+    if not configured:
+        return None
+    return configured if is_url(configured) else Path(configured)
+
+
+def split_url(root: str, split: str) -> str:
+    """URL of a split."""
+    scheme, _, place = root.partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(place, split))}"
 
 
 def split_folder(root: Path | None, split: str) -> Path:

@@ -6,7 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.object_index import ObjectIndex
+from imagenet_opt.data.index.object_shards import ObjectShardIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
+
+_PER_SAMPLE = ("labels", "shard_ids", "offsets", "sizes", "checksums", "etags")
+"""Columns of all indexes with a number or a text for each sample."""
 
 
 def spread_over_classes(labels: NDArray[np.int32], num: int, seed: int = 0) -> NDArray[np.int64]:
@@ -28,6 +33,8 @@ def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex 
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     places = np.arange(offsets[-1]) + np.repeat(index.name_offsets[rows] - offsets[:-1], lengths)
     names = np.asarray(index.names[places])
-    columns = ("labels",) if isinstance(index, FileIndex) else ("labels", "shard_ids", "offsets", "sizes", "checksums")
+    columns = [name for name in _PER_SAMPLE if hasattr(index, name)]
     chosen = {column: getattr(index, column)[rows] for column in columns}
+    if isinstance(index, ObjectIndex | ObjectShardIndex):
+        index = replace(index, is_whole=False)
     return replace(index, names=names, name_offsets=offsets, **chosen)

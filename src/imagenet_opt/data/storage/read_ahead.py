@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imagenet_opt.data.options import Auto
 from imagenet_opt.data.storage.concurrency import ReadConcurrency
@@ -44,6 +44,10 @@ class ReadAhead:
         self._pending: dict[Place, list[ReadTask]] = {}
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None  # end of the last read
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process makes its own requests."""
+        return self.__dict__ | {"_pending": {}}
 
     def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> ReadResult:
         """The samples of the portion at `place`. following: portions that will be requested next, possibly endless. A

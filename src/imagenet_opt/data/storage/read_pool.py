@@ -7,6 +7,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, wait
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, r
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
+from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,10 @@ class ReadPool:
         self._process = os.getpid()
         self._warn = SparseWarnings(log)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process starts its own threads."""
+        return self.__dict__ | {"_threads": None, "_running": set()}
+
     def forked(self) -> bool:
         """Whether earlier requests are lost, because threads do not survive a fork."""
         return self._process != os.getpid()
@@ -102,8 +108,8 @@ class ReadPool:
         except TimeoutError:
             name = self.store.name(again.index)
             raise ReadTimeout(
-                f"no answer for {2 * self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; check that "
-                f"ls works on the mount, or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
+                f"no answer for {2 * self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; "
+                f"{_check(name)}, or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
             ) from None
 
     def latency(self) -> float:
@@ -160,9 +166,13 @@ class ReadPool:
         name = self.store.name(index)
         raise StorageFailed(
             f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name} and other "
-            "files; check that ls works on the mount, then run the same command again. Reads are retried for half of "
+            f"files; {_check(name)}, then run the same command again. Reads are retried for half of "
             f"data.read_timeout={self.timeout_seconds:g} s: raise it to wait longer"
         )
+
+
+def _check(name: str) -> str:
+    return "check the network and the service" if is_url(name) else "check that ls works on the mount"
 
 
 def _rehearsed(store: Store) -> str:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from random import SystemRandom
 from typing import TypeVar
 
 from imagenet_opt.errors import BadSample
@@ -22,13 +23,18 @@ TRANSIENT = frozenset(
 )
 """Errors that may pass: of a storage, or of a machine that is short of memory or of file descriptors."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LEAST_SHARE = 0.5
+"""Pauses are random, from this share of their length up, so that the requests of a failed service do not come back all
+together."""
+_RANDOM = SystemRandom()
+"""Forked processes would draw the same pauses from a generator with a state."""
 _NUM_OTHERS = 3
 _QUIET_SECONDS = 1.0
 
 
 def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
-    """Result of `read`. After a temporary OSError `read` is repeated, with growing pauses, for `patience` seconds.
-    name: for warnings. Raises the last OSError."""
+    """Result of `read`. After a temporary OSError `read` is repeated for `patience` seconds, with random pauses that
+    grow. name: for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE
     while True:
         try:
@@ -39,7 +45,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
             if error.errno not in TRANSIENT or left <= 0:
                 raise
             warn(f"{name}: {error.strerror or error}; retrying for up to {left:.3g} s")
-        time.sleep(min(pause, left))
+        time.sleep(min(pause * _RANDOM.uniform(_LEAST_SHARE, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

@@ -1,0 +1,71 @@
+"""Folders below data.cache_dir that hold an index: written by one process, completely or not at all."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
+
+ABOUT = "about.json"
+_LOCK_SECONDS = 1800.0
+"""More than a listing takes; a lock that is held longer was probably left behind by a broken mount."""
+
+
+@contextmanager
+def alone(file: Path, place: str) -> Iterator[None]:
+    """Let one process at a time list `place`, or all processes if `file` cannot be locked or stays locked."""
+    lock = FileLock(file)
+    with suppress(OSError, NotImplementedError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info(f"another process lists {place}: waiting for its index")
+            try:
+                lock.acquire(timeout=_LOCK_SECONDS)
+            except Timeout:
+                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {place} anyway")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder that replaces `folder` at the end of the block. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new_") as scratch:
+        fresh = Path(scratch, "index")
+        fresh.mkdir()
+        yield fresh
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            os.replace(fresh, folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:  # another process of this run was faster
+                raise
+
+
+def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any], place: str) -> bool:
+    """Write the index of `place`. A failure is only a warning and the result False, because the index is in memory."""
+    try:
+        with new_folder(folder) as fresh:
+            for name, column in columns.items():
+                np.save(fresh / f"{name}.npy", column)
+            (fresh / ABOUT).write_text(json.dumps(about))
+    except OSError as error:
+        log.warning(f"the index of {place} was not cached (data.cache_dir): {error}")
+        return False
+    return True

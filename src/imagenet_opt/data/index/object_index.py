@@ -1,0 +1,208 @@
+"""Index of the images below a URL, a folder per class: listed once, then kept in data.cache_dir."""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.columns import open_column
+from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
+from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
+from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+KEY = "data.root"
+"""The config key of the URL, for messages."""
+_FORMAT = 1
+_LIST_THREADS = 32
+_PATIENCE = 60.0
+"""Seconds for which a request is retried while an index is opened."""
+_REPORT_SECONDS = 10.0
+_warn = SparseWarnings(log)
+_COLUMNS = ("labels", "names", "name_offsets", "sizes", "etags")
+
+
+@dataclass(frozen=True)
+class ObjectIndex(FileIndex):
+    """Images below `url`. folder: of the columns in data.cache_dir; the names are relative to `url`.
+
+    sizes: int64 (num_samples,), bytes. etags: bytes (num_samples,), the ETag of each object in the listing; empty if
+    unknown. listed: time of the listing. is_whole: False for an index that is not in data.cache_dir; pickle copies its
+    columns, and those of a whole index are mapped by the other process.
+    """
+
+    url: str
+    sizes: NDArray[np.int64]
+    etags: NDArray[np.bytes_]
+    listed: str
+    is_whole: bool = True
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+    def relative(self, i: int) -> str:
+        """Path of sample i below `url`."""
+        return self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes().decode()
+
+    def path(self, i: int) -> str:
+        """URL of sample i."""
+        return f"{self.url}/{self.relative(i)}"
+
+    def __reduce__(self) -> Any:
+        if self.is_whole and _listed(self.folder) == self.listed:  # else another process has removed the files
+            return _reopen, (self.folder, self.url, self.listed)
+        return _copied, (type(self), self.__dict__)
+
+
+def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
+    """Index of the images below `url`, in the order that a folder with the same files has; from the cache if the
+    images were listed earlier, since each read checks that its object is still the listed object.
+
+    If several processes have one cache folder, one process lists the objects and the others wait. Raises
+    DatasetNotFound, EmptyClass, StorageFailed.
+    """
+    if is_web(url):
+        raise DatasetNotFound(
+            f"{url} has no index.json, and a web server does not list its files ({KEY}); pack the data set first: "
+            "imagenet-opt pack data.root=FOLDER out=PACKED, and upload PACKED"
+        )
+    place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
+    cached = cache_dir / "index" / hashlib.sha256(place.encode()).hexdigest()[:24]
+    if (index := _load(cached, url)) is not None:
+        return _reported(index)
+    with alone(cache_dir / "locks" / f"{cached.name}.lock", url):
+        if (index := _load(cached, url)) is not None:  # another process has listed the objects meanwhile
+            return _reported(index)
+        index = _list(cached, url)
+        columns = {name: getattr(index, name) for name in _COLUMNS}
+        about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
+        about["etag_bytes"] = index.etags.itemsize
+        was_saved = save_columns(cached, columns, about, url)
+    return (_load(cached, url) if was_saved else None) or replace(index, is_whole=False)
+
+
+def _reported(index: ObjectIndex) -> ObjectIndex:
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        log.info(
+            f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
+            f"{index.folder}"
+        )
+    return index
+
+
+def _list(folder: Path, url: str) -> ObjectIndex:
+    storage, listed = ObjectStorage(url, KEY, retries=False), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+    classes = tuple(patiently(storage.folders, url))
+    if not classes:
+        raise DatasetNotFound(_none_below(url))
+    count = _Count(url)
+
+    def images_of(name: str) -> list[FoundObject]:
+        images = patiently(lambda: _images(storage, name), f"{url}/{name}")
+        count(len(images))
+        return images
+
+    with ThreadPoolExecutor(_LIST_THREADS) as threads:
+        found = list(threads.map(images_of, classes))
+    for name, images in zip(classes, found, strict=True):
+        if not images:
+            raise EmptyClass(f"no images in {url}/{name}; remove the folder or put its images back ({KEY})")
+    encoded = [image.path.encode() for images in found for image in images]
+    return ObjectIndex(
+        folder,
+        classes,
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images in found]),
+        np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+        url,
+        np.array([image.size for images in found for image in images], np.int64),
+        np.array([image.etag.encode() for images in found for image in images]),
+        listed,
+    )
+
+
+def patiently(request: Callable[[], T], name: str) -> T:
+    """Result of a request while an index is opened; temporary errors are retried."""
+    return retry_transient(request, name, _PATIENCE, _warn)
+
+
+def _images(storage: ObjectStorage, class_name: str) -> list[FoundObject]:
+    """The images in one class folder, in the order of their paths."""
+    found = (each for portion in storage.objects(class_name) for each in portion)
+    return sorted(each for each in found if each.path.lower().endswith(IMAGE_SUFFIXES))
+
+
+def _none_below(url: str) -> str:
+    root = url.rpartition("/")[0]
+    others = patiently(ObjectStorage(root, KEY, retries=False).folders, root)[:5] if root.count("/") >= 2 else []
+    found = f"; {root} has {', '.join(others)}" if others else ""
+    return f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG{found}"
+
+
+class _Count:
+    """Counts listed images, and logs their number every ten seconds; threads may share it."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.num = url, 0
+        self._lock, self._next = threading.Lock(), time.monotonic() + _REPORT_SECONDS
+
+    def __call__(self, num: int) -> None:
+        with self._lock:
+            self.num += num
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + _REPORT_SECONDS
+        log.info(f"listing {self.url}: {self.num} images so far")
+
+
+def _load(cached: Path, url: str) -> ObjectIndex | None:
+    """Load the cached index; None unless it is complete."""
+    try:
+        about = json.loads((cached / ABOUT).read_text())
+        if (about["format"], about["url"]) != (_FORMAT, url):
+            return None
+        classes = tuple(map(str, about["classes"]))
+        columns: dict[str, Any] = open_file_columns(cached, len(classes))
+        num, width = len(columns["labels"]), int(about["etag_bytes"])
+        for name, dtype in (("sizes", np.int64), ("etags", f"S{width}")):
+            columns[name] = np.asarray(open_column(cached / f"{name}.npy", dtype, num))
+        return ObjectIndex(cached, classes, url=url, listed=str(about["listed"]), **columns)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _listed(cached: Path) -> str:
+    """Time of a cached listing; "" if there is none."""
+    try:
+        return str(json.loads((cached / ABOUT).read_text())["listed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _reopen(folder: Path, url: str, listed: str) -> ObjectIndex:
+    """The same index in another process. Raises DataError if its files were removed in this moment."""
+    index = _load(folder, url)
+    if index is None or index.listed != listed:
+        raise DataError(f"the index of {url} in {folder} was removed or replaced; run the same command again to resume")
+    return index
+
+
+def _copied(kind: type[ObjectIndex], fields: dict[str, Any]) -> ObjectIndex:
+    return kind(**fields)

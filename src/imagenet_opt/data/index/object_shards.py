@@ -1,0 +1,125 @@
+"""Packed splits below a URL: the index is copied into data.cache_dir, the shards are read by ranges."""
+
+import hashlib
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.data.index.index_cache import alone, new_folder
+from imagenet_opt.data.index.object_index import KEY, patiently
+from imagenet_opt.data.index.shard_index import (
+    COLUMNS,
+    INDEX,
+    PLAN,
+    About,
+    ShardIndex,
+    open_columns,
+    parse_about,
+    shard_name,
+)
+from imagenet_opt.errors import ConfigError, ShardMismatch
+from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+
+_HEAD_THREADS = 32
+
+
+@dataclass(frozen=True)
+class ObjectShardIndex(ShardIndex):
+    """A packed split below `url`. folder: of the copied index in data.cache_dir. shard_etags: ETag of each shard when
+    the split was opened; empty if unknown. is_whole: False for some samples of the index; pickle copies their columns,
+    and those of a whole index are mapped by the other process."""
+
+    url: str
+    shard_etags: tuple[str, ...]
+    is_whole: bool = True
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+    def __reduce__(self) -> Any:
+        if self.is_whole and (self.folder / INDEX).is_file():
+            return _load, (self.folder, self.url, self.shard_etags)
+        return _copied, (type(self), self.__dict__)
+
+
+def open_object_shards(url: str, cache_dir: Path) -> ObjectShardIndex | None:
+    """Open a packed split; None if the URL has none. Raises ShardMismatch for an unfinished pack, a damaged column, or
+    a missing or resized shard; StorageFailed."""
+    storage = ObjectStorage(url, KEY, retries=False)
+    try:
+        content = patiently(lambda: storage.read(INDEX), url)
+    except FileNotFoundError:
+        if any(patiently(partial(storage.head, name), url) for name in (PLAN, shard_name(0))):
+            raise _mismatch(url, f"{url} is no finished pack: it has no {INDEX}") from None
+        return None
+    try:
+        about = parse_about(content, f"{url}/{INDEX}")
+    except ValueError as error:
+        raise _mismatch(url, str(error)) from error
+    key = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
+    folder = cache_dir / "index" / key
+    if not (folder / INDEX).is_file():
+        with alone(cache_dir / "locks" / f"{key}.lock", url):
+            if not (folder / INDEX).is_file():
+                _copy_index(storage, content, about, folder)
+    return _load(folder, url, _etags(storage, about))
+
+
+def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> None:
+    columns = {name: _column(storage, name, about) for name in COLUMNS}
+    try:
+        with new_folder(folder) as fresh:
+            (fresh / INDEX).write_bytes(content)
+            for name, column in columns.items():
+                (fresh / f"{name}.npy").write_bytes(column)
+    except OSError as error:
+        raise ConfigError(f"cannot copy the index of {storage.url} into {folder} (data.cache_dir): {error}") from error
+
+
+def _column(storage: ObjectStorage, name: str, about: About) -> bytes:
+    try:
+        column = patiently(lambda: storage.read(f"{name}.npy"), storage.url)
+    except FileNotFoundError:
+        raise _mismatch(storage.url, f"{storage.url} has no {name}.npy") from None
+    if zlib.crc32(column) != about.columns.get(name):
+        raise _mismatch(storage.url, f"{storage.url}/{name}.npy is not the file of its {INDEX}")
+    return column
+
+
+def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
+    """ETags of the shards, whose sizes are checked."""
+    names = [shard_name(i) for i in range(len(about.shards))]
+    if is_web(storage.url):
+        with ThreadPoolExecutor(_HEAD_THREADS) as threads:
+            heads = threads.map(lambda name: patiently(partial(storage.head, name), storage.url), names)
+            found = {each.path: each for each in heads if each is not None}
+    else:
+        found = patiently(lambda: {o.path: o for portion in storage.objects() for o in portion}, storage.url)
+    for name, shard in zip(names, about.shards, strict=True):
+        size = found.get(name, FoundObject(name, -1, "")).size
+        if size != shard.bytes:
+            what = f"is missing in {storage.url}" if size < 0 else f"in {storage.url} has {size} bytes"
+            raise _mismatch(storage.url, f"{name} {what}; its {INDEX} expects {shard.bytes} bytes")
+    return tuple(found[name].etag for name in names)
+
+
+def _load(folder: Path, url: str, etags: tuple[str, ...]) -> ObjectShardIndex:
+    try:
+        about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
+        columns: dict[str, Any] = open_columns(folder, about)
+    except (OSError, ValueError) as error:
+        raise _mismatch(url, f"{error}; it is a copy: remove {folder} first") from error
+    shards = tuple(map(shard_name, range(len(about.shards))))
+    return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=url, shard_etags=etags)
+
+
+def _copied(kind: type[ObjectShardIndex], fields: dict[str, Any]) -> ObjectShardIndex:
+    return kind(**fields)
+
+
+def _mismatch(url: str, what: str) -> ShardMismatch:
+    return ShardMismatch(f"{what} ({KEY}={url.rpartition('/')[0]}); upload all files of the packed folder again")

@@ -1,0 +1,207 @@
+"""The index of objects has the order of the local folder, is listed once, and names mistakes in one line."""
+
+import json
+import logging
+import pickle
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.config.dataset import check_folders
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.split_folder import root_of, split_url
+from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyClass, ShardMismatch, StorageFailed
+from tests.conftest import composed, loading
+from tests.faulty_proxy import faulty_proxy
+from tests.object_server import client, put, upload
+
+NAMES = (
+    "train/b/2.jpg", "train/b/10.JPEG", "train/b/sub/1.png", "train/b/readme.txt", "train/a/é #1%41?.jpeg",
+    "train/a.b/1.jpg", "train/B/x y+z&=.webp", "train/B/~'().JPG", "train/notes.jpg",
+)  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in NAMES:
+        file = tmp_path / "tree" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+    return tmp_path / "tree"
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_order_is_that_of_the_folder(tree: Path, bucket: str, tmp_path: Path) -> None:
+    put(f"{bucket}/data/train/b/", b"")  # consoles make such objects for folders
+    index = open_index(upload(tree, f"{bucket}/data"), "train", tmp_path / "cache")
+    local = scan_split(tree, "train")
+    assert index.classes == local.classes == ("B", "a", "a.b", "b")
+    assert np.array_equal(index.labels, local.labels)
+    paths = [local.path(i).removeprefix(str(tree)) for i in range(len(local))]
+    assert [index.path(i).removeprefix(f"{bucket}/data") for i in range(len(index))] == paths
+    assert store_of(index, loading()).read_many(np.arange(len(index))) == [path[1:].encode() for path in paths]
+
+
+def test_objects_are_listed_once(
+    images_root: Path, bucket: str, object_server: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    url = upload(images_root, bucket)
+    with faulty_proxy(object_server) as proxy, caplog.at_level(logging.INFO):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        first = open_index(url, "train", tmp_path)
+        listed, looks_for_shards = proxy.num_requests, 3
+        put(f"{url}/train/class0/new.JPEG", b"")
+        the_put = 1
+        second = open_index(url, "train", tmp_path)
+        assert proxy.num_requests == listed + the_put + looks_for_shards
+        assert len(first) == len(second) == 39
+        (line,) = [record.getMessage() for record in caplog.records if "as listed on" in record.getMessage()]
+        folder = line.rpartition(" ")[2]
+        assert line.startswith(f"39 images below {url}/train, as listed on 20") and Path(folder).is_dir()
+        shutil.rmtree(folder)
+        assert len(open_index(url, "train", tmp_path)) == 40
+
+
+def test_pickle_sends_no_columns_of_a_whole_index(images_root: Path, packed: Path, bucket: str, tmp_path: Path) -> None:
+    few = np.array([3, 38, 3])
+    upload(packed, f"{bucket}/packed/train")
+    for url in (upload(images_root, bucket), f"{bucket}/packed"):
+        index = open_index(url, "train", tmp_path)
+        sent = pickle.dumps(index)
+        assert index.labels.nbytes > 100 and len(sent) < 600
+        copy = pickle.loads(sent)
+        chosen = pickle.loads(pickle.dumps(subset(index, few)))
+        stores = store_of(index, loading()), store_of(copy, loading()), store_of(chosen, loading())
+        assert stores[0].read_many(few) == stores[1].read_many(few) == stores[2].read_many(np.arange(3))
+        assert [chosen.path(i) for i in range(3)] == [index.path(i) for i in few.tolist()]
+
+
+def test_a_worker_never_takes_a_newer_listing(images_root: Path, bucket: str, tmp_path: Path) -> None:
+    url = upload(images_root, bucket)
+    index = open_index(url, "train", tmp_path)
+    sent = pickle.dumps(index)
+    shutil.rmtree(index.folder)
+    put(f"{url}/train/class0/new.JPEG", b"")
+    assert len(open_index(url, "train", tmp_path)) == 40
+    copy = pickle.loads(pickle.dumps(index))
+    assert [copy.path(i) for i in range(len(copy))] == [index.path(i) for i in range(39)]
+    with pytest.raises(DataError, match="removed or replaced; run the same command again"):
+        pickle.loads(sent)
+
+
+def test_a_damaged_cache_is_listed_again(images_root: Path, bucket: str, tmp_path: Path) -> None:
+    url = upload(images_root, bucket)
+    index = open_index(url, "train", tmp_path)
+    sizes = index.sizes.tolist()
+    (index.folder / "sizes.npy").write_bytes(b"")
+    assert open_index(url, "train", tmp_path).sizes.tolist() == sizes
+
+
+def test_new_shards_have_a_new_index(packed: Path, copy: Path, bucket: str, tmp_path: Path) -> None:
+    url = bucket
+    upload(packed, f"{url}/train")
+    open_index(url, "train", tmp_path)
+    about = json.loads((copy / "index.json").read_text())
+    put(f"{url}/train/index.json", json.dumps(about | {"rejected": 7}).encode())
+    assert len(open_index(url, "train", tmp_path)) == 39
+    put(f"{url}/train/index.json", json.dumps(about | {"classes": ["x", "y", "z"]}).encode())
+    assert open_index(url, "train", tmp_path).classes == ("x", "y", "z")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("labels.npy", b"other", "labels.npy is not the file of its index.json"),
+        ("labels.npy", None, "has no labels.npy"),
+        ("shard-00001.tar", b"short", "shard-00001.tar in {url} has 5 bytes; its index.json expects"),
+        ("shard-00001.tar", None, "shard-00001.tar is missing in {url}"),
+        ("index.json", None, "is no finished pack: it has no index.json"),
+        ("index.json", b"{}", "index.json is damaged: format: Field required"),
+    ],
+)
+def test_a_broken_pack_is_named(
+    packed: Path, bucket: str, tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    url = upload(packed, f"{bucket}/in1k/train")
+    if content is None:
+        client().delete_object(Bucket=bucket.removeprefix("s3://"), Key=f"in1k/train/{name}")
+    else:
+        put(f"{url}/{name}", content)
+    with pytest.raises(ShardMismatch) as raised:
+        open_index(f"{bucket}/in1k", "train", tmp_path)
+    message = str(raised.value)
+    assert words.format(url=url) in message and f"(data.root={bucket}/in1k); upload" in message
+    assert "\n" not in message
+
+
+def test_mistakes_are_named_in_one_line(
+    images_root: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def message(url: str, kind: type[Exception], split: str = "train") -> str:
+        with pytest.raises(kind) as raised:
+            open_index(url, split, tmp_path)
+        assert "\n" not in str(raised.value) and "data.root" in str(raised.value)
+        return str(raised.value)
+
+    upload(images_root, f"{bucket}/in1k")
+    assert "no such bucket" in message("s3://no-such-bucket/in1k", StorageFailed)
+    text = message(f"{bucket}/in1k", DatasetNotFound, "valid")
+    assert text.startswith(f"no class folders below {bucket}/in1k/valid") and text.endswith("has train, val")
+    put(f"{bucket}/in1k/train/empty/readme.txt", b"")
+    assert message(f"{bucket}/in1k", EmptyClass).startswith(f"no images in {bucket}/in1k/train/empty")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "absent"))
+    assert "no credentials were found" in message(f"{bucket}/in1k", StorageFailed)
+
+
+def test_the_package_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ConfigError, match=r'data.root=s3://b/c needs .* pip install "imagenet-opt\[cloud\]"'):
+        check_folders(composed("data.root=s3://b/c", "data=folder"))
+
+
+def test_a_web_server_has_packed_data_only(packed: Path, images_root: Path, tmp_path: Path) -> None:
+    """Python's own server; it has no ETags, and no byte ranges."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/packed").symlink_to(packed.parent)
+    (tmp_path / "root/plain").symlink_to(images_root)
+    with web_server(tmp_path / "root") as address:
+        index = open_index(f"{address}/packed", "train", tmp_path / "cache")
+        assert index.labels.tolist() == open_index(packed.parent, "train", tmp_path / "cache").labels.tolist()
+        with pytest.raises(DatasetNotFound, match=r"a web server does not list its files \(data.root\); pack"):
+            open_index(f"{address}/plain", "train", tmp_path / "cache")
+
+
+def test_urls_keep_their_slashes() -> None:
+    assert root_of("s3://a/b") == "s3://a/b" and root_of("/a/b") == Path("/a/b") and root_of(None) is None
+    for root in ("s3://a/b", "s3://a/b/"):
+        assert split_url(root, "train") == "s3://a/b/train"
+        assert split_url(root, ".") == "s3://a/b" and split_url(root, "../c") == "s3://a/c"

@@ -1,0 +1,130 @@
+"""Batches from objects and from the local folder are equal to the last bit, also while the service fails."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.errors import BadSample, StorageFailed
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
+from tests.data.conftest import MakeLoader, assert_equal, batches, loading
+from tests.data.storage.stores import reading
+from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.object_server import client, put, upload
+
+FAULTS = ("500", "503", "429", "cut", "away")
+
+
+@pytest.fixture
+def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy between this process and the server of `bucket`."""
+    with faulty_proxy(object_server) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shards(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack(images_root, out, PackOptions(shard_mb=0.03))
+    return out
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_the_folder(
+    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool, workers: int
+) -> None:
+    folder = shards if packed else images_root
+    options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": workers}
+    expected = batches(loader(folder, **options))
+    made = loader(upload(folder, f"{bucket}/in1k"), added_latency_ms=1 if packed else 0, **options)
+    for epoch in (1, 2, 1):
+        actual = batches(made, epoch=epoch)
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_is_lost_while_requests_fail(
+    images_root: Path, shards: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path, fault: str, packed: bool
+) -> None:
+    folder = shards if packed else images_root
+    url = upload(folder, bucket)
+    local = open_index(folder, "train", tmp_path / "cache")
+    proxy.fault = lambda number, path: fault if number % 3 == 1 else ""
+    index = open_index(url, "train", tmp_path / "cache")
+    result = reading(store_of(index, loading())).read((0, 0), index.sizes.argsort())
+    proxy.fault = lambda number, path: ""
+    assert result.samples == store_of(local, loading()).read_many(index.sizes.argsort())
+    assert proxy.num_faults > 0
+
+
+def test_a_server_that_goes_away_for_a_while_loses_nothing(
+    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
+    rows = index.sizes.argsort()
+    gone = itertools.count()
+    proxy.fault = lambda number, path: "away" if next(gone) < 3 * len(rows) else ""
+    samples = reading(store_of(index, loading())).read((0, 0), rows).samples
+    assert all(isinstance(sample, bytes) for sample in samples) and proxy.num_faults == 3 * len(rows)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_replaced_object_ends_the_run(
+    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool, workers: int
+) -> None:
+    made = loader(upload(shards if packed else images_root, bucket), num_workers=workers)
+    name = "shard-00000.tar" if packed else "class0/image000.JPEG"
+    file = (shards if packed else images_root) / "train" / name
+    put(f"{bucket}/train/{name}", file.read_bytes()[::-1])
+    with pytest.raises(StorageFailed) as raised:
+        batches(made)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert f"{bucket}/train/{name} (data.root): 412" in message and "replaced after it was listed" in message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("403", "no right to do that"),
+        ("key", "credentials are refused"),
+        ("skewed", "clock of this machine is wrong"),
+        ("301", "set AWS_REGION to the region of the bucket"),
+    ],
+)
+def test_errors_that_stay_end_the_run(
+    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader, tmp_path: Path, fault: str, words: str
+) -> None:
+    made = loader(upload(images_root, bucket))
+    proxy.fault = lambda number, path: fault
+    for act in (lambda: batches(made), lambda: open_index(bucket, "train", tmp_path / "other")):
+        with pytest.raises(StorageFailed, match=words) as raised:
+            act()
+        assert "\n" not in str(raised.value) and f"{bucket}/train" in str(raised.value)
+        assert "(data.root)" in str(raised.value)
+
+
+def test_a_service_that_stays_away_ends_the_run(
+    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
+    proxy.fault = lambda number, path: "503"
+    with pytest.raises(StorageFailed, match=r"503.*check the network and the service") as raised:
+        reading(store_of(index, loading()), timeout_seconds=0.4).read((0, 0), index.sizes.argsort())
+    assert str(raised.value).startswith(f"{bucket} fails")
+
+
+def test_a_removed_object_is_a_bad_sample(images_root: Path, bucket: str, tmp_path: Path) -> None:
+    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
+    client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="train/class0/image001.JPEG")
+    first, second = reading(store_of(index, loading())).read((0, 0), np.arange(2)).samples
+    assert first == (images_root / "train/class0/image000.JPEG").read_bytes()
+    assert isinstance(second, BadSample) and "image001.JPEG: there is no such object" in str(second)

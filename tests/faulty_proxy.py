@@ -1,0 +1,95 @@
+"""A proxy in front of a web server that delays, refuses or cuts answers."""
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from typing import Any
+
+Fault = Callable[[int, str], str]
+"""(number of the request, path) -> "": no fault; "503" or another status: this answer; "cut": half of the body, then
+the end of the connection; "away": no answer, as from a machine that is gone."""
+_ERRORS = {
+    "403": "AccessDenied", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
+    "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
+}  # fmt: skip
+
+
+class FaultyProxy:
+    """address: of the proxy. fault, delay_seconds: may be replaced at any time. num_requests, num_faults: so far."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = upstream.removeprefix("http://")
+        self.fault: Fault = lambda number, path: ""
+        self.delay_seconds = 0.0
+        self.num_requests = self.num_faults = 0
+        self.numbers = count(1)
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                proxy.answer(self)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.num_requests = number = next(self.numbers)
+        fault = self.fault(number, request.path)
+        self.num_faults += bool(fault)
+        time.sleep(self.delay_seconds)
+        if fault == "away":
+            request.close_connection = True
+            return
+        if fault in _ERRORS:
+            status = int(fault) if fault.isdecimal() else 403
+            answer = f"<Error><Code>{_ERRORS[fault]}</Code><Message>{fault}</Message></Error>".encode()
+            self._send(request, status, [("Content-Type", "application/xml")], answer)
+            return
+        upstream = http.client.HTTPConnection(self.upstream)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "expect"}
+        upstream.request(request.command, request.path, body, headers)
+        response = upstream.getresponse()
+        content = response.read()
+        self._send(request, response.status, response.getheaders(), content, is_cut=fault == "cut")
+        upstream.close()
+
+    @staticmethod
+    def _send(
+        request: BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], body: bytes, is_cut: bool = False
+    ) -> None:
+        request.send_response_only(status)
+        length = len(body)
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = int(value)  # of HEAD, which has no body
+            elif name.lower() not in ("connection", "transfer-encoding"):
+                request.send_header(name, value)
+        request.send_header("Content-Length", str(length))
+        request.end_headers()
+        request.wfile.write(body[: len(body) // 2] if is_cut else body)
+        request.close_connection = request.close_connection or is_cut
+
+
+@contextmanager
+def faulty_proxy(upstream: str) -> Iterator[FaultyProxy]:
+    """A proxy that runs in threads of this process."""
+    proxy = FaultyProxy(upstream)
+    thread = threading.Thread(target=proxy.server.serve_forever, daemon=True)
+    thread.start()
+    yield proxy
+    proxy.server.shutdown()
+    proxy.server.server_close()
+    thread.join()

@@ -139,7 +139,7 @@ class CacheFolder:
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
-        if self.claims.take(len(self.state)):  # never given back, so one process tells
+        if self.claims.take(len(self.state)):  # never given back, so one process of the machine tells
             log.warning(
                 f"{self.path} (data.cache_dir) cannot be written: {reason}; samples that are not there yet are read "
                 "from the storage in each epoch. Free room, or set data.cache_dir to another disk"

@@ -100,7 +100,9 @@ def _read_about(path: Path) -> About:
 
 
 def _tell(cache: CacheFolder, about: About, *, by_disk: bool) -> None:
-    """Log what limits the cache, and which other caches take room."""
+    """Log what limits the cache, and which other caches take room; one process of the machine does so, once."""
+    if not cache.claims.take(about.samples + 1):  # never given back
+        return
     url = printable(about.url)
     if cache.stopped:
         log.warning(

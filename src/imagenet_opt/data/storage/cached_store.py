@@ -90,13 +90,13 @@ class CachedStore:
         found: dict[int, bytes] = {}
         patient_until = time.monotonic() + self.patience_seconds
         left = np.unique(indices)
-        while len(left):
+        while True:
             self._read_present(left[self.folder.holds(left)], found)
-            is_idle = not self._fetch(_without(left, found), found, alone=time.monotonic() < patient_until)
-            left = _without(left, found)
-            if len(left) and is_idle:
+            left = np.array([index for index in left.tolist() if index not in found], np.int64)
+            if not len(left):
+                return [found[index] for index in indices.tolist()]
+            if not self._fetch(left, found, patient=time.monotonic() < patient_until):
                 time.sleep(_PAUSE)
-        return [found[index] for index in indices.tolist()]
 
     def _read_present(self, indices: Indices, found: dict[int, bytes]) -> None:
         num_bytes = num_damaged = 0
@@ -109,15 +109,16 @@ class CachedStore:
                 num_bytes += len(encoded)
         self._count(Counts(hits=len(indices) - num_damaged, hit_bytes=num_bytes, damaged=num_damaged))
 
-    def _fetch(self, indices: Indices, found: dict[int, bytes], *, alone: bool) -> bool:
-        """Fetch the samples that no other thread or process fetches now; False if there are none. alone: False also
-        fetches what others fetch."""
+    def _fetch(self, indices: Indices, found: dict[int, bytes], *, patient: bool) -> bool:
+        """Fetch absent samples; whether there were any to fetch. patient: leave samples to another thread or process that
+        fetches them now."""
         claims, mine, claimed = self.folder.claims, [], []
         try:
             for index in indices.tolist():
-                if self.folder.keeps(index) and claims.take(index):
+                is_kept = self.folder.keeps(index)
+                if is_kept and claims.take(index):
                     claimed.append(index)
-                elif self.folder.keeps(index) and alone:
+                elif is_kept and patient:
                     continue
                 mine.append(index)
             absent = np.array(mine, np.int64)
@@ -165,7 +166,3 @@ def cached(store: Store, index: RemoteSplit, options: LoaderOptions, cache: Path
     path = cache / "samples" / index.fingerprint
     folder = open_cache(path, index.place, index.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
     return store if folder is None else CachedStore(store, folder, patience_seconds=options.read_timeout / 4)
-
-
-def _without(indices: Indices, found: dict[int, bytes]) -> Indices:
-    return np.array([index for index in indices.tolist() if index not in found], np.int64)

@@ -89,14 +89,14 @@ class CachedStore:
     def read_many(self, indices: Indices) -> list[bytes]:
         found: dict[int, bytes] = {}
         patient_until = time.monotonic() + self.patience_seconds
-        left = np.unique(indices)
-        while True:
-            self._read_present(left[self.folder.holds(left)], found)
-            left = np.array([index for index in left.tolist() if index not in found], np.int64)
-            if not len(left):
-                return [found[index] for index in indices.tolist()]
-            if not self._fetch(left, found, patient=time.monotonic() < patient_until):
+        wanted = np.unique(indices)
+        while len(left := np.array([index for index in wanted.tolist() if index not in found], np.int64)):
+            held = self.folder.holds(left)
+            if held.any():
+                self._read_present(left[held], found)
+            elif not self._fetch(left, found, patient=time.monotonic() < patient_until):
                 time.sleep(_PAUSE)
+        return [found[index] for index in indices.tolist()]
 
     def _read_present(self, indices: Indices, found: dict[int, bytes]) -> None:
         num_bytes = num_damaged = 0
@@ -110,8 +110,8 @@ class CachedStore:
         self._count(Counts(hits=len(indices) - num_damaged, hit_bytes=num_bytes, damaged=num_damaged))
 
     def _fetch(self, indices: Indices, found: dict[int, bytes], *, patient: bool) -> bool:
-        """Fetch absent samples; whether there were any to fetch. patient: leave samples to another thread or process that
-        fetches them now."""
+        """Fetch absent samples; False if there are none to fetch. patient: leave samples to another thread or process
+        that fetches them now."""
         claims, mine, claimed = self.folder.claims, [], []
         try:
             for index in indices.tolist():

@@ -9,7 +9,7 @@ import pytest
 
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.cached_store import CachedStore, fingerprint_of
 from imagenet_opt.data.storage.store import FolderStore
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
@@ -20,7 +20,10 @@ class RemoteIndex(FileIndex):
 
     cache_dir: Path
     place: str = "s3://bucket/train"
-    fingerprint: str = "f1"
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.place, self.names, self.name_offsets, self.sizes)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -65,3 +68,12 @@ def test_the_loader_chooses_the_store(index: RemoteIndex, caplog: pytest.LogCapt
     assert small.folder.starts[small.folder.num_kept] <= 5000
     whole = store_of(index, loading(added_latency_ms=5, read_timeout=8.0))
     assert isinstance(whole, CachedStore) and whole.folder.num_kept == len(index) and whole.patience_seconds == 2
+
+
+def test_another_size_or_url_is_another_cache(index: RemoteIndex, storage: Path) -> None:
+    before = index.fingerprint
+    assert dataclasses.replace(index).fingerprint == before
+    assert dataclasses.replace(index, place="s3://bucket/val").fingerprint != before
+    with (storage / "train/class0/image000.JPEG").open("ab") as image:
+        image.write(b"0")
+    assert index.fingerprint != before

@@ -7,11 +7,12 @@ replaced before their next use. (J. Mohan et al., "Analyzing and Mitigating Data
 measured this with the page cache, and proposed a cache that replaces nothing.)
 """
 
+import hashlib
 import os
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,7 @@ _COUNTING = threading.Lock()  # no attribute of a store, because locks cannot be
 @runtime_checkable
 class RemoteSplit(Split, Protocol):
     """An index of samples in a remote storage. place: URL. sizes: int64 (num_samples,), bytes of each sample.
-    fingerprint: name of a folder that changes with the URL, and with names, sizes and versions of the samples.
-    cache_dir: data.cache_dir."""
+    fingerprint: see `fingerprint_of`. cache_dir: data.cache_dir."""
 
     @property
     def place(self) -> str: ...
@@ -148,6 +148,15 @@ class CachedStore:
             if self._counted_by != os.getpid():  # a forked process has a copy of the counts of its parent
                 self._counts, self._counted_by = Counts(), os.getpid()
             self._counts = self._counts.plus(new)
+
+
+def fingerprint_of(url: str, *columns: NDArray[Any]) -> str:
+    """Name for the cache of a data set. columns: all that identifies the samples, such as names, sizes and ETags."""
+    found = hashlib.sha256(url.encode())
+    for column in columns:
+        found.update(f"{column.dtype} {column.shape}".encode())
+        found.update(np.ascontiguousarray(column).data)
+    return found.hexdigest()[:24]
 
 
 def take_counts(store: Store) -> Counts:

@@ -96,6 +96,12 @@ def test_images_that_cannot_be_read_are_listed_and_tried_again(
     assert fill().num_files == 1
 
 
+def test_a_split_without_a_cache_is_refused(storage: Listed) -> None:
+    with pytest.raises(ConfigError, match=r"no cache of s3://bucket/train to fill; set data\.cache_gb=null, and"):
+        fill_caches({URL: storage}, in_flight=5, read_timeout=1.0, again=False)
+    assert storage.read == []
+
+
 def test_a_full_disk_ends_the_command(storage: Listed, fill: Fill, tmp_path: Path) -> None:
     try:
         with small_disk(tmp_path / "small", 2_000_000) as disk:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.errors import BadSample, ConfigError
@@ -18,26 +19,27 @@ _LISTED = 100
 """Most bad samples that are printed."""
 
 
-def fill_caches(stores: Mapping[str, CachedStore], *, in_flight: int, read_timeout: float, again: bool) -> Tally:
+def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: float, again: bool) -> Tally:
     """Fetch all samples that the caches keep and do not hold yet, and print the result.
 
     stores: by the URL of the split. again: fetch the samples that the caches hold, too.
 
-    Raises ConfigError if a cache cannot be written; ReadTimeout, StorageFailed.
+    Raises ConfigError if a store has no cache, or a cache cannot be written; ReadTimeout, StorageFailed.
     """
     tally, began = Tally(), time.perf_counter()
-    for url, store in stores.items():
+    caches = {url: _need_cache(url, store) for url, store in stores.items()}
+    for url, cache in caches.items():
         if again:
-            store.folder.forget()
-        _announce(url, store)
-    total = sum(len(store.folder.missing()) for store in stores.values())
+            cache.folder.forget()
+        _announce(url, cache)
+    total = sum(len(cache.folder.missing()) for cache in caches.values())
     if not total:
         return tally
     try:
         with progress("filling the cache", "images") as show:
-            for store in stores.values():
+            for cache in caches.values():
                 fill(
-                    store,
+                    cache,
                     tally,
                     in_flight=in_flight,
                     read_timeout=read_timeout,
@@ -78,6 +80,14 @@ def fill(
             running.append(pool.start([group], [portion[group]], in_flight, stop_when_slow=False))
             finish(2 * in_flight)
     finish(0)
+
+
+def _need_cache(url: str, store: Store) -> CachedStore:
+    if isinstance(store, CachedStore):
+        return store
+    raise ConfigError(
+        f"there is no cache of {url} to fill; set data.cache_gb=null, and data.cache_dir to a folder on a local disk"
+    )
 
 
 def _record(pool: ReadPool, task: ReadTask, tally: Tally) -> None:

@@ -17,6 +17,9 @@ from PIL import Image
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.data.storage.cache_setup import open_cache
+from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
@@ -207,6 +210,19 @@ def _read_sweep(folder: Path) -> None:
     print_table(rows, folder)
 
 
+_CACHE = ("about.json", "starts", "state", "checksums", "segments/00000")
+
+
+def _cached(folder: Path) -> None:
+    """Read all samples twice, so that the cache has them."""
+    encoded = [bytes([i]) * 50 * i for i in range(20)]
+    cache = open_cache(folder / "samples/f1", "s3://bucket", np.arange(0, 1000, 50), most_bytes=1e9)
+    assert cache is not None, "no cache"
+    store = CachedStore(MemoryStore(encoded, 20), cache)
+    for _ in range(2):
+        assert store.read_many(np.arange(20)) == encoded, "other bytes than those of the storage"
+
+
 READERS = {
     "images": Reader(_images, _decode, ("image",)),
     "index cache": Reader(_index, _open_index, _INDEX),
@@ -215,6 +231,7 @@ READERS = {
         _read_shards,
         tuple(f"out/train/{name}" for name in ("index.json", "shard-00000.tar", *(f"{name}.npy" for name in _SHARDS))),
     ),
+    "sample cache": Reader(_cached, _cached, tuple(f"samples/f1/{name}" for name in _CACHE)),
     "checkpoint": Reader(_checkpoint, _read_checkpoint, ("last.ckpt",)),
     "metrics.csv": Reader(_metrics, _read_metrics, ("metrics.csv",)),
     "wandb_id.txt": Reader(_wandb_id, _read_wandb_id, ("wandb_id.txt",)),

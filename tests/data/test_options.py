@@ -18,6 +18,8 @@ from tests.data.conftest import loading
         ({"on_bad_sample": "ignore"}, r"data\.on_bad_sample=ignore must be one of skip, raise"),
         ({"max_bad_fraction": -0.1}, r"data\.max_bad_fraction=-0\.1"),
         ({"read_timeout": "long"}, r"data\.read_timeout=long must be a number"),
+        ({"cache_gb": "all"}, r"data\.cache_gb=all must be a number of at least 0, or null"),
+        ({"cache_gb": -1}, r"data\.cache_gb=-1 must be a number of at least 0, or null"),
         ({"crop_scale": (0.5, 0.1)}, r"data\.crop_scale"),
         ({"val_crop_ratio": 1.5}, r"data\.val_crop_ratio=1\.5"),
         ({"max_crop_pixels": 0}, r"data\.max_crop_pixels=0"),

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Lease, shared_bytes
+from imagenet_opt.data.storage.cached_store import Counts
 from imagenet_opt.data.transforms.augment import Augmentation
 from imagenet_opt.errors import ConfigError
 
@@ -23,7 +25,8 @@ class LoadStats(NamedTuple):
 
     read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
     skipped: (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole
-    because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one.
+    because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one. cache: use of
+    the local cache since the worker's last batch, also by reads for later batches.
     """
 
     read_seconds: float
@@ -34,13 +37,14 @@ class LoadStats(NamedTuple):
     skipped: tuple[tuple[int, str], ...]
     num_given_up: int = 0
     codec_error: str = ""
+    cache: Counts = Counts()
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
         """Facts about a batch in parts: sums, the largest reads_in_flight and made_at, and the first error."""
-        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors = zip(*parts, strict=True)
+        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors, caches = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
-        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""))
+        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), reduce(Counts.plus, caches))
 
 
 @dataclass

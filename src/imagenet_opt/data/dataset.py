@@ -18,6 +18,7 @@ from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, part_of, parts_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
 from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
+from imagenet_opt.data.storage.cached_store import take_counts
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead, ReadResult
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
@@ -91,6 +92,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             skipped=tuple(skipped),
             num_given_up=self.decoder.num_given_up - given_up_before,
             codec_error=region_codec().error,
+            cache=take_counts(self.reader.store),
         )
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))

@@ -31,6 +31,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
+from imagenet_opt.data.storage.cached_store import RemoteSplit, cached
 from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
@@ -125,8 +126,8 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileInde
 
 
 def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """The store of an index, slowed down by `options`. drop_pages: whether to evict files from the page cache after
-    reading."""
+    """The store of an index, slowed down by `options`; of a whole remote split, with a local cache. drop_pages: whether
+    to evict files from the page cache after reading."""
     store: Store
     if isinstance(index, ObjectShardIndex):
         store = ObjectShardStore(index)
@@ -135,10 +136,12 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) 
     else:
         kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
         store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
-    if not options.added_latency_ms and options.max_mb_per_second is None:
-        return store
-    rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
-    return ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
+    if options.added_latency_ms or options.max_mb_per_second is not None:
+        rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
+        store = ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
+    if isinstance(index, RemoteSplit) and getattr(index, "is_whole", True):
+        store = cached(store, index, options, index.cache_dir, drop_pages=drop_pages)
+    return store
 
 
 def mean_crop_bytes(dataset: BatchDataset) -> float:

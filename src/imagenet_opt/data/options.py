@@ -114,6 +114,10 @@ class LoaderOptions:
     read_timeout: float = 60.0
     """Seconds that a read may take; after two such timeouts in a row the run stops. Temporary errors are retried for
     half of these seconds."""
+    cache_gb: float | None = None
+    """Most GB that the samples of each split (train, val) take on the local disk, in `data.cache_dir`, if `data.root`
+    is a URL. The first samples of the index that fit are kept, and none is replaced. In any case 5 % of the disk stay
+    free. None: all that fits. 0: nothing is kept."""
     added_latency_ms: float = 0.0
     """Rehearsal of slow storage: milliseconds added to each request."""
     max_mb_per_second: float | None = None
@@ -140,6 +144,7 @@ class LoaderOptions:
         for name in ("max_bad_fraction", "added_latency_ms", "color_jitter"):
             self._check(name, _is_number(getattr(self, name)), "a number of at least 0")
         self._check("read_timeout", _is_number(self.read_timeout) and self.read_timeout > 0, "a number above 0")
+        self._check("cache_gb", self.cache_gb is None or _is_number(self.cache_gb), "a number of at least 0, or null")
         rate = self.max_mb_per_second
         self._check("max_mb_per_second", rate is None or (_is_number(rate) and rate > 0), "a number above 0, or null")
         self._check_augmentation()

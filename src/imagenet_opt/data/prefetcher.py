@@ -19,6 +19,7 @@ from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.shared_buffers import SharedBufferPool
+from imagenet_opt.data.storage.cached_store import Counts
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.out_of_memory import explained
 
@@ -133,10 +134,11 @@ class DevicePrefetcher:
         if not batches:
             return {}
         self._drained = totals
+        cache = {name: new.pop(f"cache_{name}", 0.0) for name in Counts()._asdict()}
         means = {f"loader/{name}": value / batches for name, value in new.items()}
         if copies:
             means["loader/copy_seconds"] = copy_seconds / copies
-        return means | {"loader/skipped": float(len(self.bad.reasons))}
+        return means | _cache_metrics(cache, totals, batches) | {"loader/skipped": float(len(self.bad.reasons))}
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
@@ -167,6 +169,8 @@ class DevicePrefetcher:
                 queue_depth=queue_depth,
                 queue_seconds=max(0.0, time.monotonic() - stats.made_at),
             )
+            if any(stats.cache):
+                self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
             self._warn_of_whole_decode(stats, num_images)
             lease = parts[0][0].lease
             yield self._finished(parts)
@@ -200,6 +204,18 @@ class DevicePrefetcher:
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
+
+
+def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: float) -> dict[str, float]:
+    """Metrics of the local cache; empty without a cache. sums: fields of Counts, of these batches."""
+    if not (num_samples := sums["hits"] + sums["misses"]):
+        return {}
+    return {
+        "loader/cache_hit_percent": 100 * sums["hits"] / num_samples,
+        "loader/mb_from_cache": sums["hit_bytes"] / 1e6 / batches,
+        "loader/mb_from_storage": sums["fetched_bytes"] / 1e6 / batches,
+        "loader/cache_damaged": totals["cache_damaged"],
+    }
 
 
 def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:

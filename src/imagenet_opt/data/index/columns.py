@@ -4,6 +4,7 @@ A damaged or malicious file is refused before it is used: nothing is unpickled, 
 process allocate more memory than the file has bytes, or read outside of the file.
 """
 
+import hashlib
 import os
 import tokenize
 from pathlib import Path
@@ -43,3 +44,12 @@ def check_ends(path: Path, ends: NDArray[np.int64], total: int) -> None:
     """Raises ValueError unless the numbers cut 0 to `total` into pieces, in order."""
     if ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
         raise ValueError(f"{path} is damaged: it does not cut {total} bytes into names")
+
+
+def fingerprint_of(url: str, *columns: NDArray[Any]) -> str:
+    """Name for the cache of a data set. columns: all that identifies the samples, such as names, sizes and ETags."""
+    found = hashlib.sha256(url.encode())
+    for column in columns:
+        found.update(f"{column.dtype} {column.shape}".encode())
+        found.update(np.ascontiguousarray(column).data)
+    return found.hexdigest()[:24]

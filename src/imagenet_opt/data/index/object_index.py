@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.columns import open_column
+from imagenet_opt.data.index.columns import fingerprint_of, open_column
 from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
@@ -56,6 +56,15 @@ class ObjectIndex(FileIndex):
     @property
     def place(self) -> str:
         return self.url
+
+    @property
+    def cache_dir(self) -> Path:
+        """data.cache_dir."""
+        return self.folder.parents[1]
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.url, self.names, self.name_offsets, self.sizes, self.etags)
 
     def relative(self, i: int) -> str:
         """Path of sample i below `url`."""

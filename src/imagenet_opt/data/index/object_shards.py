@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt.data.index.columns import fingerprint_of
 from imagenet_opt.data.index.index_cache import alone, new_folder
 from imagenet_opt.data.index.object_index import KEY, patiently
 from imagenet_opt.data.index.shard_index import (
@@ -39,6 +40,15 @@ class ObjectShardIndex(ShardIndex):
     @property
     def place(self) -> str:
         return self.url
+
+    @property
+    def cache_dir(self) -> Path:
+        """data.cache_dir."""
+        return self.folder.parents[1]
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.url, self.shard_ids, self.offsets, self.sizes, self.checksums)
 
     def __reduce__(self) -> Any:
         if self.is_whole and (self.folder / INDEX).is_file():

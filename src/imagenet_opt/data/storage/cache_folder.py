@@ -1,0 +1,172 @@
+"""A local copy of remote samples on disk.
+
+Each sample has a fixed place, because the index has the sizes of all samples: samples follow one another in the order
+of the index, in sparse files of about 64 MiB. So there is no file per image, and no index that changes.
+
+    about.json      format, URL, number of samples and their bytes
+    starts          int64 (n + 1,): where each sample begins, and where the last one ends
+    state           uint8 (n,): 1 for a sample that is present, else 0
+    checksums       uint32 (n,): zlib.crc32 of the bytes of a present sample
+    segments/00007  the samples that begin from 7 x 64 MiB to 8 x 64 MiB
+    locks           see Claims
+
+All processes of a machine map the columns, and so share them. The bytes of a sample are written before its checksum,
+and its checksum before its state: a killed process leaves whole samples. After a power cut the checksum may not fit.
+"""
+
+import errno
+import logging
+import mmap
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imagenet_opt.data.shared_buffers import shared_bytes
+from imagenet_opt.data.storage.claims import Claims, claims_of
+
+log = logging.getLogger(__name__)
+
+LOCKS, SEGMENTS = "locks", "segments"
+COLUMNS = {"starts": np.int64, "state": np.uint8, "checksums": np.uint32}
+_SEGMENT_BYTES = 2**26
+_FREE_SHARE = 0.05
+"""Share of the disk that stays free, as in Mountpoint for Amazon S3."""
+_LOST = (errno.ENOENT, errno.EIO, errno.ESTALE)
+"""Errors of a segment that someone removed, or that the disk lost."""
+
+
+class CacheFolder:
+    """The samples on disk. Threads, forked and unpickled processes may share it.
+
+    num_kept: samples before this number are kept, the others never. stopped: why nothing more is written; "" while the
+    folder can be written. checked: uint8 (n,) in shared memory, 1 for samples whose bytes fit their checksum since the
+    run began. drop_pages: whether to evict bytes from the page cache after reading.
+    """
+
+    def __init__(
+        self, path: Path, num_kept: int, *, stopped: str = "", drop_pages: bool = False, checked: Tensor | None = None
+    ) -> None:
+        self.path, self.num_kept, self.stopped, self.drop_pages = path, num_kept, stopped, drop_pages
+        mode: Literal["r+", "c"] = "c" if stopped else "r+"  # "c": changes stay in memory
+        self.starts: NDArray[np.int64] = _mapped(path / "starts", "r")
+        self.state: NDArray[np.uint8] = _mapped(path / "state", mode)
+        self.checksums: NDArray[np.uint32] = _mapped(path / "checksums", mode)
+        self._shared = shared_bytes(len(self.state)).zero_() if checked is None else checked
+        self._checked: NDArray[np.uint8] = self._shared.numpy()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _reopen, (self.path, self.num_kept, self.stopped, self.drop_pages, self._shared)
+
+    @property
+    def claims(self) -> Claims:
+        return claims_of(self.path / LOCKS)
+
+    def keeps(self, index: int) -> bool:
+        """Whether the sample is written once it is fetched."""
+        return index < self.num_kept and not self.stopped
+
+    def holds(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each sample is present."""
+        held: NDArray[np.bool_] = self.state[indices] == 1
+        return held
+
+    def missing(self) -> NDArray[np.int64]:
+        """The samples that are kept but not present."""
+        return np.flatnonzero(self.state[: self.num_kept] != 1)
+
+    def forget(self) -> None:
+        """Make all samples absent that are kept, so that they are fetched again."""
+        self.state[: self.num_kept] = 0
+
+    def read(self, index: int) -> bytes | None:
+        """Bytes of a present sample; None if they are damaged or gone, and then the sample is absent. Raises OSError
+        without file descriptors or memory."""
+        segment, offset, size = self._place(index)
+        try:
+            encoded = self._pread(segment, offset, size)
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
+            encoded = b""
+            self._checked[:] = 0  # a segment that was removed comes back with holes
+        if len(encoded) == size and self._checked[index]:
+            return encoded
+        if len(encoded) != size or zlib.crc32(encoded) != self.checksums[index]:
+            self.state[index] = 0
+            return None
+        self._checked[index] = 1
+        return encoded
+
+    def write(self, index: int, encoded: bytes) -> None:
+        """Keep a sample, if it is one to keep and has the size that the index says. If that fails, nothing more is
+        written by this process, and one process of the machine logs a warning."""
+        segment, offset, size = self._place(index)
+        if not self.keeps(index) or len(encoded) != size:
+            return
+        try:
+            if free_bytes(self.path) < 0:
+                raise OSError(errno.ENOSPC, f"less than {100 * _FREE_SHARE:g} % of the disk is free")
+            _pwrite(segment, offset, encoded)
+        except OSError as error:
+            self._stop(error.strerror or str(error))
+            return
+        self.checksums[index] = zlib.crc32(encoded)
+        self._checked[index] = 1
+        self.state[index] = 1
+
+    def _place(self, index: int) -> tuple[str, int, int]:
+        """Path of the segment, and offset and size of the sample in it."""
+        start, end = self.starts[index : index + 2].tolist()
+        segment, offset = divmod(start, _SEGMENT_BYTES)
+        return f"{self.path}/{SEGMENTS}/{segment:05d}", offset, end - start
+
+    def _pread(self, segment: str, offset: int, size: int) -> bytes:
+        descriptor = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            encoded = os.pread(descriptor, size, offset)
+            if self.drop_pages:
+                start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+                os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+            return encoded
+        finally:
+            os.close(descriptor)
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = self.stopped or reason
+        if self.claims.take(len(self.state)):  # never given back, so one process of the machine tells
+            log.warning(
+                f"{self.path} (data.cache_dir) cannot be written: {reason}; samples that are not there yet are read "
+                "from the storage in each epoch. Free room, or set data.cache_dir to another disk"
+            )
+
+
+def free_bytes(path: Path) -> float:
+    """Bytes that may be written to the disk; negative if less than 5 % of the disk is free."""
+    disk = os.statvfs(path)
+    return disk.f_frsize * (disk.f_bavail - _FREE_SHARE * disk.f_blocks)
+
+
+def _mapped(path: Path, mode: Literal["r", "r+", "c"]) -> NDArray[Any]:
+    """A column; as an array, which is faster than a memmap, item by item."""
+    return np.asarray(np.memmap(path, COLUMNS[path.name], mode))
+
+
+def _pwrite(segment: str, offset: int, content: bytes) -> None:
+    descriptor = os.open(segment, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            written = os.pwrite(descriptor, left, offset)
+            left, offset = left[written:], offset + written
+    finally:
+        os.close(descriptor)
+
+
+def _reopen(path: Path, num_kept: int, stopped: str, drop_pages: bool, checked: Tensor) -> CacheFolder:
+    return CacheFolder(path, num_kept, stopped=stopped, drop_pages=drop_pages, checked=checked)

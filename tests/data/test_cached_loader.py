@@ -1,0 +1,80 @@
+"""Batches through the local cache of a remote split: the same images, and metrics of the cache."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.index.columns import fingerprint_of
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.loader import RankInfo, store_of, train_loader
+from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.store import FolderStore
+from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteIndex(FileIndex):
+    """A folder on disk that looks like an object storage."""
+
+    cache_dir: Path
+    place: str = "s3://bucket/train"
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.place, self.names, self.name_offsets, self.sizes)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([Path(self.path(i)).stat().st_size for i in range(len(self))])
+
+
+@pytest.fixture
+def storage(images_root: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(images_root, tmp_path / "storage"))
+
+
+@pytest.fixture
+def index(storage: Path, tmp_path: Path) -> RemoteIndex:
+    here = open_split(storage, "train", tmp_path / "cache")
+    columns = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
+    return RemoteIndex(cache_dir=tmp_path / "cache", **columns)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_the_same_and_once_all_samples_are_cached_no_storage_is_needed(
+    index: RemoteIndex, loader: MakeLoader, storage: Path, images_root: Path, num_workers: int
+) -> None:
+    plain = loader(images_root, batch_size=13)
+    cached = train_loader(index, loading(batch_size=13, num_workers=num_workers), RankInfo(device=CPU))
+    assert_equal(batches(cached, epoch=1), batches(plain, epoch=1))
+    assert cached.pop_metrics()["loader/mb_from_storage"] > 0
+    assert "loader/cache_hit_percent" not in plain.pop_metrics()
+    batches(cached, epoch=1)
+    cached.pop_metrics()
+    shutil.rmtree(storage)
+    assert_equal(batches(cached, epoch=5), batches(plain, epoch=5))  # an epoch that was not read ahead
+    metrics = cached.pop_metrics()
+    assert metrics["loader/cache_hit_percent"] == 100 and metrics["loader/mb_from_storage"] == 0
+    assert metrics["loader/mb_from_cache"] > 0 and metrics["loader/cache_damaged"] == 0
+    cached.close()
+
+
+def test_the_loader_chooses_the_store(index: RemoteIndex, caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(store_of(index, loading(cache_gb=0)), FolderStore)
+    small = store_of(index, loading(cache_gb=5e-6))  # 5 kB
+    assert isinstance(small, CachedStore) and 0 < small.folder.num_kept < len(index)
+    assert small.folder.starts[small.folder.num_kept] <= 5000
+    whole = store_of(index, loading(added_latency_ms=5, read_timeout=8.0))
+    assert isinstance(whole, CachedStore) and whole.folder.num_kept == len(index) and whole.patience_seconds == 2
+
+
+def test_another_size_or_url_is_another_cache(index: RemoteIndex, storage: Path) -> None:
+    before = index.fingerprint
+    assert dataclasses.replace(index).fingerprint == before
+    assert dataclasses.replace(index, place="s3://bucket/val").fingerprint != before
+    with (storage / "train/class0/image000.JPEG").open("ab") as image:
+        image.write(b"0")
+    assert index.fingerprint != before

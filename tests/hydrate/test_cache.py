@@ -1,0 +1,112 @@
+"""Filling the cache of a remote split: each image once, resumed where it stopped."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.storage.cache_setup import open_cache
+from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.hydrate.cache import fill_caches
+from imagenet_opt.hydrate.hydrate import Tally
+from suites.faults.not_tried import NotTried
+from suites.faults.small_disk import small_disk
+from tests.data.storage.stores import Listed
+
+URL = "s3://bucket/train"
+Fill = Callable[..., Tally]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Listed:
+    """40 images of 10 kB."""
+    return Listed([bytes([i]) * 10_000 for i in range(40)], tmp_path / "reads")
+
+
+@pytest.fixture
+def fill(storage: Listed, tmp_path: Path) -> Fill:
+    """Runs the command once more."""
+
+    def call(*, most_bytes: float = np.inf, again: bool = False, parent: Path = tmp_path) -> Tally:
+        folder = open_cache(parent / "samples/f1", URL, storage.sizes, most_bytes=most_bytes)
+        assert folder is not None
+        stores = {URL: CachedStore(storage, folder)}
+        return fill_caches(stores, in_flight=5, read_timeout=0.4, again=again)
+
+    return call
+
+
+def fail_with(number: int) -> Callable[[int], None]:
+    """Fails for sample 7."""
+
+    def each(index: int) -> None:
+        if index == 7:
+            raise OSError(number, "some reason")
+
+    return each
+
+
+def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill()
+    assert sorted(storage.read) == list(range(40))
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == f"{URL}: 40 images to fetch; the cache has 0, and keeps 40"
+    assert last.startswith("fetched 40 images, 0.40 MB, in ") and last.endswith(", 5 in flight; none failed")
+    fill()
+    assert len(storage.read) == 40
+    assert capsys.readouterr().out == f"{URL}: nothing to do: the cache has 40 images (--again fetches them again)\n"
+    fill(again=True)
+    assert sorted(storage.read[40:]) == list(range(40))
+
+
+def test_the_part_that_fits_is_fetched(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(most_bytes=125_000)
+    assert sorted(storage.read) == list(range(12))
+    assert "the cache has 0, and keeps 12 of 40, the part that fits (data.cache_gb" in capsys.readouterr().out
+
+
+def test_a_stopped_command_resumes(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(index: int) -> None:
+        if index == 31:
+            raise KeyboardInterrupt
+
+    storage.each = stop
+    with pytest.raises(KeyboardInterrupt):
+        fill()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("images left; run the same command again to resume")
+    storage.each = lambda index: None
+    before = set(storage.read) - {30}  # 30 was read together with 31
+    storage.file.write_text("")
+    fill()
+    assert len(before) >= 20 and sorted(storage.read) == sorted(set(range(40)) - before)
+
+
+def test_images_that_cannot_be_read_are_listed_and_tried_again(
+    storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage.each = fail_with(errno.ENOENT)
+    assert fill().bad.keys() == {"s3://bucket/7"}
+    printed = capsys.readouterr().out
+    assert "cannot read s3://bucket/7: some reason" in printed and "fetched 39 images" in printed
+    assert printed.endswith("1 could not be read (above)\n")
+    storage.each = lambda index: None
+    assert fill().num_files == 1
+
+
+def test_a_split_without_a_cache_is_refused(storage: Listed) -> None:
+    with pytest.raises(ConfigError, match=r"no cache of s3://bucket/train to fill; set data\.cache_gb=null, and"):
+        fill_caches({URL: storage}, in_flight=5, read_timeout=1.0, again=False)
+    assert storage.read == []
+
+
+def test_a_full_disk_ends_the_command(storage: Listed, fill: Fill, tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "small", 2_000_000) as disk:
+            storage.each = lambda index: disk.fill() if index == 7 else None
+            with pytest.raises(ConfigError, match=r"\(data\.cache_dir\) cannot be written: .*; free room.* it resumes"):
+                fill(parent=disk.seen)
+    except NotTried as error:
+        pytest.skip(str(error))

@@ -4,6 +4,7 @@ Before train.py receives a configuration, Hydra writes it into the run folder, b
 sets environment variables. A recipe may come from a stranger, so these checks restrict what a recipe can set.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,9 @@ class CheckedLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         _set_resolvers()  # for jobs on other machines, which do not call check_all
         check_overrides(overrides)
-        config = super().load_configuration(config_name, overrides, *args, **options)
+        with warnings.catch_warnings():  # Ray's plugin has a schema of the same name as conf/hydra/launcher/ray.yaml
+            warnings.filterwarnings("ignore", r"\s*'hydra/launcher/ray' is validated against ConfigStore schema")
+            config = super().load_configuration(config_name, overrides, *args, **options)
         plain: Any = OmegaConf.to_container(config)
         check_secrets(plain)
         allowed = _trusted(plain.get("allow_targets", []), overrides)

@@ -14,21 +14,26 @@ from tests.processes import Forked, run_train
 from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
 
 pytestmark = pytest.mark.slow
+OF_A_PROCESS = tuple(word for word in TINY if not word.startswith(("trainer.devices=", "data.batch_size=")))
 OUTPUTS = (f"output_{number}.log" for number in count())
 
 
 def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> tuple[Forked, Path]:
-    """torchrun, and the file of its output. torchrun starts new interpreters."""
-    tiny = (word for word in TINY if word != "trainer.devices=1")
-    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *tiny, "data.batch_size=3", "trainer=multi_node"]
+    """torchrun of the recorder's run, and the file of its output."""
+    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *OF_A_PROCESS, "data.batch_size=3"]
     arguments += ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
-    arguments += [f"+callbacks.recorder.folder={folder.parent}", *overrides]
+    return start_torchrun(folder, flags, *arguments, f"+callbacks.recorder.folder={folder.parent}", *overrides)
+
+
+def start_torchrun(folder: Path, flags: list[str], *arguments: str) -> tuple[Forked, Path]:
+    """torchrun, and the file of its output. torchrun starts new interpreters."""
     start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
     path = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
     variables = environment(folder.parent, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=path)
     output = folder.parent / next(OUTPUTS)
     with output.open("w") as file:
-        return Forked([*start, *arguments], stdout=file, env=variables, cwd=folder.parent), output
+        command = [*start, *arguments, "trainer=multi_node"]
+        return Forked(command, stdout=file, env=variables, cwd=folder.parent), output
 
 
 def ended(process: Forked, output: Path) -> str:

@@ -17,8 +17,9 @@ from imagenet_opt.machine import GIB
 from tests.cli.checks import Check, copies
 
 
-def test_a_sound_data_set_has_no_errors(check: Check) -> None:
+def test_a_sound_data_set_has_no_errors(check: Check, tmp_path: Path) -> None:
     status, verdicts, output = check("trainer.accelerator=cpu")
+    assert f" to write and verify in {tmp_path}, " in str(verdicts["spot notice"]["text"])
     assert status == 0
     assert {verdict["level"] for verdict in verdicts.values()} == {"ok"} and "GPU memory" not in verdicts
     assert verdicts["training images"]["text"] == "36, 12 to 12 a class"

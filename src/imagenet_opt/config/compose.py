@@ -4,6 +4,8 @@ Before train.py receives a configuration, Hydra writes it into the run folder, b
 sets environment variables. A recipe may come from a stranger, so these checks restrict what a recipe can set.
 """
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import hydra._internal.hydra as hydra_internal
@@ -14,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves, refused
 from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
 from imagenet_opt.config.hydra_plugins import check_plugins
-from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets, guard_environment
 from imagenet_opt.errors import ConfigError
@@ -43,6 +45,14 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
         config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
     return config
+
+
+def run_folder(overrides: tuple[str, ...]) -> Path:
+    """The folder of a run of train.py with these overrides. Raises ImagenetOptError."""
+    check_all()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", complete(follow_job(list(overrides))), return_hydra_config=True)
+    return Path(config.hydra.run.dir)
 
 
 def check_all() -> None:
@@ -89,7 +99,9 @@ class CheckedLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         _set_resolvers()  # for jobs on other machines, which do not call check_all
         check_overrides(overrides)
-        config = super().load_configuration(config_name, overrides, *args, **options)
+        with warnings.catch_warnings():  # Ray's plugin has a schema of the same name as conf/hydra/launcher/ray.yaml
+            warnings.filterwarnings("ignore", r"\s*'hydra/launcher/ray' is validated against ConfigStore schema")
+            config = super().load_configuration(config_name, overrides, *args, **options)
         plain: Any = OmegaConf.to_container(config)
         check_secrets(plain)
         allowed = _trusted(plain.get("allow_targets", []), overrides)

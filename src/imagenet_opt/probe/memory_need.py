@@ -2,12 +2,15 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
+from torch.optim import Optimizer
 
 from imagenet_opt.config.build import device_of, largest_size
 from imagenet_opt.machine import GIB
@@ -73,6 +76,14 @@ def usable(card_bytes: int) -> float:
 
 
 def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -> StepMemory:
+    net, make_optimizer, setting = training_parts(config, num_classes, batch_size)
+    return step_memory(net, make_optimizer, setting, batch_size=batch_size, micro_batch_size=at_once)
+
+
+def training_parts(
+    config: DictConfig, num_classes: int, batch_size: int
+) -> tuple[nn.Module, Callable[[nn.Module], Optimizer], StepSetting]:
+    """The configured network on the device `meta`, a function that creates its optimizer, and the setting of a step."""
     network: dict[str, Any] = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
     with torch.device("meta"):
         net = build_network(**network)
@@ -89,8 +100,7 @@ def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -
         gradient_checkpointing=acceleration.get("gradient_checkpointing", False),
         label_smoothing=config.model.label_smoothing,
     )
-    make_optimizer = partial(build_optimizer, **options)
-    return step_memory(net, make_optimizer, setting, batch_size=batch_size, micro_batch_size=at_once)
+    return net, partial(build_optimizer, **options), setting
 
 
 def _acceleration(config: DictConfig) -> Any:

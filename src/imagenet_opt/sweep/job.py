@@ -25,10 +25,11 @@ from omegaconf import DictConfig
 
 from imagenet_opt import fork_server
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.hydra_plugins import end_of_multirun
-from imagenet_opt.errors import Preempted, last_error_line
+from imagenet_opt.config.hydra_plugins import RAY, end_of_multirun
+from imagenet_opt.errors import ConfigError, Preempted, last_error_line
 from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
+from imagenet_opt.sweep.ray_hosts import connect
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary_file import SUMMARY
@@ -88,22 +89,34 @@ class SweepTable(Callback):
         if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
             overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
             SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
-        if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
-            _leave_to_queue(SweepTable.folder)
+        if _has_queue(config.hydra):
+            _leave_to_queue(config.hydra.launcher, SweepTable.folder)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
         print_table(_write_tables(sweep_dir), sweep_dir)
 
 
-def _leave_to_queue(sweep_dir: Path) -> None:
-    """Restore the usual signal handling: a launcher runs the jobs, perhaps on other machines, and this process only
-    waits."""
+def _has_queue(hydra: HydraConf) -> bool:
+    """Whether a launcher runs the jobs in other processes, perhaps on other machines."""
+    return not hydra.launcher._target_.endswith(".BasicLauncher")
+
+
+def _leave_to_queue(launcher: DictConfig, sweep_dir: Path) -> None:
+    """Restore the usual signal handling, because this process only waits. Connect to Ray, if it runs the jobs."""
     stop.restore()
+    resume = command("hydra.sweep.dir", sweep_dir)
+    if launcher._target_ == RAY:
+        try:
+            connect(launcher)
+        except ConfigError as error:  # Hydra would turn it into a warning
+            print(f"ConfigError: {error}", file=sys.stderr)
+            sys.exit(2)
+        log.info(f"Ray runs the jobs, one on each host; they end with this command, and `{resume}` resumes them")
+        return
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # jobs save on SIGUSR1, not on the default signal of submitit
     log.info(
-        "submitit runs the jobs; they continue if this command ends first, and "
-        f"`{command('hydra.sweep.dir', sweep_dir)}` collects their results later"
+        f"submitit runs the jobs; they continue if this command ends first, and `{resume}` collects their results later"
     )
 
 
@@ -187,7 +200,7 @@ def _leave(reason: str, first: int, sweep_dir: Path) -> NoReturn:
 
 def _left(reason: str, first: int, sweep_dir: Path) -> str:
     """`reason`, with the jobs that were not run and the command that resumes the sweep."""
-    if "SUBMITIT_FOLDER" in os.environ:  # a job on a cluster does not know the other jobs
+    if _has_queue(HydraConfig.get()):  # a job on a cluster does not know the other jobs
         return reason
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""

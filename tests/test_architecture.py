@@ -18,6 +18,8 @@ def uses() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {name: set() for name in LEVEL}
     for file in PACKAGE.rglob("*.py"):
         name = layer(place(file))
+        if name == "__init__":  # the public functions
+            continue
         for module in imported(file):
             if module.startswith("imagenet_opt.") and (other := module.split(".")[1]) in LEVEL and other != name:
                 graph[name].add(other)

@@ -38,11 +38,12 @@ class ImagenetOptError(Exception):
 
 
 class ConfigError(ImagenetOptError):
-    """An override or a value that cannot be used."""
+    """An override or a value that cannot be used. Correct the key that the message names; docs/reference/keys.md has
+    all."""
 
 
 class BatchTooLarge(ConfigError):
-    """The data set has fewer samples than one global batch."""
+    """The data set has fewer samples than one global batch. Lower data.batch_size, or data.global_batch_size."""
 
 
 class DataError(ImagenetOptError):
@@ -50,79 +51,86 @@ class DataError(ImagenetOptError):
 
 
 class DatasetNotFound(DataError):
-    """There is no data set where data.root points."""
+    """There is no data set where data.root points. Expected: train/<class>/*.JPEG and val/<class>/*.JPEG, or shards."""
 
 
 class EmptyClass(DataError):
-    """A class folder holds no images."""
+    """A class folder holds no images. Remove the folder, or put its images back."""
 
 
 class ClassMismatch(DataError):
-    """train/ and val/ do not have the same classes."""
+    """train/ and val/ do not have the same classes. Sort the validation images into folders named as those of
+    train/."""
 
 
 class BadSample(DataError):
-    """A file that cannot be read, or that no decoder opens."""
+    """A file that cannot be read, or that no decoder opens. Restore or remove it; data.on_bad_sample=skip goes on
+    without."""
 
 
 class TooManyBadSamples(DataError):
-    """More bad samples than data.max_bad_fraction allows."""
+    """More bad samples than data.max_bad_fraction allows. `imagenet-opt check` lists all bad files."""
 
 
 class ShardMismatch(DataError):
-    """Packed shards differ from their index, or some are missing."""
+    """Packed shards differ from their index, or some are missing. Run the same `imagenet-opt pack` again to repair
+    them."""
 
 
 class PackStopped(DataError):
-    """A full disk or a killed process ended a pack, which can resume."""
+    """A full disk or a killed process ended a pack. Make room, and run the same command again; it resumes."""
 
 
 class ReadTimeout(DataError):
-    """The storage does not answer."""
+    """The storage does not answer. Check that `ls` works on the mount, or raise data.read_timeout."""
 
 
 class StorageFailed(DataError):
-    """The storage as a whole fails, not one file of it."""
+    """The storage as a whole fails, not one file of it. Repair the mount, and run the same command again; it
+    resumes."""
 
 
 class WorkerDied(DataError):
-    """A loader process was killed, or cannot hand over its batches."""
+    """A loader process was killed, or cannot hand over its batches, usually because memory or /dev/shm is full. Lower
+    data.num_workers, data.prefetch_factor or data.batch_size."""
 
 
 class ModelError(ImagenetOptError):
-    """The network cannot be built with this configuration."""
+    """The network cannot be built with this configuration. Change the model.* key that the message names."""
 
 
 class UnknownModel(ModelError):
-    """timm has no model of that name."""
+    """timm has no model of that name. The message has similar names."""
 
 
 class CheckpointError(ImagenetOptError):
-    """A checkpoint cannot be used."""
+    """A checkpoint cannot be used. Choose an earlier one with resume_from=PATH, or start a new run with
+    resume_from=null."""
 
 
 class CheckpointNotFound(CheckpointError):
-    """resume_from names a file that does not exist."""
+    """resume_from names a file that does not exist. Name a run folder or a .ckpt file."""
 
 
 class CheckpointMismatch(CheckpointError):
-    """The checkpoint is of another architecture, number of classes, optimizer, or order of samples."""
+    """The checkpoint is of another architecture, number of classes, optimizer, or order of samples. Set the keys as in
+    the run that wrote the checkpoint, or start a new run in another folder."""
 
 
 class TrainingError(ImagenetOptError):
-    """Training cannot continue."""
+    """Training cannot continue. The message has the cause."""
 
 
 class NonFiniteLoss(TrainingError):
-    """The loss is NaN or infinite."""
+    """The loss is NaN or infinite. Lower optimizer.lr, or set model.max_grad_norm; the batch is kept in a file."""
 
 
 class RanksDiffer(TrainingError):
-    """The processes of a run found different data or checkpoints."""
+    """The processes of a run found different data or checkpoints. Give all machines the same data and run folder."""
 
 
 class OutOfMemory(TrainingError):
-    """A step does not fit into the device's memory."""
+    """A step does not fit into the device's memory. Lower model.micro_batch_size or data.batch_size."""
 
 
 class Preempted(BaseException):
@@ -133,7 +141,7 @@ class Preempted(BaseException):
 
 
 class RunFolderError(ImagenetOptError):
-    """The run folder cannot be written, or another process trains in it."""
+    """The run folder cannot be written, or another process trains in it. Choose another with hydra.run.dir=FOLDER."""
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

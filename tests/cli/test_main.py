@@ -15,7 +15,7 @@ from imagenet_opt.evaluate.view import CONVENTIONS
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
 def test_help_lists_every_command_on_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -25,7 +25,16 @@ def test_help_lists_every_command_on_one_line(
     lines = [line.split() for line in text.splitlines()]
     for name, (_, purpose) in COMMANDS.items():
         assert [name, *purpose.split()] in lines
-    assert "python train.py --help" in text
+
+
+def test_without_arguments_the_first_page_shows_commands_that_exist(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["imagenet-opt"])
+    main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    names = [words[1] for words in lines if words[:1] == ["imagenet-opt"] and words[1] != "--help"]
+    assert len(names) == 5 and set(names) <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize(

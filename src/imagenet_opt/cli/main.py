@@ -7,7 +7,16 @@ from imagenet_opt import __doc__ as purpose
 from imagenet_opt import __version__
 from imagenet_opt.errors import ConfigError, did_you_mean
 
+FIRST = (
+    ("train", "the demo: two minutes, no data set and no GPU needed"),
+    ("train experiment=aggressive data.root=FOLDER", "ResNet-50 on your images"),
+    ("doctor data.root=FOLDER", "why does the GPU wait for data?"),
+    ("plan experiment=rn50_ffcv16 data.root=FOLDER", "what does this recipe cost, how accurate is it?"),
+    ("study data.root=FOLDER", "what is each optimisation worth on this machine?"),
+)
+"""What most users come for: a command line, and what it answers."""
 COMMANDS = {
+    "train": ("imagenet_opt.cli.train", "train a network: the same as python train.py"),
     "plan": ("imagenet_opt.cli.plan", "show what a run will do and cost before it starts"),
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and how to fix it"),
@@ -19,6 +28,7 @@ COMMANDS = {
     "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),
     "evaluate": ("imagenet_opt.cli.evaluate", "measure the accuracy of a trained network, as it or others evaluate"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
+    "init": ("imagenet_opt.cli.init", "write a small project of your own that uses this package"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }
 """Command -> its module, which has `HELP` and `main(argv)`, and its purpose."""
@@ -26,8 +36,10 @@ COMMANDS = {
 
 def main() -> None:
     """Entry point of the console script. Exits with status 2 after a mistake of the user."""
-    name, *argv = sys.argv[1:] or ["--help"]
-    if name in ("--help", "-h", "help"):
+    name, *argv = sys.argv[1:] or [""]
+    if not name:
+        print(first_page())
+    elif name in ("--help", "-h", "help"):
         print(usage())
     elif name == "--version":
         print(f"imagenet-opt {__version__}")
@@ -43,10 +55,15 @@ def run(name: str, argv: list[str]) -> None:
         hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists the commands")
         raise ConfigError(f"there is no command {name}; {hint}")
     command = import_module(COMMANDS[name][0])
-    if {"--help", "-h"} & set(argv):
+    if command.HELP and {"--help", "-h"} & set(argv):
         print(command.HELP)
     else:
         command.main(argv)
+
+
+def first_page() -> str:
+    lines = "\n".join(f"  imagenet-opt {words}\n      {answer}" for words, answer in FIRST)
+    return f"{purpose}\n\n{lines}\n\nimagenet-opt --help lists all commands."
 
 
 def usage() -> str:
@@ -58,7 +75,7 @@ imagenet-opt COMMAND ...
 
 {commands}
 
-imagenet-opt COMMAND --help explains one. To train: python train.py --help"""
+imagenet-opt COMMAND --help explains one."""
 
 
 if __name__ == "__main__":

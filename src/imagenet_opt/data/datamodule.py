@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from lightning.pytorch import LightningDataModule
 
 from imagenet_opt import machine
@@ -184,6 +185,30 @@ def folder_data(
     place, cache = root_of(root), cache_folder(cache_dir)
     train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
     return ImageData(train, val, LoaderOptions(**loading))
+
+
+def folder_loader(
+    root: str | Path,
+    *,
+    split: str = "train",
+    training: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    cache_dir: str | None = None,
+    **options: Any,
+) -> DevicePrefetcher:
+    """The loader of imagenet_opt.loader."""
+    index = open_index(Path(root), split, cache_folder(cache_dir))
+    place = RankInfo(
+        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        dtype=dtype or torch.float32,
+        rank=rank,
+        world_size=world_size,
+    )
+    make = train_loader if training else eval_loader
+    return make(index, LoaderOptions(**options), place)
 
 
 def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:

@@ -49,8 +49,11 @@ class Classifier(LightningModule):
     for nothing.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
-    Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1 and, of six
-    classes or more, val/acc5 (shares).
+    | key | unit |
+    |---|---|
+    | `train/loss`, `train/acc1` | mean since the last logging step; accuracy as a share, 0 to 1 |
+    | `val/loss`, `val/acc1` | of the whole validation |
+    | `val/acc5` | the same, with six classes or more |
 
     Raises NonFiniteLoss, OutOfMemory.
     """

@@ -1,0 +1,53 @@
+"""The loader in a plain PyTorch loop: python examples/plain_loop.py [DATA_FOLDER]
+
+DATA_FOLDER has train/<class>/*.jpg and val/<class>/*.jpg; without it, the images of the demo are used.
+"""
+
+import sys
+from pathlib import Path
+
+import timm
+import torch
+
+import imagenet_opt
+from imagenet_opt.data.datamodule import cache_folder, demo_folder
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+
+EPOCHS = 2
+
+
+def main() -> None:
+    root = Path(sys.argv[1]) if sys.argv[1:] else demo_folder(cache_folder(None), 2000, 400)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    size = {"image_size": 48, "batch_size": 50, "crop_scale": (0.35, 1.0)}
+    train = imagenet_opt.loader(root, device=device, **size)
+    val = imagenet_opt.loader(root, split="val", training=False, device=device, **size)
+    net = timm.create_model("resnet10t", num_classes=10).to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    for epoch in range(EPOCHS):
+        train.sampler.set_epoch(epoch)
+        net.train()
+        for batch in train:
+            loss = torch.nn.functional.cross_entropy(net(batch.images), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch}: accuracy {100 * accuracy(net, val):.1f} %")
+    train.close()
+    val.close()
+
+
+@torch.inference_mode()
+def accuracy(net: torch.nn.Module, val: DevicePrefetcher) -> float:
+    net.eval()
+    correct = num = 0
+    for batch in val:
+        right = net(batch.images).argmax(1) == batch.labels
+        correct += int(right[batch.valid].sum())  # the last batch is padded
+        num += int(batch.valid.sum())
+    return correct / num
+
+
+if __name__ == "__main__":
+    main()

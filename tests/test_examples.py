@@ -1,0 +1,70 @@
+"""Each file of examples/ runs as its page says, and `imagenet-opt init` writes a project that trains."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import imagenet_opt
+from imagenet_opt.cli.init import copy_project
+from imagenet_opt.data.datamodule import demo_folder
+from imagenet_opt.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def small_demo(tmp_path: Path) -> Path:
+    return demo_folder(tmp_path, num_train=200, num_val=60)
+
+
+def test_the_page_lists_every_example() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{file.name}`" in page for file in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", ["plain_loop.py", "own_trainer.py", "lightning_callbacks.py"])
+def test_an_example_runs(
+    name: str, small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *([str(small_demo)] if name != "lightning_callbacks.py" else [])])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
+
+
+@pytest.mark.slow
+def test_a_new_project_passes_its_own_test(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    copy_project(folder)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
+        copy_project(tmp_path)
+
+
+def test_two_processes_share_the_images_of_an_epoch(small_demo: Path) -> None:
+    options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(small_demo.parent)}
+    loaders = [imagenet_opt.loader(small_demo, rank=rank, world_size=2, **options) for rank in (0, 1)]
+    indices = [torch.cat([batch.indices for batch in loader]) for loader in loaders]
+    assert sorted(torch.cat(indices).tolist()) == list(range(200))
+
+
+def test_validation_marks_padding(small_demo: Path) -> None:
+    loader = imagenet_opt.loader(
+        small_demo, split="val", training=False, batch_size=50, image_size=32, num_workers=0, dtype=torch.float64
+    )
+    batches = list(loader)
+    assert [int(batch.valid.sum()) for batch in batches] == [50, 10]
+    assert batches[0].images.shape == (50, 3, 32, 32)

@@ -1,10 +1,11 @@
-"""`imagenet-opt hydrate`: reads every file of a lazy mount once, with hundreds of requests in flight."""
+"""`imagenet-opt hydrate`: reads every file of a lazy mount once, or fills the local cache of a URL."""
 
 import argparse
 import sys
 
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.object_storage import is_url
 
 HELP = """Read every file of a lazy mount once, with hundreds of requests in flight.
 
@@ -24,6 +25,10 @@ data.read_timeout. For packed data, the shards are read. On Lustre with the prog
 files without sending them to this machine. If that fails (it often needs root), and on other file systems, each file
 is read completely and discarded.
 
+For data.root=s3://... (gs://, https://) the local cache is filled, in data.cache_dir and as far as data.cache_gb allows:
+
+imagenet-opt hydrate data.root=s3://bucket/imagenet data.cache_dir=/nvme/cache
+
 The command first times a few files, one after another, and estimates the total time. Stopped by Ctrl-C, kill -9 or a
 long storage outage? Run the same command again; it resumes from a journal in data.cache_dir, as long as the data set
 has the same files. Files that cannot be read are listed at the end, and the next call tries them again; the exit
@@ -40,14 +45,19 @@ MOST_IN_FLIGHT = 900
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
     options = parse(argv)
-    from imagenet_opt.config.dataset import compose_data, refuse_url
+    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.hydrate.cache import fill_caches_of
     from imagenet_opt.hydrate.run import hydrate_splits
 
     data = compose_data(options.overrides)
-    refuse_url(data.root, "imagenet-opt hydrate")
-    tally = hydrate_splits(
-        data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
-    )
+    if is_url(data.root):
+        if options.verify:
+            raise ConfigError(f"--verify needs Lustre, and data.root={data.root} is a URL; leave --verify out")
+        tally = fill_caches_of(data, options.splits, in_flight=options.in_flight, again=options.again)
+    else:
+        tally = hydrate_splits(
+            data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
+        )
     if tally.bad:
         sys.exit(1)
 

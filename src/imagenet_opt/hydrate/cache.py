@@ -3,8 +3,10 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from imagenet_opt.config.dataset import DataSet
+from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask
 from imagenet_opt.data.storage.store import Store
@@ -17,6 +19,13 @@ _PORTION = 1024
 """Samples whose requests are planned together."""
 _LISTED = 100
 """Most bad samples that are printed."""
+
+
+def fill_caches_of(data: DataSet, splits: Sequence[str], *, in_flight: int, again: bool) -> Tally:
+    """Fill the caches of the splits of a data set whose root is a URL, see `fill_caches`."""
+    indexes = {str(index.place): index for index in (data.open(split) for split in splits)}
+    stores = {url: store_of(index, data.loading) for url, index in indexes.items()}
+    return fill_caches(stores, in_flight=in_flight, read_timeout=data.loading.read_timeout, again=again)
 
 
 def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: float, again: bool) -> Tally:

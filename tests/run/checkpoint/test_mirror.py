@@ -1,6 +1,7 @@
 """Checkpoints in a bucket: complete when last.json names them, and found by a machine with an empty run folder."""
 
 import json
+import os
 import socket
 import time
 import zlib
@@ -13,6 +14,7 @@ from psutil import process_iter
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.run.checkpoint import files, restore
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.mirror_process import call
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, Uploaded
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.training.build_run import build_run
@@ -199,6 +201,16 @@ print([each.error for each in save(folder / "a", url, 1)], find(folder / "b", ur
 def test_the_training_process_opens_no_storage_and_may_fork_workers_that_do(bucket: str, tmp_path: Path) -> None:
     done = run_script(UPLOAD, [str(tmp_path), bucket], cwd=tmp_path, environment=environment())
     assert done.stdout == "[None] True False\n", done.stderr
+
+
+def test_the_process_of_a_mirror_starts_without_a_pipe(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader worker that is forked at this moment would hold the pipe open, and the upload would wait for its end."""
+
+    def pipe() -> None:
+        raise AssertionError("a pipe was opened")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    assert call("last", bucket) is None
 
 
 HANGING = """

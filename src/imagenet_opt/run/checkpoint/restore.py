@@ -20,7 +20,7 @@ from imagenet_opt.run.checkpoint.uploads import OTHERS
 
 log = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 1800
+_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.5
 
 

@@ -143,7 +143,7 @@ def test_a_killed_process_leaves_whole_samples_and_no_claims(
     child.start()
     child.join(30)
     assert child.exitcode == -signal.SIGKILL
-    store = reopen(patience_seconds=1e9)  # a claim that was left behind would be waited for
+    store = reopen(patience_seconds=30)  # a claim that was left behind would be waited for
     assert store.folder.state[:32].tolist() == [1] * 30 + [0, 0]
     storage.file.write_text("")
     read_all(store)
@@ -153,7 +153,7 @@ def test_a_killed_process_leaves_whole_samples_and_no_claims(
 def test_two_processes_with_eight_threads_fetch_each_sample_once(storage: Listed, reopen: Open) -> None:
     context = multiprocessing.get_context("fork")
     together = context.Barrier(2)
-    store = reopen(patience_seconds=1e9)
+    store = reopen(patience_seconds=30)
 
     def read_in_threads(number: int) -> None:
         together.wait(30)
@@ -180,12 +180,12 @@ def test_two_processes_with_eight_threads_fetch_each_sample_once(storage: Listed
     assert sorted(storage.read) == list(range(NUM))
 
 
-def read_while_another_thread_reads(store: CachedStore, reading: threading.Event) -> list[bytes]:
-    """Sample 3, which the other thread requests first."""
-    first = threading.Thread(target=store.read_many, args=(np.array([3]),), daemon=True)
-    first.start()
-    assert reading.wait(10)
-    return store.read_many(np.array([3]))
+def read_in_thread(store: CachedStore, begun: threading.Event) -> threading.Thread:
+    """A thread whose request for sample 3 has begun."""
+    thread = threading.Thread(target=store.read_many, args=(np.array([3]),), daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    return thread
 
 
 def test_a_thread_waits_for_the_request_of_another(
@@ -194,7 +194,9 @@ def test_a_thread_waits_for_the_request_of_another(
     reading, second_waits = threading.Event(), threading.Event()
     storage.each = lambda index: (reading.set(), second_waits.wait(10))
     monkeypatch.setattr("imagenet_opt.data.storage.cached_store.time.sleep", lambda seconds: second_waits.set())
-    assert read_while_another_thread_reads(reopen(), reading) == [storage.encoded[3]]
+    store = reopen()
+    read_in_thread(store, reading)
+    assert store.read_many(np.array([3])) == [storage.encoded[3]]
     assert second_waits.is_set() and storage.read == [3]
 
 
@@ -204,10 +206,13 @@ def test_a_thread_does_not_wait_for_ever_for_a_request_that_hangs(storage: Liste
     def hang_first(index: int) -> None:
         if not reading.is_set():
             reading.set()
-            end.wait(30)
+            end.wait(10)
 
     storage.each = hang_first
-    assert read_while_another_thread_reads(reopen(patience_seconds=0), reading) == [storage.encoded[3]]
+    store = reopen(patience_seconds=0)
+    first = read_in_thread(store, reading)
+    assert store.read_many(np.array([3])) == [storage.encoded[3]]
+    assert first.is_alive()
     end.set()
 
 
@@ -217,7 +222,7 @@ def test_an_error_of_the_storage_is_raised_and_ends_the_claims(storage: Listed, 
             raise OSError(5, "Input/output error")
 
     storage.each = fail
-    store = reopen(patience_seconds=1e9)
+    store = reopen(patience_seconds=30)
     with pytest.raises(OSError, match="Input/output error"):
         store.read_many(np.array([4, 5, 6, 7]))
     storage.each = lambda index: None

@@ -19,14 +19,16 @@ _ERRORS = {
 
 
 class FaultyProxy:
-    """address: of the proxy. fault, delay_seconds: may be replaced at any time. num_requests, num_faults: so far."""
+    """address: of the proxy. fault, delay_seconds: may be replaced at any time. paths: of all requests so far.
+    num_faults: so far. most_at_once: most requests that waited for their answer at the same time."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream.removeprefix("http://")
         self.fault: Fault = lambda number, path: ""
         self.delay_seconds = 0.0
-        self.num_requests = self.num_faults = 0
-        self.numbers = count(1)
+        self.paths: list[str] = []
+        self.num_faults = self.at_once = self.most_at_once = 0
+        self.numbers, self.lock = count(1), threading.Lock()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,10 +48,15 @@ class FaultyProxy:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
-        self.num_requests = number = next(self.numbers)
-        fault = self.fault(number, request.path)
-        self.num_faults += bool(fault)
+        with self.lock:
+            fault = self.fault(next(self.numbers), request.path)
+            self.paths.append(request.path)
+            self.num_faults += bool(fault)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
         time.sleep(self.delay_seconds)
+        with self.lock:
+            self.at_once -= 1
         if fault == "away":
             request.close_connection = True
             return

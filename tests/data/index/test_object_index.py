@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -74,17 +75,30 @@ def test_objects_are_listed_once(
     with faulty_proxy(object_server) as proxy, caplog.at_level(logging.INFO):
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
         first = open_index(url, "train", tmp_path)
-        listed, looks_for_shards = proxy.num_requests, 3
+        listed, looks_for_shards = len(proxy.paths), 3
         put(f"{url}/train/class0/new.JPEG", b"")
         the_put = 1
         second = open_index(url, "train", tmp_path)
-        assert proxy.num_requests == listed + the_put + looks_for_shards
+        assert len(proxy.paths) == listed + the_put + looks_for_shards
         assert len(first) == len(second) == 39
         (line,) = [record.getMessage() for record in caplog.records if "as listed on" in record.getMessage()]
         folder = line.rpartition(" ")[2]
         assert line.startswith(f"39 images below {url}/train, as listed on 20") and Path(folder).is_dir()
         shutil.rmtree(folder)
         assert len(open_index(url, "train", tmp_path)) == 40
+
+
+def test_of_two_processes_one_lists_the_objects(
+    images_root: Path, bucket: str, object_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads, whose locks exclude each other as those of processes do."""
+    url = upload(images_root, bucket)
+    with faulty_proxy(object_server) as proxy, ThreadPoolExecutor(2) as threads:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        proxy.delay_seconds = 0.05
+        first, second = threads.map(lambda _: open_index(url, "train", tmp_path), range(2))
+        assert first.listed == second.listed
+        assert sum("list-type=2" in path for path in proxy.paths) == 4  # the classes, and the images of each
 
 
 def test_pickle_sends_no_columns_of_a_whole_index(images_root: Path, packed: Path, bucket: str, tmp_path: Path) -> None:

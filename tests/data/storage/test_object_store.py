@@ -1,6 +1,7 @@
 """Batches from objects and from the local folder are equal to the last bit, also while the service fails."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.data.conftest import MakeLoader, assert_equal, batches, loading
 from tests.data.storage.stores import reading
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.object_server import client, put, upload
+from tests.processes import on_ranks
 
 FAULTS = ("500", "503", "429", "cut", "away")
 
@@ -46,6 +48,34 @@ def test_batches_are_those_of_the_folder(
     for epoch in (1, 2, 1):
         actual = batches(made, epoch=epoch)
     assert_equal(actual, expected)
+
+
+def test_batches_of_a_worker_are_the_same_while_requests_fail(
+    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader
+) -> None:
+    expected = batches(loader(images_root))
+    made = loader(upload(images_root, bucket), num_workers=1)
+    faults = itertools.cycle((*FAULTS, *[""] * 9))
+    proxy.fault = lambda number, path: next(faults)
+    assert_equal(batches(made), expected)
+    assert proxy.num_faults > 3
+
+
+def test_many_requests_are_in_flight_while_answers_are_late(
+    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
+    proxy.delay_seconds = 0.2
+    samples = reading(store_of(index, loading())).read((0, 0), np.arange(len(index))).samples
+    assert samples == [(images_root / "train" / index.relative(i)).read_bytes() for i in range(len(index))]
+    assert proxy.most_at_once > 16
+
+
+def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket: str, tmp_path: Path) -> None:
+    """The client's requests would wait forever."""
+    store = store_of(open_index(upload(images_root, bucket), "train", tmp_path / "cache"), loading())
+    (error,) = on_ranks(lambda rank: store.read_many(np.array([0])), num_ranks=1)
+    assert isinstance(error, StorageFailed) and f"forked from process {os.getpid()}, which had opened" in str(error)
 
 
 @pytest.mark.parametrize("packed", [False, True])

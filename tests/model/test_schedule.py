@@ -101,6 +101,12 @@ def test_steps_of_a_third_each_are_torchs_steps_of_30_epochs() -> None:
         schedule.step()
 
 
+@pytest.mark.parametrize("schedule", [cosine, cosine_by_epoch, linear, polynomial])
+def test_a_negative_warmup_is_refused(schedule: Any) -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.warmup_epochs must be at least 0"):
+        schedule(5, num_steps=100, steps_per_epoch=10.0, warmup_epochs=-1)
+
+
 def test_the_polynomial_of_mlperf() -> None:
     run: dict[str, Any] = {"num_steps": 1000, "steps_per_epoch": 100.0, "warmup_epochs": 2, "final_factor": 1e-4}
     expected = {0: 0.0, 50: 0.25, 200: 1.0, 600: 1e-4 + (1 - 1e-4) * 0.25, 1000: 1e-4}

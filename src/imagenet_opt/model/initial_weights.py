@@ -14,7 +14,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 _EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
 _WRAPPERS = ("network", "state_dict", "model")
 """Keys under which a file holds weights: of this project, of Lightning and timm, of torchvision."""
-_TRAINED_WITH = ("data.mean", "data.std", "model.blurpool")
+_TRAINED_WITH = ("data.mean", "data.std", "model.blurpool", "model.small_stem")
 
 
 def load_initial_weights(
@@ -30,7 +30,7 @@ def load_initial_weights(
     pretrained: timm's weights of the network `name`. init_from: a checkpoint of train.py, a .safetensors file or a file
     of torch.save with a state dict. A head for another number of classes is not loaded. network_config: of the run.
     Raises ConfigError, CheckpointError, ModelError; CheckpointMismatch for weights of another architecture, or for
-    weights that were trained with another mean, std or blurpool than in `network_config`.
+    weights that were trained with other settings of the images or the network than in `network_config`.
     """
     if pretrained and init_from is not None:
         raise ConfigError(
@@ -70,7 +70,7 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
 
 
 def _check_trained_with(path: Path, saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compare the settings that change the network's answers, but not the names and shapes of its weights."""
+    """Compare settings that the weights depend on; most of them change neither names nor shapes of the weights."""
     for key in _TRAINED_WITH:
         name = key.partition(".")[2]
         if name not in saved or name not in expected:

@@ -1,6 +1,7 @@
 """Learning-rate factors as pure functions of the step.
 
 warmup_epochs: length of the linear rise, at most half of the run. final_factor: the factor at the end of the run.
+Raises ConfigError for a negative warmup.
 """
 
 import math
@@ -47,6 +48,7 @@ def cosine_by_epoch(
     warmup_epochs in the first epoch, 1 in the last epoch of the warmup (NVIDIA's DeepLearningExamples). overlap: the
     cosine begins with the run and not after the warmup, so the factor never reaches 1 (timm).
     """
+    _check_warmup(warmup_epochs)
     epoch, num_epochs = int(step // steps_per_epoch), num_steps / steps_per_epoch
     warmup = min(warmup_epochs, int(num_epochs) // 2)
     if epoch < warmup:
@@ -100,6 +102,7 @@ def polynomial(
 
     Source: MLPerf's reference for ResNet-50 with LARS (mlcommons/training, lars_util.py).
     """
+    _check_warmup(warmup_epochs)
     warmup = min(round(warmup_epochs * steps_per_epoch), num_steps // 2)
     if step < warmup:
         return step / warmup
@@ -107,13 +110,17 @@ def polynomial(
     return final_factor + (1 - final_factor) * math.pow(1 - progress, power)
 
 
+def _check_warmup(length: float) -> None:
+    if length < 0:
+        raise ConfigError("schedule.warmup_epochs must be at least 0")
+
+
 def _progress(step: int, num_steps: int, warmup_steps: float) -> tuple[float, float]:
     """Warmup factor (above 0, at most 1) and the finished share of the decay, at `step` of `num_steps`.
 
     Warmup takes at most half of the run, so that a short trial of a long recipe still decays.
     """
-    if warmup_steps < 0:
-        raise ConfigError("schedule.warmup_epochs must be at least 0")
+    _check_warmup(warmup_steps)
     warmup = min(round(warmup_steps), num_steps // 2)
     if step < warmup:
         return (step + 1) / (warmup + 1), 0.0

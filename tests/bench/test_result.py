@@ -82,7 +82,7 @@ def test_the_tables_have_every_row_measured_or_not(report: Report, capsys: pytes
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     text = " ".join(lines)
     for words in (
-        "worker resize 100 50 to 200 (97 %) 0.5 s uint8 images of 32 x 32, resized by the workers",
+        "worker resize 100 50 to 200 (97 %) 1.00 0.5 s uint8 images of 32 x 32, resized by the workers",
         "worker resize / timm 1.01 0.95 to 1.07 (95 %) undecided",
         "worker resize / torchvision 2.00 1.88 to 2.13 (95 %) faster",
         "region decode / nvImageCodec alone 0.90 0.85 to 0.96 (95 %) slower",

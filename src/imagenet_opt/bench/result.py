@@ -252,7 +252,7 @@ def _rates(report: Report) -> Table:
             cpu, what = median(report.cpu_ms(side)), describe(side, report.plan.job)
             rows.append((side, rate.median, _span(rate, "{:.0f}"), cpu, f"{first:.1f} s", what))
         else:
-            rows.append((side, None, "", None, "", report.failure(side)))
+            rows.append((side, None, "", "", "", report.failure(side)))
     return Table("loader alone", columns, tuple(rows))
 
 

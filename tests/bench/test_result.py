@@ -30,7 +30,7 @@ def report(index: FileIndex) -> Report:
     """Six rounds, in which the machine was slow once and fast once; one peer that failed in its second."""
     stages = {"loader/read_seconds": 0.01, "loader/decode_seconds": 0.04, "num_workers": 1.0, "loader/mb_read": 2.5}
     turns = {
-        name: [Turn(600, 600 / rate, 0.5, stages if name in OWN else {}) for rate in rates]
+        name: [Turn(600, 600 / rate, 0.5, stages if name in OWN else {}, cpu_seconds=60 / rate) for rate in rates]
         for name, rates in RATES.items()
     }
     plan = replace(
@@ -65,6 +65,7 @@ def test_json_has_every_row_measured_or_not(report: Report) -> None:
     assert rows["ffcv"]["failure"].startswith("not installed: apt install")
     assert rows["ffcv"]["images_per_second"] is rows["spdl"]["images_per_second"] is None
     assert rows[WORKER]["rounds"] == pytest.approx(RATES[WORKER]) and rows[WORKER]["images_per_second"] == 100
+    assert rows[WORKER]["cpu_ms_per_image"] == pytest.approx([100 / rate for rate in RATES[WORKER]])
     assert rows[WORKER]["stages"]["other_seconds"] == pytest.approx(6 / 100 - 0.01 - 0.04)
     json.dumps(list(rows.values()), allow_nan=False)
 
@@ -81,7 +82,7 @@ def test_the_tables_have_every_row_measured_or_not(report: Report, capsys: pytes
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     text = " ".join(lines)
     for words in (
-        "worker resize 100 50 to 200 (97 %) 0.5 s uint8 images of 32 x 32, resized by the workers",
+        "worker resize 100 50 to 200 (97 %) 1.00 0.5 s uint8 images of 32 x 32, resized by the workers",
         "worker resize / timm 1.01 0.95 to 1.07 (95 %) undecided",
         "worker resize / torchvision 2.00 1.88 to 2.13 (95 %) faster",
         "region decode / nvImageCodec alone 0.90 0.85 to 0.96 (95 %) slower",

@@ -41,6 +41,10 @@ class Report:
         """Images per second of each round; empty if the row failed."""
         return [] if side in self.rounds.failures else [t.images_per_second for t in self.rounds.results.get(side, [])]
 
+    def cpu_ms(self, side: str) -> list[float]:
+        """Milliseconds of CPU time per image of each round, of all threads and processes of the loader."""
+        return [1000 * turn.cpu_seconds / turn.num_images for turn in self.rounds.results[side]]
+
     def failure(self, side: str) -> str | None:
         return self.plan.absent.get(side) or self.rounds.failures.get(side)
 
@@ -159,6 +163,7 @@ def _row(report: Report, side: str) -> dict[str, Any]:
     return row | {
         **_interval(median(rates), median_interval(rates), "images_per_second"),
         "rounds": rates,
+        "cpu_ms_per_image": report.cpu_ms(side),
         "first_batch_seconds": median(turn.first_batch_seconds for turn in turns),
         "stages": report.stages(side),
     }
@@ -235,6 +240,7 @@ def _rates(report: Report) -> Table:
         Column("loader"),
         Column("images/s", "{:.0f}"),
         Column("interval"),
+        Column("CPU ms/image", "{:.2f}"),
         Column("first batch"),
         Column("description"),
     )
@@ -243,9 +249,10 @@ def _rates(report: Report) -> Table:
         if rates := report.rates(side):
             rate = median_interval(rates)
             first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
-            rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
+            cpu, what = median(report.cpu_ms(side)), describe(side, report.plan.job)
+            rows.append((side, rate.median, _span(rate, "{:.0f}"), cpu, f"{first:.1f} s", what))
         else:
-            rows.append((side, None, "", "", report.failure(side)))
+            rows.append((side, None, "", "", "", report.failure(side)))
     return Table("loader alone", columns, tuple(rows))
 
 

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from imagenet_opt import machine
 from imagenet_opt.bench.converted_files import write_once
 from imagenet_opt.bench.job import CEILING, OWN, Job
@@ -24,6 +26,7 @@ class Turn:
 
     first_batch_seconds: from creating the loader to its first batch. stages: the loader's own times in the measured
     window. num_made: images whose batches were made within the window; None if batches do not tell when they were made.
+    cpu_seconds: CPU time of all threads and processes of the loader in the window.
     """
 
     num_images: int
@@ -31,6 +34,7 @@ class Turn:
     first_batch_seconds: float
     stages: dict[str, float]
     num_made: int | None = None
+    cpu_seconds: float = 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -64,18 +68,26 @@ def take_turn(
     pop_metrics: Callable[[], dict[str, float]] = getattr(loader, "pop_metrics", dict)
     pop_metrics()
     settle()
-    started = time.perf_counter()
+    started, cpu_before = time.perf_counter(), _cpu_seconds()
     sizes: list[int] = []
     made_at: list[float | None] = []
     for batch in islice(batches, num_batches):
         sizes.append(len(batch))
         made_at.append(getattr(getattr(batch, "stats", None), "made_at", None))
     settle()
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_before
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {num_discarded + len(sizes)} of {num_warmup + num_batches} batches")
     sizes_made = [size for size, at in zip(sizes, made_at, strict=True) if at is not None and at >= started]
-    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), None if None in made_at else sum(sizes_made))
+    num_made = None if None in made_at else sum(sizes_made)
+    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), num_made, cpu_seconds)
+
+
+def _cpu_seconds() -> float:
+    """CPU time so far of this process and of all processes that it has started and that still run."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def run_turn(job: Job) -> Turn:

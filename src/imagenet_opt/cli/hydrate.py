@@ -25,7 +25,7 @@ data.read_timeout. For packed data, the shards are read. On Lustre with the prog
 files without sending them to this machine. If that fails (it often needs root), and on other file systems, each file
 is read completely and discarded.
 
-For data.root=s3://... (gs://, https://) the local cache is filled, in data.cache_dir and as far as data.cache_gb allows:
+For data.root=s3://... (gs://, https://) the local cache in data.cache_dir is filled, as far as data.cache_gb allows:
 
 imagenet-opt hydrate data.root=s3://bucket/imagenet data.cache_dir=/nvme/cache
 

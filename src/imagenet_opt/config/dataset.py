@@ -61,8 +61,8 @@ def refuse_url(root: object, command: str) -> None:
     """Raise ConfigError if data.root is a URL, for a command that reads folders only."""
     if is_url(root):
         raise ConfigError(
-            f"{command} does not work with data.root={root} yet, only with folders; train.py and imagenet-opt evaluate "
-            "read URLs"
+            f"{command} does not work with data.root={root} yet, only with folders; train.py, imagenet-opt evaluate "
+            "and imagenet-opt hydrate read URLs"
         )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 Fault = Callable[[int, str], str]
 """(number of the request, path) -> "": no fault; "503" or another status: this answer; "cut": half of the body, then
-the end of the connection; "short": half of the body, as if it were all; "away": no answer, as from a machine that is gone."""
+the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
+connection."""
 _ERRORS = {
     "403": "AccessDenied", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
     "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",

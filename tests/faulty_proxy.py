@@ -11,7 +11,8 @@ from typing import Any
 
 Fault = Callable[[int, str], str]
 """(number of the request, path) -> "": no fault; "503" or another status: this answer; "cut": half of the body, then
-the end of the connection; "away": no answer, as from a machine that is gone."""
+the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
+connection."""
 _ERRORS = {
     "403": "AccessDenied", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
     "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
@@ -70,24 +71,25 @@ class FaultyProxy:
         upstream.request(request.command, request.path, body, headers)
         response = upstream.getresponse()
         content = response.read()
-        self._send(request, response.status, response.getheaders(), content, is_cut=fault == "cut")
+        self._send(request, response.status, response.getheaders(), content, fault)
         upstream.close()
 
     @staticmethod
     def _send(
-        request: BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], body: bytes, is_cut: bool = False
+        request: BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], body: bytes, fault: str = ""
     ) -> None:
         request.send_response_only(status)
-        length = len(body)
+        sent = body[: len(body) // 2] if fault in ("cut", "short") else body
+        length = len(sent if fault == "short" else body)
         for name, value in headers:
             if name.lower() == "content-length":
-                length = int(value)  # of HEAD, which has no body
+                length = length if body else int(value)  # of HEAD, which has no body
             elif name.lower() not in ("connection", "transfer-encoding"):
                 request.send_header(name, value)
         request.send_header("Content-Length", str(length))
         request.end_headers()
-        request.wfile.write(body[: len(body) // 2] if is_cut else body)
-        request.close_connection = request.close_connection or is_cut
+        request.wfile.write(sent)
+        request.close_connection = request.close_connection or fault == "cut"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tests.object_server import client, put, upload
 from tests.processes import on_ranks
 
 FAULTS = ("500", "503", "429", "cut", "away")
+IMAGES = (".JPEG", ".tar")
 
 
 @pytest.fixture
@@ -48,6 +49,27 @@ def test_batches_are_those_of_the_folder(
     for epoch in (1, 2, 1):
         actual = batches(made, epoch=epoch)
     assert_equal(actual, expected)
+    assert made.buffers.num_made == 3 * 4 * 8  # workers count in memory that they share with this process
+
+
+def test_shards_on_a_web_server_are_read_by_ranges(
+    shards: Path, bucket: str, object_server: str, tmp_path: Path
+) -> None:
+    upload(shards, bucket)
+    name = bucket.removeprefix("s3://")
+    for page in client().list_objects_v2(Bucket=name)["Contents"]:
+        client().put_object_acl(Bucket=name, Key=page["Key"], ACL="public-read")
+    stores = [
+        store_of(open_index(root, "train", tmp_path / "cache"), loading())
+        for root in (f"{object_server}/{name}", shards)
+    ]
+    rows = np.arange(39)[::-1].copy()
+    assert stores[0].read_many(rows) == stores[1].read_many(rows)
+    assert stores[0].name(0).startswith(f"{object_server}/{name}/train/shard-00000.tar: class")
+    put(f"{bucket}/train/shard-00000.tar", (shards / "train/shard-00000.tar").read_bytes()[::-1])
+    client().put_object_acl(Bucket=name, Key="train/shard-00000.tar", ACL="public-read")
+    with pytest.raises(StorageFailed, match="replaced after it was listed"):
+        stores[0].read_many(rows)
 
 
 def test_batches_of_a_worker_are_the_same_while_requests_fail(
@@ -79,14 +101,15 @@ def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, "short"])
 def test_nothing_is_lost_while_requests_fail(
     images_root: Path, shards: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path, fault: str, packed: bool
 ) -> None:
     folder = shards if packed else images_root
     url = upload(folder, bucket)
     local = open_index(folder, "train", tmp_path / "cache")
-    proxy.fault = lambda number, path: fault if number % 3 == 1 else ""
+    also_of_index = fault != "short"
+    proxy.fault = lambda number, path: fault * (number % 3 == 1 and (also_of_index or path.endswith(IMAGES)))
     index = open_index(url, "train", tmp_path / "cache")
     result = reading(store_of(index, loading())).read((0, 0), index.sizes.argsort())
     proxy.fault = lambda number, path: ""

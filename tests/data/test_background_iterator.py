@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagenet_opt.data.background_iterator import BackgroundIterator
+from imagenet_opt.data.prefetcher import BackgroundIterator
 
 
 class Counting:

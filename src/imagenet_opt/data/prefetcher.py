@@ -5,14 +5,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from imagenet_opt.data.background_iterator import BackgroundIterator
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
@@ -25,8 +26,11 @@ from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
+_SIGNAL_SECONDS = 1.0
+"""Longest single wait. A signal that arrives just before a wait is handled only after the wait."""
 
 
 class DevicePrefetcher:
@@ -46,6 +50,9 @@ class DevicePrefetcher:
     | `loader/queue_depth` | batches that were ready when a batch was requested |
     | `loader/queue_seconds` | seconds for which a batch was ready before its use |
     | `loader/skipped` | bad samples of the run so far that were replaced |
+    | `loader/cache_hit_percent` | share of the samples that the local cache had, 0 to 100; with a URL only |
+    | `loader/mb_from_cache`, `loader/mb_from_storage` | MB per batch |
+    | `loader/cache_damaged` | samples of the run so far whose bytes in the cache were damaged, and read again |
 
     Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
     batch.
@@ -226,6 +233,56 @@ def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: fl
         "loader/mb_from_storage": sums["fetched_bytes"] / 1e6 / batches,
         "loader/cache_damaged": totals["cache_damaged"],
     }
+
+
+class BackgroundIterator(Generic[T]):
+    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
+
+    An error of `source` is raised instead of its item. The thread is a daemon, so a source that hangs does not delay
+    the end of the process.
+    """
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._made: SimpleQueue[T | BaseException] = SimpleQueue()
+        self._wanted = threading.Semaphore()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._make, args=(source,), daemon=True, name="batches ahead")
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            with suppress(Empty):
+                item = self._made.get(timeout=_SIGNAL_SECONDS)
+                break
+        if isinstance(item, BaseException):
+            self._made.put(StopIteration())  # for the next call
+            raise item
+        self._wanted.release()
+        return item
+
+    def stop(self) -> None:
+        """Let the thread end after its current item. Does not wait for the thread."""
+        self._stopped = True
+        self._wanted.release()
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end. `source` may be used elsewhere afterwards."""
+        self.stop()
+        self._thread.join()
+
+    def _make(self, source: Iterator[T]) -> None:
+        try:
+            while self._wanted.acquire() and not self._stopped:
+                self._made.put(next(source))
+        except BaseException as error:
+            if not self._stopped:
+                return self._made.put(error)
+        while not self._made.empty():
+            self._made.get()  # frees the memory of an item that was not requested
+        self._made.put(StopIteration())
 
 
 def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:

@@ -12,7 +12,7 @@ from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.loggers import metrics_csv
+from imagenet_opt.run.loggers import metrics_rows
 from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
@@ -88,7 +88,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
+    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_rows.FILE
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [

@@ -14,7 +14,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.run.loggers.metrics_csv import FILE, read_rows
+from imagenet_opt.run.loggers.metrics_rows import FILE, read_rows
 
 log = logging.getLogger(__name__)
 

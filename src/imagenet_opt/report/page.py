@@ -110,7 +110,7 @@ def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
         drawn["timeline"] = timeline(record.timeline, simulated=simulated)
     if len(record.metrics) > 1:
         drawn["metrics"] = charts.over_steps(record.metrics, charts.RATES, "Over the whole run", simulated=simulated)
-        drawn["learning"] = charts.over_steps(record.metrics, charts.LEARNING, "Loss, accuracy, learning rate")
+        drawn["learning"] = charts.over_steps(record.metrics, charts.LEARNING, "Training (blue), validation (orange)")
     if record.steps is not None:
         drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=simulated)
         if baseline is not None and baseline.steps is not None:

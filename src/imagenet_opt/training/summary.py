@@ -40,10 +40,12 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
-    """Options of the training loader. The memory check may have lowered the configured options."""
+    """Options of the training loader. The memory check may have lowered the configured options; auto is resolved."""
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
-    return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
+    options = {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
+    order = getattr(getattr(loader, "dataset", None), "order", None)
+    return options if order is None else options | {"loader/batch_size": order.batch_size}
 
 
 def simulated(trainer: Trainer) -> str | None:

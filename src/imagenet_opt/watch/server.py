@@ -7,7 +7,6 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from plotly.offline import get_plotlyjs
 
@@ -42,6 +41,7 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
         page, token = LivePage(folder), secrets.token_urlsafe(24)
         html = "text/html; charset=utf-8"
         self.answers: Mapping[str, Answer] = {
@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 10  # seconds for a silent client
 
     def do_GET(self) -> None:
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in HOSTS or (answer := self._answer()) is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return

@@ -154,6 +154,20 @@ def sync_command(logger: Any) -> str | None:
     return f"wandb sync {Path(run.dir).parent}" if run is not None and run.offline and not run.disabled else None
 
 
+def log_summary(logger: Any, numbers: Mapping[str, float]) -> None:
+    """Make the numbers of the whole run the summary of its W&B run, which tables compare; other loggers are ignored.
+
+    Call after the fit: W&B's own summary, the last value of each metric, is replaced.
+    """
+    run = _run_of(logger)
+    if run is None:
+        return
+    try:
+        run.summary.update(dict(numbers))
+    except Exception as error:  # a finished training does not fail because of W&B
+        log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
+
+
 def _run_of(logger: Any) -> Any:
     run = getattr(logger, "_experiment", None)
     return run if type(run).__module__.startswith("wandb.") else None

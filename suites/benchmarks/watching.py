@@ -30,7 +30,7 @@ from imagenet_opt.measure.stats.block_ratios import block_ratios, verdict
 from imagenet_opt.measure.telemetry.timeline import read_timeline
 
 REPOSITORY = Path(__file__).parents[2]
-SETTLING_SECONDS = 3.0
+SETTLING_SECONDS = 2.0
 POLL_SECONDS = 5.0
 ARMS = ("none", "page", "terminal")
 WATCH = [sys.executable, "-m", "imagenet_opt.cli.main", "watch"]
@@ -54,8 +54,8 @@ class Browser(threading.Thread):
             time.sleep(POLL_SECONDS)
 
 
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+def _get(url: str, timeout: float = 10) -> bytes:
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
         return bytes(answer.read())
 
 
@@ -76,7 +76,7 @@ def start_watchers(folder: Path) -> tuple[dict[str, subprocess.Popen[str]], Brow
     page = subprocess.Popen([*WATCH, str(folder)], stdout=subprocess.PIPE, text=True)
     assert page.stdout is not None
     url = page.stdout.readline().split(": ", 1)[1].strip()
-    _get(url)
+    _get(url, timeout=300)
     reader, writer = pty.openpty()
     terminal = subprocess.Popen([*WATCH, str(folder), "--terminal"], stdin=writer, stdout=writer, text=True)
     os.read(reader, 1)
@@ -107,7 +107,7 @@ def windows(
 def steps_per_second(ends: np.ndarray, window: tuple[float, float]) -> float:
     """From the first to the last end of a step in the window."""
     inside = ends[(ends >= window[0]) & (ends <= window[1])]
-    return (len(inside) - 1) / (inside[-1] - inside[0])
+    return float((len(inside) - 1) / (inside[-1] - inside[0]))
 
 
 def main() -> None:
@@ -121,14 +121,18 @@ def main() -> None:
         folder = Path(temporary) / "run"
         run = start_run(folder, args.batch_size)
         watchers, browser = start_watchers(folder)
+        before = {name: _cpu_seconds(watcher.pid) for name, watcher in watchers.items()}
         found = windows(watchers, browser, args.rounds, args.window_seconds)
-        cpu_seconds = {name: _cpu_seconds(watcher.pid) for name, watcher in watchers.items()}
+        active = args.rounds * (args.window_seconds + SETTLING_SECONDS)
+        shares = {name: (_cpu_seconds(each.pid) - before[name]) / active for name, each in watchers.items()}
         for watcher in watchers.values():
             watcher.kill()
         run.terminate()
         run.wait()
         ends = np.sort(read_timeline(folder / "timeline").spans("step")[:, 1])
-    report(found, ends, args.batch_size, f"{browser.num_pages} pages loaded, CPU seconds in all: {cpu_seconds}")
+    report(found, ends, args.batch_size)
+    used = ", ".join(f"{name} {100 * share:.1f} % (start: {before[name]:.1f} s)" for name, share in shares.items())
+    print(f"\nof one CPU, while it runs: {used}; pages loaded: {browser.num_pages}; load {os.getloadavg()[0]:.1f}")
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -137,7 +141,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def report(found: list[dict[str, tuple[float, float]]], ends: np.ndarray, batch_size: int, note: str) -> None:
+def report(found: list[dict[str, tuple[float, float]]], ends: np.ndarray, batch_size: int) -> None:
     rates = {arm: [batch_size * steps_per_second(ends, each[arm]) for each in found] for arm in ARMS}
     pairs = [(arm, "none") for arm in ARMS[1:]]
     print("| beside the run | images/s, geometric mean | ratio to none (interval) | |\n|---|---|---|---|")
@@ -145,7 +149,8 @@ def report(found: list[dict[str, tuple[float, float]]], ends: np.ndarray, batch_
     for (arm, _), ratio in zip(pairs, block_ratios(rates, pairs), strict=True):
         spread = f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
         print(f"| {arm} | {np.exp(np.log(rates[arm]).mean()):.1f} | {spread} | {verdict(ratio)} |")
-    print(f"\n{note}\nimages/s by round: { {arm: [round(rate, 1) for rate in each] for arm, each in rates.items()} }")
+    for arm, each in rates.items():
+        print(f"{arm}, images/s by round: {' '.join(f'{rate:.1f}' for rate in each)}")
 
 
 if __name__ == "__main__":

@@ -109,8 +109,10 @@ def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
     if record.timeline is not None:
         drawn["timeline"] = timeline(record.timeline, simulated=simulated)
     if len(record.metrics) > 1:
-        drawn["metrics"] = charts.over_steps(record.metrics, charts.RATES, "Over the whole run", simulated=simulated)
-        drawn["learning"] = charts.over_steps(record.metrics, charts.LEARNING, "Training (blue), validation (orange)")
+        shown = {"metrics": (charts.RATES, "Over the whole run")}
+        shown["learning"] = charts.LEARNING, "Training (blue), validation (orange)"
+        figures = {name: charts.over_steps(record.metrics, *how, simulated=simulated) for name, how in shown.items()}
+        drawn |= {name: figure for name, figure in figures.items() if figure.data}
     if record.steps is not None:
         drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=simulated)
         if baseline is not None and baseline.steps is not None:

@@ -73,6 +73,7 @@ def test_the_page_is_built_again_only_for_new_rows_and_after_a_while(
     folder = write_run(tmp_path / "mine")
     now = 1000.0
     monkeypatch.setattr(live_page.time, "monotonic", lambda: now)
+    monkeypatch.setattr(live_page.time, "thread_time", lambda: 0.0)
     page = live_page.LivePage(folder)
     first = page.page()
     add_row(folder, 309, 0.4321)
@@ -82,6 +83,19 @@ def test_the_page_is_built_again_only_for_new_rows_and_after_a_while(
     assert second is not first
     now += 10 * live_page.EVERY_SECONDS
     assert page.page() is second, "no new row"
+
+
+def test_a_page_that_costs_two_seconds_waits_forty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, now, cpu = write_run(tmp_path / "mine"), 1000.0, iter((0.0, 2.0, 2.0, 4.0))
+    monkeypatch.setattr(live_page.time, "monotonic", lambda: now)
+    monkeypatch.setattr(live_page.time, "thread_time", lambda: next(cpu))
+    page = live_page.LivePage(folder)
+    first = page.page()
+    add_row(folder, 309, 0.4321)
+    now += 39
+    assert page.page() is first
+    now += 2
+    assert page.page() is not first
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

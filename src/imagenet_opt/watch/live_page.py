@@ -11,7 +11,7 @@ from imagenet_opt.watch.run_folder import read_snapshot, version
 
 EVERY_SECONDS = 5.0
 MOST_SHARE = 0.05
-"""Largest share of the time that the page may be under construction: reading a long timeline takes seconds."""
+"""Largest share of one CPU for building the page: reading a long timeline takes seconds."""
 PLOTLY = "plotly.js"
 """Address of plotly's JavaScript beside the page; a browser keeps it over reloads."""
 
@@ -34,11 +34,12 @@ class LivePage:
     def page(self) -> bytes:
         """The page, built again if the files changed and the last build is long enough ago."""
         with self._lock:
-            began, now = time.monotonic(), version(self._folder)
-            if now != self._version and began >= self._next_build:
+            now = version(self._folder)
+            if now != self._version and time.monotonic() >= self._next_build:
+                began = time.thread_time()
                 self._page, self._version = self._build(now), now
-                done = time.monotonic()
-                self._next_build = done + max(EVERY_SECONDS, (done - began) * (1 / MOST_SHARE - 1))
+                cpu_seconds = time.thread_time() - began
+                self._next_build = time.monotonic() + max(EVERY_SECONDS, cpu_seconds / MOST_SHARE)
             return self._page
 
     def _build(self, now: str) -> bytes:

@@ -93,7 +93,6 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(folder: Path, port: int | None) -> None:
     """Serve the page of a run until Ctrl-C. Raises ConfigError if the port cannot be used."""
-    with Server(folder, port or 0) as server:
+    with Server(folder, port or 0) as server, suppress(KeyboardInterrupt):
         print(printable(f"{folder}: {server.url}"), "Ctrl-C ends the watcher, not the run.", sep="\n", flush=True)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()

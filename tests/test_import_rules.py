@@ -16,6 +16,7 @@ CALLBACKS = REPOSITORY / "callbacks"
 FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "train.py"])
 LAYERS = (
     ("cli",),
+    ("watch",),
     ("report", "study", "tune", "sweep"),
     ("doctor", "bench", "check", "hydrate", "evaluate", "export", "plan"),
     ("pack",),

@@ -13,7 +13,7 @@ import pytest
 import timm
 import torch
 
-from imagenet_opt.cli.dashboard import SECTIONS
+from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
 from imagenet_opt.measure.stats.rate import is_too_short
 from tests.processes import Forked, run_train
 
@@ -108,6 +108,9 @@ def test_every_chart_of_the_workspace_has_numbers(clean: Path) -> None:
         logged = set(next(csv.reader(file)))
     drawn = {metric for metrics in SECTIONS.values() for metric in metrics if not metric.startswith("gpu/")}
     assert drawn - logged <= {"val/acc5"}  # needs more than five classes
+    summary = json.loads((clean / "summary.json").read_text())
+    assert SWEEP.keys() - summary.keys() == {"gpu/utilization_percent"}
+    assert summary["loader/batch_size"] == 6
 
 
 def test_the_network_opens_in_plain_timm(clean: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_opt.cli.dashboard import axis, main
+from imagenet_opt.cli.dashboard import SECTIONS, SWEEP, axis, main, workspace
 from imagenet_opt.errors import ConfigError
 
 
@@ -16,3 +16,17 @@ def test_each_chart_has_the_axis_of_its_metric(capsys: pytest.CaptureFixture[str
 def test_a_workspace_needs_an_owner() -> None:
     with pytest.raises(ConfigError, match="--entity is missing"):
         main([])
+
+
+def test_the_workspace_has_each_chart_and_compares_the_runs_of_a_sweep() -> None:
+    """The specification is what W&B's own package would send."""
+    spec = workspace("me", "p")._to_model().spec.model_dump(by_alias=True)
+    sections = {section["name"]: section["panels"] for section in spec["section"]["panelBankConfig"]["sections"]}
+    assert [*sections] == [*SECTIONS, "Sweep"]
+    drawn = {name: [panel["config"]["metrics"] for panel in sections[name]] for name in SECTIONS}
+    assert drawn == {name: [[metric] for metric in metrics] for name, metrics in SECTIONS.items()}
+    chart, table = sections["Sweep"]
+    accessors = [column["accessor"] for column in chart["config"]["columns"]]
+    assert accessors == [f"summary:{name}" for name in SWEEP]
+    assert accessors[:2] == ["summary:loader/batch_size", "summary:loader/num_workers"]
+    assert table["viewType"] == "Run Comparer"

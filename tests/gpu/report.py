@@ -13,7 +13,7 @@ import torch
 
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.machine import usable_cpus, versions
-from imagenet_opt.run.loggers.metrics_csv import read_rows
+from imagenet_opt.run.loggers.metrics_rows import read_rows
 
 AIMS = {"end to end": 0.97, "factor": 3.0, "cifar10": 0.94, "resize ms": 2.0, "no wait": 1.0}
 LADDERS = ("ladder", "short_ladder")

@@ -1,9 +1,11 @@
 """`imagenet-opt dashboard`: creates a W&B workspace with charts that show whether the GPU waits for data."""
 
+from typing import Any
+
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.errors import ConfigError
 
-HELP = """Create a W&B workspace with the charts of a run: does the GPU wait for data?
+HELP = """Create a W&B workspace with the charts of a project: does the GPU wait for data?
 
 imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
 
@@ -11,16 +13,41 @@ imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
   --project  W&B project of the runs, logger.wandb.project (default imagenet-opt)
   --dry-run  only print the sections and their charts
 
-Needs a key (`wandb login`) and pip install wandb-workspaces."""
+Charts over the steps of each run; and for sweeps a table of the differences between runs and a chart with an axis for
+batch size, workers, prefetch, data wait, GPU and images/s. Needs a key (`wandb login`)."""
+
+
+def _named(group: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{group}/{name}" for name in names)
+
+
 SECTIONS = {
-    "Throughput": tuple(
-        f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction", "epoch_seconds")
+    "Throughput": _named("throughput", "it_per_second", "images_per_second", "epoch_seconds"),
+    "Data wait": ("throughput/data_wait_fraction",),
+    "GPU": _named("gpu", "utilization_percent", "memory_used_gib", "power_watts"),
+    "Host": _named("host", "cpu_percent", "memory_used_gib"),
+    "Loader": _named(
+        "loader", "read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds",
+        "skipped",
     ),
-    "GPU": ("gpu/utilization_percent", "gpu/memory_used_gib", "gpu/power_watts"),
-    "Host": ("host/cpu_percent", "host/memory_used_gib"),
+    "Bottleneck": _named(
+        "bottleneck", "busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy",
+        "unexplained",
+    ),
     "Training": ("train/loss", "train/acc1", "lr"),
-    "Validation": ("val/loss", "val/acc1", "val/acc5"),
+    "Validation": _named("val", "loss", "acc1", "acc5"),
+}  # fmt: skip
+"""Section -> metrics; each is a line chart."""
+SWEEP = {
+    "loader/batch_size": "batch size",
+    "loader/num_workers": "workers",
+    "loader/prefetch_factor": "prefetch factor",
+    "throughput/data_wait_fraction": "data wait",
+    "gpu/utilization_percent": "GPU busy, %",
+    "throughput/images_per_second": "images/s",
 }
+"""Number in a run's summary -> axis of the parallel coordinates of a sweep, from left to right."""
+SWEEP_SECTION = "Sweep"
 
 
 def axis(metric: str) -> str:
@@ -39,6 +66,7 @@ def main(argv: list[str]) -> None:
     if arguments.dry_run:
         for section, metrics in SECTIONS.items():
             print(section, *(f"  {metric} by {axis(metric)}" for metric in metrics), sep="\n")
+        print(SWEEP_SECTION, f"  parallel coordinates: {', '.join(SWEEP.values())}", "  table of the runs", sep="\n")
         return
     if not arguments.entity:
         raise ConfigError("--entity is missing; add --entity USER_OR_TEAM, who owns the workspace")
@@ -46,20 +74,33 @@ def main(argv: list[str]) -> None:
 
 
 def create(entity: str, project: str) -> str:
-    """Save the workspace and return its address. Raises ConfigError without the package or a key."""
-    try:
-        import wandb_workspaces.reports.v2 as reports
-        import wandb_workspaces.workspaces as workspaces
-    except ImportError as error:
-        raise ConfigError("the dashboard needs one more package: pip install wandb-workspaces") from error
+    """Save the workspace and return its address. Raises ConfigError without a key."""
     from imagenet_opt.run.loggers.wandb_logger import has_key
 
     if not has_key():
         raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")
+    made = workspace(entity, project)
+    made.save()
+    return str(made.url)
+
+
+def workspace(entity: str, project: str) -> Any:
+    """The workspace, not yet saved. The numbers of SWEEP are also columns of W&B's table of runs."""
+    import wandb_workspaces.reports.v2 as reports
+    import wandb_workspaces.workspaces as workspaces
+
     sections = []
-    for section, metrics in SECTIONS.items():
+    for name, metrics in SECTIONS.items():
         panels = [reports.LinePlot(title=metric, x=axis(metric), y=[metric]) for metric in metrics]
-        sections.append(workspaces.Section(name=section, is_open=True, panels=panels))
-    workspace = workspaces.Workspace(name="Is the GPU fed?", entity=entity, project=project, sections=sections)
-    workspace.save()
-    return str(workspace.url)
+        sections.append(workspaces.Section(name=name, is_open=True, panels=panels))
+    columns = [
+        reports.ParallelCoordinatesPlotColumn(metric=reports.SummaryMetric(name), display_name=label)
+        for name, label in SWEEP.items()
+    ]
+    chart = reports.ParallelCoordinatesPlot(title="Batch size and workers", columns=columns)
+    table = reports.RunComparer(diff_only="split")
+    sections.append(workspaces.Section(name=SWEEP_SECTION, is_open=True, panels=[chart, table]))
+    pinned = workspaces.RunsetSettings(pinned_columns=[f"summary:{name}" for name in SWEEP])
+    return workspaces.Workspace(
+        name="Is the GPU fed?", entity=entity, project=project, sections=sections, runset_settings=pinned
+    )

@@ -18,15 +18,15 @@ FOLDER = Path(__file__).parent
 _COLOURS = [colour for stage, colour in COLOURS.items() if stage != "wait"]
 
 
-def render_page(template: Path, *, title: str, plotly: bool, **values: Any) -> str:
+def render_page(template: Path, *, title: str, plotly: bool | str, **values: Any) -> str:
     """Render a template that extends base.html. Texts are escaped here; figures escape their own texts.
 
-    plotly: whether to include plotly's JavaScript, which figures need.
+    plotly: whether to include plotly's JavaScript, which figures need; or the address to load it from.
     """
     pages = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    program = Markup(get_plotlyjs()) if plotly else None
+    program = Markup(get_plotlyjs()) if plotly is True else plotly
     return pages.get_template(template.name).render(title=title, plotly=program, **values)
 
 

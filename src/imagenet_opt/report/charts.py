@@ -202,25 +202,40 @@ def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
 
 
 RATES = {
-    "throughput/images_per_second": ("images/s", "full"),
-    "throughput/data_wait_fraction": ("data wait, share", "wait"),
-    "gpu/utilization_percent": ("GPU busy, %", "gpu"),
-    "rehearsal/accelerator_utilization": ("accelerator busy", "gpu"),
+    "images/s": {"throughput/images_per_second": "full"},
+    "data wait, share": {"throughput/data_wait_fraction": "wait"},
+    "GPU busy, %": {"gpu/utilization_percent": "gpu"},
+    "accelerator busy": {"rehearsal/accelerator_utilization": "gpu"},
 }
-"""Column of metrics.csv -> label, stage whose colour it has."""
+LEARNING = {
+    "loss": {"train/loss": "loader", "val/loss": "decode"},
+    "top-1": {"train/acc1": "loader", "val/acc1": "decode"},
+    "learning rate": {"lr": "full"},
+}
+"""Label of an axis -> columns of metrics.csv, each with the stage whose colour it has."""
 
 
-def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> go.Figure:
-    """The speed columns of metrics.csv over the steps."""
-    known = [name for name in RATES if any(name in row for _, row in rows)]
+def over_steps(
+    rows: Sequence[tuple[int, Mapping[str, float]]],
+    axes: Mapping[str, Mapping[str, str]],
+    title: str,
+    *,
+    simulated: bool = False,
+) -> go.Figure:
+    """Columns of metrics.csv over the steps. Axes without a value are left out."""
+    logged = {name for _, row in rows for name in row}
+    known = {label: columns for label, columns in axes.items() if logged & columns.keys()}
     figure = make_subplots(rows=max(1, len(known)), cols=1, shared_xaxes=True, vertical_spacing=0.06)
-    for place, name in enumerate(known, 1):
-        label, kind = RATES[name]
-        steps, values = zip(*((step, row[name]) for step, row in rows if name in row), strict=True)
-        xs, ys = min_max(steps, values, most=2000)
-        figure.add_scatter(x=xs, y=ys, mode="lines", line={"color": COLOURS[kind], "width": 1.5}, row=place, col=1)
+    for place, (label, columns) in enumerate(known.items(), 1):
+        for name in (name for name in columns if name in logged):
+            steps, values = zip(*((step, row[name]) for step, row in rows if name in row), strict=True)
+            xs, ys = min_max(steps, values, most=2000)
+            line = {"color": COLOURS[columns[name]], "width": 1.5}
+            figure.add_scatter(
+                x=xs, y=ys, mode="lines" if len(xs) > 1 else "markers", line=line, name=name, row=place, col=1
+            )
         figure.update_yaxes(title_text=label, rangemode="tozero", row=place, col=1)
-    figure.update_traces(hovertemplate="step %{x}: %{y:.4g}<extra></extra>")
-    figure.update_layout(layout(height=90 + 130 * len(known), title="Over the whole run", simulated=simulated))
+    figure.update_traces(hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>")
+    figure.update_layout(layout(height=90 + 130 * len(known), title=title, simulated=simulated))
     figure.update_xaxes(AXIS).update_yaxes(AXIS)
     return figure.update_xaxes(title_text="step", row=max(1, len(known)), col=1)

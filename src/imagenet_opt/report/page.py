@@ -1,8 +1,8 @@
 """The report as one HTML page that needs no network."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 from markupsafe import Markup
@@ -32,7 +32,22 @@ PARTS = {
 """Anchor -> heading."""
 
 
-def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
+class Live(NamedTuple):
+    """What the page of a run that trains has besides.
+
+    version: of the run's files; the page reloads itself once the address "version" beside it gives another text.
+    plotly: address of plotly's JavaScript. state: sentence that says whether the run trains. facts: labels and values.
+    """
+
+    version: str
+    plotly: str
+    state: str
+    facts: Sequence[tuple[str, str]]
+
+
+def render(
+    record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None, live: Live | None = None
+) -> str:
     """The whole page. price_per_hour: price of the machine in dollars.
 
     jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
@@ -42,7 +57,8 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
     return render_page(
         Path(__file__).with_name("page.html"),
         title=f"{record.name} (simulated)" if record.simulated else record.name,
-        plotly=True,
+        plotly=True if live is None else live.plotly,
+        live=live,
         record=record,
         baseline=baseline,
         simulated=record.simulated,
@@ -93,7 +109,10 @@ def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
     if record.timeline is not None:
         drawn["timeline"] = timeline(record.timeline, simulated=simulated)
     if len(record.metrics) > 1:
-        drawn["metrics"] = charts.rates(record.metrics, simulated=simulated)
+        shown = {"metrics": (charts.RATES, "Over the whole run")}
+        shown["learning"] = charts.LEARNING, "Training (blue), validation (orange)"
+        figures = {name: charts.over_steps(record.metrics, *how, simulated=simulated) for name, how in shown.items()}
+        drawn |= {name: figure for name, figure in figures.items() if figure.data}
     if record.steps is not None:
         drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=simulated)
         if baseline is not None and baseline.steps is not None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
-from imagenet_opt.run.loggers.wandb_logger import finish
+from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
 from imagenet_opt.run.stop.rank_watchdog import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
@@ -38,6 +38,8 @@ def fit(config: DictConfig, *, began: float) -> None:
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
             write_summary(numbers, run.folder)
+            for logger in run.trainer.loggers:
+                log_summary(logger, numbers)
             print_summary(numbers, run.folder, setup_of(run.trainer))
         exit_code = 0
     except Preempted:

@@ -12,7 +12,7 @@ from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.loggers import metrics_csv
+from imagenet_opt.run.loggers import metrics_rows
 from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
@@ -40,10 +40,12 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
-    """Options of the training loader. The memory check may have lowered the configured options."""
+    """Options of the training loader. The memory check may have lowered the configured options; auto is resolved."""
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
-    return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
+    options = {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
+    order = getattr(getattr(loader, "dataset", None), "order", None)
+    return options if order is None else options | {"loader/batch_size": order.batch_size}
 
 
 def simulated(trainer: Trainer) -> str | None:
@@ -90,7 +92,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
+    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_rows.FILE
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [

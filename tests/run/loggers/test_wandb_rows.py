@@ -81,3 +81,25 @@ def test_a_run_killed_often_has_each_step_once_and_complete(tmp_path: Path) -> N
     assert not [record for file in found for record in file if record["type"] == "environment"]
     everything = [path.read_bytes() for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert not any(b"hunter2" in content for content in everything)
+
+
+SUMMARIZE = """
+import sys
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish, log_summary
+logger = build_wandb(folder=sys.argv[1], project="p")
+logger.log_metrics({"throughput/images_per_second": 1.0, "epoch": 0}, step=0)
+logger.finalize("success")
+log_summary(logger, {"throughput/images_per_second": 5.0, "loader/num_workers": 2})
+finish(logger, exit_code=0)
+"""
+
+
+@pytest.mark.slow
+def test_the_summary_of_a_run_in_wandb_is_of_the_whole_run_not_its_last_row(tmp_path: Path) -> None:
+    environment = os.environ | {"HOME": str(tmp_path), "WANDB_MODE": "offline"}
+    run_script(SUMMARIZE, [str(tmp_path)], cwd=tmp_path, environment=environment)
+    (of_run,) = records(tmp_path)
+    summary: dict[str, float] = {}
+    for record in of_run:
+        summary |= record.get("summary", {}).get("update", {})
+    assert (summary["throughput/images_per_second"], summary["loader/num_workers"]) == (5, 2)

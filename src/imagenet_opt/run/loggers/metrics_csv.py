@@ -10,11 +10,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from imagenet_opt.atomic_file import replacing
-from imagenet_opt.errors import RunFolderError
+from imagenet_opt.run.loggers.metrics_rows import FILE, read_table
 
 log = logging.getLogger(__name__)
-
-FILE = "metrics.csv"
 
 
 class MetricsCsv(Logger):
@@ -34,7 +32,7 @@ class MetricsCsv(Logger):
         super().__init__()
         self.path = Path(folder) / FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns, self._rows, is_intact = _read(self.path)
+        self._columns, self._rows, is_intact = read_table(self.path)
         self._behind = False  # rows wait in memory
         if not is_intact and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             self._write(None)  # otherwise the next row would be appended to the truncated row
@@ -100,47 +98,5 @@ class MetricsCsv(Logger):
         return csv.DictWriter(file, self._columns, lineterminator="\n")
 
 
-def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The complete rows of a metrics.csv, as (step, metrics of the row)."""
-    _, rows, _ = _read(path)
-    return [
-        (int(row["step"]), {name: _number(text) for name, text in row.items() if text and name != "step"})
-        for row in rows
-    ]
-
-
 def _text(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def _cells(line: str) -> list[str]:
-    """The cells of a line; empty where csv rejects the line, as for a field over its size limit."""
-    try:
-        return next(csv.reader([line]))
-    except csv.Error:
-        return []
-
-
-def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
-    """Columns, complete rows, and whether the file has no other rows; rows damaged by a crash are left out."""
-    if not path.exists():
-        return [], [], True
-    try:
-        lines = path.read_text(errors="replace").splitlines(keepends=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {path} ({error}); repair it, or choose another folder with hydra.run.dir"
-        ) from error
-    cells = [row for line in lines if line.endswith("\n") and (row := _cells(line))]
-    if not cells or "step" not in cells[0]:
-        return [], [], not lines
-    rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]
-    rows = [row for row in rows if row["step"].isdecimal()]
-    return cells[0], rows, len(rows) + 1 == len(lines)

@@ -14,7 +14,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.run.loggers.metrics_csv import FILE, read_rows
+from imagenet_opt.run.loggers.metrics_rows import FILE, read_rows
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +152,20 @@ def sync_command(logger: Any) -> str | None:
     """The command that uploads a run that W&B records offline; None for other runs and other loggers."""
     run = _run_of(logger)
     return f"wandb sync {Path(run.dir).parent}" if run is not None and run.offline and not run.disabled else None
+
+
+def log_summary(logger: Any, numbers: Mapping[str, float]) -> None:
+    """Make the numbers of the whole run the summary of its W&B run, which tables compare; other loggers are ignored.
+
+    Call after the fit: W&B's own summary, the last value of each metric, is replaced.
+    """
+    run = _run_of(logger)
+    if run is None:
+        return
+    try:
+        run.summary.update(dict(numbers))
+    except Exception as error:  # a finished training does not fail because of W&B
+        log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
 
 
 def _run_of(logger: Any) -> Any:

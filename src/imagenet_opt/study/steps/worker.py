@@ -21,7 +21,7 @@ from imagenet_opt.probe.alternation import Alternation, Turns
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import only, run_folder
-from imagenet_opt.run.loggers.metrics_csv import FILE
+from imagenet_opt.run.loggers.metrics_rows import FILE
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.quiet import quiet
 

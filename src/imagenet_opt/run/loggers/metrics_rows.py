@@ -1,0 +1,50 @@
+"""Reads metrics.csv. Imports neither torch nor Lightning, so that a view of a run starts fast."""
+
+import csv
+from pathlib import Path
+
+from imagenet_opt.errors import RunFolderError
+
+FILE = "metrics.csv"
+
+
+def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """The complete rows of a metrics.csv, as (step, metrics of the row)."""
+    _, rows, _ = read_table(path)
+    return [
+        (int(row["step"]), {name: _number(text) for name, text in row.items() if text and name != "step"})
+        for row in rows
+    ]
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line; empty where csv rejects the line, as for a field over its size limit."""
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:
+        return []
+
+
+def read_table(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
+    """Columns, complete rows, and whether the file has no other rows; rows damaged by a crash are left out."""
+    if not path.exists():
+        return [], [], True
+    try:
+        lines = path.read_text(errors="replace").splitlines(keepends=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {path} ({error}); repair it, or choose another folder with hydra.run.dir"
+        ) from error
+    cells = [row for line in lines if line.endswith("\n") and (row := _cells(line))]
+    if not cells or "step" not in cells[0]:
+        return [], [], not lines
+    rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]
+    rows = [row for row in rows if row["step"].isdecimal()]
+    return cells[0], rows, len(rows) + 1 == len(lines)

@@ -95,7 +95,9 @@ def size(num_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format in seconds, minutes or hours, depending on the size."""
+    """Format in seconds, minutes or hours, depending on the size; never 0.0 for a short time."""
+    if 0 < seconds < 1:
+        return f"{seconds:.2g} s"
     if seconds < 100:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"

@@ -72,6 +72,11 @@ class Table:
     def headings(self) -> list[str]:
         return [column.heading for column in self.columns]
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The finding and the notes."""
+        return (self.finding, *self.notes) if self.finding else self.notes
+
     def texts(self) -> list[list[str]]:
         """The formatted cells of each row."""
         return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
@@ -82,7 +87,8 @@ class Table:
             "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in [self.headings, *self.texts()]
         ]
         lines.insert(1, "|---" * len(self.columns) + "|")
-        return "\n".join([f"### {self.title}", "", *lines, *([""] if self.notes else []), *self.notes, ""])
+        sentences = self.sentences
+        return "\n".join([f"### {self.title}", "", *lines, *([""] if sentences else []), *sentences, ""])
 
 
 FAR = 100.0

@@ -3,7 +3,7 @@
 import datetime
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -44,7 +44,7 @@ def print_tables(tables: Sequence[Table]) -> Console:
     console = terminal(140)
     for table in tables:
         console.print("", terminal_table(table, console.width), "", sep="\n")
-        for note in table.notes:
+        for note in table.sentences:
             console.print(f"  {printable(note)}")
     return console
 
@@ -98,6 +98,16 @@ def strict_json(content: Any) -> str:
 def about(command: str) -> dict[str, Any]:
     """Command, date, machine and versions. Call this before measuring, since it records the load of the machine."""
     return {"command": command, "date": now(), "machine": machine.facts(), "versions": machine.versions()}
+
+
+def about_texts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of `about` as texts for a page."""
+    host, versions = facts["machine"], facts["versions"]
+    return {
+        "date": facts["date"],
+        "machine": f"{host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
 
 
 def now() -> str:

@@ -38,7 +38,10 @@ escaped = partial(escape, quote=False)
 
 
 def layout(*, height: int | None = None, title: str = "", simulated: bool = False, **more: Any) -> dict[str, Any]:
-    """Arguments for `Figure.update_layout`. height: in pixels; None before `name_rows`. simulated: whether to add "(simulated)" to the title."""
+    """Arguments for `Figure.update_layout`.
+
+    height: in pixels; None if `name_rows` sets it. simulated: whether to add "(simulated)" to the title.
+    """
     words = [title, f"<i>({SIMULATED})</i>" if simulated else ""]
     return {
         "template": "simple_white",

@@ -6,7 +6,7 @@ addEventListener("load", () => setTimeout(() => {
   const nodes = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
     const node = nodes.currentNode, parent = node.parentElement, range = document.createRange();
-    if (parent.closest("svg, script, style")) continue;
+    if (parent.closest("svg, script, style") || !parent.checkVisibility()) continue;
     range.selectNodeContents(node);
     const scrolls = parent.closest(".table, pre");
     for (const box of range.getClientRects()) {

@@ -50,7 +50,7 @@ def report(folder: Path) -> str:
 
 
 def doctor(folder: Path) -> str:
-    """Of a run that could not be judged."""
+    """Of a run without a verdict."""
     run = write_run(folder / "doctor", seconds=20, measured=0.0, sentence="Not judged: sudo sh -c 'sysctl ...' " * 9)
     return render(read_record(run / "doctor.json"))
 
@@ -135,7 +135,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     )
     match = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
     assert match is not None, done.stderr
-    (folder.parent.parent / "seen.json").write_text(html.unescape(match[1])); print(folder); return dict(json.loads(html.unescape(match[1])))
+    return dict(json.loads(html.unescape(match[1])))
 
 
 @pytest.mark.slow

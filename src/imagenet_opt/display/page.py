@@ -12,7 +12,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from imagenet_opt.display.table import FAR, Plot, Series, Table
-from imagenet_opt.display.theme import LINES, escaped, layout, name_rows
+from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout, name_rows
 from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, verdict
 
 FOLDER = Path(__file__).parent
@@ -122,7 +122,8 @@ def _bars(plot: Plot) -> go.Figure:
 
 def _errors(series: Series) -> dict[str, Any]:
     y, low, high = map(np.asarray, (series.y, series.low, series.high))
-    return {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
+    ends = {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
+    return ends | {"thickness": 1.5, "width": 4, "color": COLOURS["full"]}
 
 
 def _ratios(plot: Plot) -> go.Figure:

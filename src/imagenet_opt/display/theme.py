@@ -77,7 +77,7 @@ def name_rows(figure: go.Figure, labels: Mapping[str, str], *, num_bars: int = 1
     for name, label in labels.items():
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=name, yanchor="bottom", yshift=bars / 2 - 2, text=label,
-            showarrow=False, font_size=12,
+            showarrow=False, font_size=11,
         )  # fmt: skip
     figure.update_yaxes(
         categoryorder="array", categoryarray=list(labels), range=[len(labels) - 0.5, -0.5 - _LABEL / 2 / row],

@@ -76,4 +76,4 @@ def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch:
     last = next(line for line in reversed(screen.getvalue().splitlines()) if "of 600 s" in line)
     last = last.replace("\x1b[0m", "")
     assert "4 of 10 rows are decided" in last and "0:05:00" in last
-    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [20], "half of the 40 columns"
+    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [10], "half of the 20 columns"

@@ -4,6 +4,7 @@ import datetime
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -49,8 +50,9 @@ def print_tables(tables: Sequence[Table]) -> Console:
     return console
 
 
-def terminal_table(table: Table, width: int) -> RichTable:
-    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow."""
+def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) -> RichTable:
+    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow.
+    styles: of each row."""
     texts = [[column.heading for column in table.columns], *table.texts()]
     columns = [[printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
@@ -62,9 +64,15 @@ def terminal_table(table: Table, width: int) -> RichTable:
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
         drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
-    for row in list(zip(*columns, strict=True))[1:]:
-        drawn.add_row(*row)
+    for row, style in zip_longest(list(zip(*columns, strict=True))[1:], styles):
+        drawn.add_row(*row, style=style)
     return drawn
+
+
+def least_width(table: Table) -> int:
+    """Columns of the terminal below which `terminal_table` breaks words."""
+    texts = zip(table.headings, *table.texts(), strict=True)
+    return sum(_longest_word(list(column)) for column in texts) + len(table.columns) - 1
 
 
 def _widths(columns: list[list[str]], room: int) -> list[int]:

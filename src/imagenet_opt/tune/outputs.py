@@ -67,11 +67,16 @@ def _device_table(title: str, turns: Turns) -> Table:
 
 def _plots(rows: Sequence[tuple[Cell, ...]]) -> tuple[Plot, ...]:
     """Bars of the measured settings, with the minimum and maximum of their turns."""
-    known = [row for row in rows if isinstance(row[1], float)]
-    names, rates = tuple(str(row[0]) for row in known), tuple(row[1] for row in known)
-    low, high = (tuple(row[1] if row[end] is None else row[end] for row in known) for end in (2, 3))
-    series = Series("", names, rates, low, high)
-    return (Plot("Images per second, median and range", "", "images/s", "bars", (series,)),) if known else ()
+    known = {
+        str(name): (rate, *(end if isinstance(end, float) else rate for end in (low, high)))
+        for name, rate, low, high, *_ in rows
+        if isinstance(rate, float)
+    }
+    if not known:
+        return ()
+    rates, low, high = zip(*known.values(), strict=True)
+    curve = Series("", tuple(known), rates, low, high)
+    return (Plot("Images per second, median and range", "", "images/s", "bars", (curve,)),)
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.report.page import PARTS
 from tests.cli.reports import report
-from tests.doctor.diagnoses import make_diagnosis, write_run, write_timeline
+from tests.doctor.diagnoses import READS, make_diagnosis, write_run, write_timeline
 
 ORDER = (
     ("ceilings", "ceilings"), ("step", "waterfall"), ("step", "phases"), ("timeline", "timeline"),
@@ -104,6 +105,20 @@ def test_a_doctor_file_alone_is_enough(tmp_path: Path) -> None:
     assert page.text.count("the doctor has no measurement for this part") >= 2
 
 
+def test_the_headline_has_no_command(tmp_path: Path) -> None:
+    """The reason for a missing verdict, and the cure of a verdict, are lines below."""
+    reason = "Not judged: the GPU's kernels are hidden; run sudo sh -c 'modprobe nvidia'"
+    write_diagnosis(make_diagnosis(measured=0.0, sentence=reason), tmp_path / "none.json")
+    write_diagnosis(make_diagnosis(findings=(replace(READS, rule="storage_latency"),)), tmp_path / "found.json")
+    for name in ("none", "found"):
+        report(tmp_path / f"{name}.json")
+        html = (tmp_path / "report.html").read_text()
+        (headline,) = re.findall(r"<h1>(.*?)</h1>", html)
+        command = "modprobe nvidia" if name == "none" else '<pre class="command">data.reads_in_flight=64</pre>'
+        assert command in html.partition("</h1>")[2] and len(headline) < 110
+        assert not {"sudo", "modprobe", "data.reads_in_flight=64"} & set(headline.split())
+
+
 def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     (folder / "doctor.json").write_text("{")
@@ -120,7 +135,8 @@ def test_titles_of_page_and_figures_name_a_simulated_accelerator(tmp_path: Path)
     html = (folder / "report.html").read_text()
     assert "<title>mine (simulated)</title>" in html
     for name in ("ceilings", "waterfall", "phases", "timeline", "histogram"):
-        figure = html[html.index(f'id="plot-{name}"') :].partition("</script>")[0]
+        place = html.index(f'id="plot-{name}"')
+        figure = html[html.rindex("<figure>", 0, place) : html.index("</script>", place)]
         assert "simulated" in figure, name
 
 

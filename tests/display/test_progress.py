@@ -57,6 +57,40 @@ def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(
     assert "0:07:00" in screen.getvalue(), "7 more of 60 s"
 
 
+def test_a_log_shows_the_time_left_of_measurements_that_take_minutes(
+    now: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.announced(4) as announce:
+        for name in "abcd":
+            announce(name)
+            now[0] += 60.0
+    assert capsys.readouterr().err.splitlines() == [
+        "measuring: a",
+        *("measuring: b (3.0 min left)", "measuring: c (2.0 min left)", "measuring: d"),
+    ]
+
+
+def test_a_long_description_leaves_room_for_the_clock_at_80_columns(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = open_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    with progress.announced(9, budget_seconds=90) as announce:
+        announce("decoding from memory, all workers, with words up to the width of the terminal")
+        now[0] += 5
+        announce("decoding from memory, all workers, with words up to the width of the terminal")
+    assert re.search(r"0:00:05.{0,12} of 90 s", screen.getvalue().replace("\x1b[0m", ""))
+
+
+def test_a_slow_step_is_logged_each_minute(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.progress("packing", "files") as show:
+        for done in range(1, 5):
+            now[0] += 30.0
+            show(done, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[2] for line in lines] == ["8.3 h left"] * 2
+
+
 def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,4 +110,4 @@ def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch:
     last = next(line for line in reversed(screen.getvalue().splitlines()) if "of 600 s" in line)
     last = last.replace("\x1b[0m", "")
     assert "4 of 10 rows are decided" in last and "0:05:00" in last
-    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [20], "half of the 40 columns"
+    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [10], "half of the 20 columns"

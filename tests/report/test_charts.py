@@ -19,7 +19,8 @@ def test_a_bar_for_each_stage_as_long_as_its_rate() -> None:
     assert bars[STAGES["gpu"]].error_x.array[0] == pytest.approx(812 * 0.03)
     assert bars[STAGES["storage_cached"]].x[0] == pytest.approx(2 * 812), "cut where more cannot be used"
     texts = [annotation.text for annotation in figure.layout.annotations]
-    assert " 21,400 →" in texts
+    assert f"{STAGES['storage_cached']}  <b>21,400 →</b>" in texts
+    assert len(texts) == len(STAGES) and not figure.layout.yaxis.showticklabels, "names stand above the bars"
     assert {line.x0 for line in figure.layout.shapes} == {212, 221}
 
 
@@ -41,16 +42,18 @@ def test_a_negative_part_goes_back() -> None:
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     seconds = (np.arange(1, 201) / 1000).tolist()
     figure = charts.histogram({"mine": Steps(tuple(seconds), "the run")})
-    assert figure.layout.title.text == "Step times: 200 steps of the run"
+    assert figure.layout.title.text == "Step times: 200 steps of the run, p50 100.5 ms, p99 198.0 ms"
     assert sum(figure.data[0].y) == pytest.approx(1)
-    assert [annotation.text for annotation in figure.layout.annotations] == [" p50 100.5 ms", " p99 198.0 ms"]
+    assert [annotation.text for annotation in figure.layout.annotations] == [" p50", " p99"]
+    assert [line.x0 for line in figure.layout.shapes] == pytest.approx([100.5, 198.01])
 
 
 def test_two_runs_have_the_same_bins() -> None:
     runs = {"a": Steps((0.1, 0.2), "the run"), "b": Steps((0.3, 0.4, 0.4), "the doctor's full run")}
     ours, theirs = charts.histogram(runs).data
     assert list(ours.x) == list(theirs.x)
-    assert (ours.name, theirs.name) == ("a: 2 steps of the run", "b: 3 steps of the doctor's full run")
+    assert ours.name.startswith("a: 2 steps of the run, p50 150.0 ms")
+    assert theirs.name.startswith("b: 3 steps of the doctor's full run, p50 400.0 ms")
 
 
 def test_the_curve_of_the_page_cache_is_beside_the_harmonic_mean() -> None:
@@ -62,9 +65,11 @@ def test_the_curve_of_the_page_cache_is_beside_the_harmonic_mean() -> None:
 
 def test_short_phases_are_one_bar_that_lists_them() -> None:
     short = {f"callback C{number}": 0.0001 for number in range(12)}
-    *seen, others = charts.phases(make_diagnosis(phases={"fetch": 0.02, **short, "step": 0.08})).data
-    assert [bar.name for bar in seen] == ["fetch 20.0 ms", "step 80.0 ms"]
-    assert others.name == "12 others 1.2 ms" and others.x[0] == pytest.approx(1.2)
+    figure = charts.phases(make_diagnosis(phases={"fetch": 0.02, **short, "step": 0.08}))
+    *seen, others = figure.data
+    assert [(bar.y[0], bar.x[0]) for bar in seen] == [("fetch", pytest.approx(20)), ("step", pytest.approx(80))]
+    assert others.y[0] == "12 others" and others.x[0] == pytest.approx(1.2)
+    assert "12 others  <b>1.2 ms</b>" in [annotation.text for annotation in figure.layout.annotations]
     assert others.hovertemplate.count("<br>") == 11 and "callback C11: 0.10 ms" in others.hovertemplate
 
 

@@ -14,6 +14,11 @@ def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
     )
 
 
+def test_an_epoch_of_a_small_sample_takes_seconds() -> None:
+    diagnosis = make_diagnosis(measured=100.0, facts=make_facts(num_samples=5))
+    assert tiles(Record("run", diagnosis))[0].notes[1] == "0.05 s an epoch of 5"
+
+
 def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
     labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in CAUSES}
     assert labels.pop("healthy") == ["now", "expected", "faster GPU", "efficiency"]

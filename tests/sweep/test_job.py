@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.sweep.page import write_page
-from imagenet_opt.sweep.table import Row, best, collect_rows, outcome, print_table, speed, varying, write_csv
+from imagenet_opt.sweep.table import (
+    IMAGES_PER_SECOND,
+    METRICS,
+    Row,
+    best,
+    collect_rows,
+    outcome,
+    print_table,
+    speed,
+    varying,
+    write_csv,
+)
 
 APP = """
 import json, os, signal, sys
@@ -264,6 +275,20 @@ def test_jobs_with_too_few_steps_are_not_the_best(tmp_path: Path, capsys: pytest
         assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", ""]
     write_page(rows, tmp_path)
     assert "ok, too few steps to trust" in (tmp_path / "sweep.html").read_text()
+
+
+def test_a_table_that_is_too_wide_has_fewer_metrics_and_no_broken_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"data.parameter_number_{number}" for number in range(4)]
+    for job in range(2):
+        values = {key: float(job) for key in METRICS if key != IMAGES_PER_SECOND}
+        record(tmp_path, job, [f"{name}={job}" for name in names], 100.0, **values)
+    print_table(collect_rows(tmp_path), tmp_path)
+    titles = [name.partition(".")[2] for name in names] + [title for title, _ in METRICS.values()]
+    words = {word for title in (*titles, "sweep", "job", "status", tmp_path.name) for word in title.split()}
+    heading = capsys.readouterr().out.partition("\u2500")[0].split()
+    assert set(heading) <= words and {"parameter_number_3", "images/s"} <= set(heading)
 
 
 def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from rich.table import Table as RichTable
 
 from imagenet_opt import machine
 from imagenet_opt.atomic_file import write_atomically
@@ -18,7 +17,8 @@ from imagenet_opt.bench.plan import Plan
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.display.table import Cell, Column, Table
+from imagenet_opt.display.page import page_of_tables
+from imagenet_opt.display.table import Cell, Column, Plot, Table, series
 from imagenet_opt.display.terminal_table import facts_table, print_tables, strict_json, terminal
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
@@ -209,21 +209,43 @@ _STAGES = {
 
 
 def print_report(report: Report) -> None:
-    terminal(120).print(_facts(report))
-    tables = (_rates(report), _stages(report), _ratios(report))
-    console = print_tables([table for table in tables if table.rows])
+    terminal(120).print(facts_table(_facts(report).items(), style="bold"))
+    console = print_tables(_tables(report))
     seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
     if seconds < LEAST_SECONDS:
         console.print(f"a turn lasts {seconds:.2f} s, too short for a reliable rate: raise --batches")
 
 
-def _facts(report: Report) -> RichTable:
+def page(report: Report, command: list[str]) -> str:
+    """The result as an HTML page."""
+    title = f"The loader alone, on {report.data['files_used']} files of {report.data['folder']}"
+    return page_of_tables(title, _finding(report), _tables(report), about=_facts(report), command=shlex.join(command))
+
+
+def _finding(report: Report) -> str:
+    """Our first row, and the fastest other loader."""
+    ours = next((side for side in OWN if report.rates(side)), None)
+    if ours is None:
+        return "No row of ours could be measured."
+    sentence = f"The loader gives {median(report.rates(ours)):,.0f} images/s"
+    peers = [(ratio.ratio, other) for side, other, ratio in report.ratios() if side == ours and other in PEERS]
+    if not peers:
+        return f"{sentence} here ({ours})."
+    times, other = min(peers)
+    return f"{sentence} ({ours}), {times:.2f} times as many as {other}, the fastest other loader."
+
+
+def _tables(report: Report) -> list[Table]:
+    return [table for table in (_rates(report), _stages(report), _ratios(report)) if table.rows]
+
+
+def _facts(report: Report) -> dict[str, str]:
     machine, data, job = report.machine, report.data, report.plan.job
     busy = f"; {machine['busy_percent_before']:.0f} % busy before the run"
     host = f"{machine['cpu']}, {machine['usable_cpus']} usable CPUs, {machine['memory_gib']:g} GiB, "
     host += (machine["gpu"] or "no GPU") + (busy if machine["busy_percent_before"] >= 10 else "")
     part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
-    facts = {
+    return {
         "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
         "machine": host,
         "versions": ", ".join(f"{name} {version}" for name, version in versions(report).items()),
@@ -232,7 +254,6 @@ def _facts(report: Report) -> RichTable:
         "batches": f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}",
         "method": method(report),
     }
-    return facts_table(facts.items(), style="bold")
 
 
 def _rates(report: Report) -> Table:
@@ -253,7 +274,9 @@ def _rates(report: Report) -> Table:
             rows.append((side, rate.median, _span(rate, "{:.0f}"), cpu, f"{first:.1f} s", what))
         else:
             rows.append((side, None, "", "", "", report.failure(side)))
-    return Table("loader alone", columns, tuple(rows))
+    rates_of = {side: median_interval(rates) for side in report.rows() if (rates := report.rates(side))}
+    plot = Plot("Images per second, medians with their intervals", "", "images/s", "bars", (series("", rates_of),))
+    return Table("loader alone", columns, tuple(rows), plots=(plot,))
 
 
 def _stages(report: Report) -> Table:

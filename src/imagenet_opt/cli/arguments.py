@@ -24,11 +24,13 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} ({self.prog} --help)")
 
 
-def check_writable(file: Path) -> None:
-    """Check before the work of a command that --json can be written. Raises ConfigError."""
+def check_writable(file: Path | None, flag: str = "--json") -> None:
+    """Check before the work of a command that its file can be written; None needs no check. Raises ConfigError."""
+    if file is None:
+        return
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
+        raise ConfigError(f"{flag} {file} cannot be written; choose a file in a folder that exists")
 
 
 def budget_seconds(text: str) -> float:

@@ -25,6 +25,7 @@ Any override of train.py may be added: data.batch_size=384 data.num_workers=8 da
   --same-bytes   encode all files again as JPEGs of quality 90, once, and let every loader read these; FFCV's own
                  file has this quality, so its rate is compared on equal bytes
   --json FILE    write everything that was measured
+  --page FILE    write an HTML page with a chart, which opens without a network
 
 Rows: `worker resize` hands over uint8 images of one size, as other loaders do; `region decode` hands over crops for the
 GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder's limit: such crops from memory, in as
@@ -45,7 +46,7 @@ LIMITS = {"batches": 100_000, "repeats": 1000}
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. json: None for no file."""
+    """Options of the command line. json, page: None for no file."""
 
     overrides: tuple[str, ...] = ()
     batches: int = 20
@@ -53,16 +54,21 @@ class Options:
     against: tuple[str, ...] = ()
     same_bytes: bool = False
     json: Path | None = None
+    page: Path | None = None
 
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
     report = bench(options)
-    from imagenet_opt.bench.result import print_report, write_json
+    from imagenet_opt.atomic_file import write_atomically
+    from imagenet_opt.bench.result import page, print_report, write_json
 
+    command = ["imagenet-opt", "bench", *argv]
     print_report(report)
     if options.json is not None:
-        write_json(report, options.json, command=["imagenet-opt", "bench", *argv])
+        write_json(report, options.json, command=command)
+    if options.page is not None:
+        write_atomically(options.page, page(report, command))
 
 
 def parse(argv: list[str]) -> Options:
@@ -74,12 +80,13 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--against", default="")
     parser.add_argument("--same-bytes", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
     arguments = parser.parse_intermixed_args(argv)
     for name, most in LIMITS.items():
         if not 1 <= getattr(arguments, name) <= most:
             raise ConfigError(f"--{name} {getattr(arguments, name)} must be from 1 to {most}")
-    if arguments.json is not None:
-        check_writable(arguments.json)
+    check_writable(arguments.json)
+    check_writable(arguments.page, "--page")
     return Options(
         tuple(arguments.overrides),
         arguments.batches,
@@ -87,6 +94,7 @@ def parse(argv: list[str]) -> Options:
         _peers(arguments.against),
         arguments.same_bytes,
         arguments.json,
+        arguments.page,
     )
 
 

@@ -17,6 +17,7 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
   --budget TIME  for all measurements together, such as 90s or 20m (default 10m); settings for which there is no
                  time are listed as not tried
   --json FILE    write all measurements
+  --page FILE    write an HTML page with a chart, which opens without a network
 
 It tunes in this order, each part with the results of the parts before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
@@ -39,11 +40,12 @@ _BUDGET = "10m"
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. json: None for no file."""
+    """Options of the command line. json, page: None for no file."""
 
     overrides: tuple[str, ...]
     budget_seconds: float
     json: Path | None
+    page: Path | None = None
 
 
 def main(argv: list[str]) -> None:
@@ -51,8 +53,9 @@ def main(argv: list[str]) -> None:
     check_writable_experiments()
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
+    from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import about
-    from imagenet_opt.tune.outputs import print_tuning, tables_of, write_experiment, write_json
+    from imagenet_opt.tune.outputs import page, print_tuning, tables_of, write_experiment, write_json
     from imagenet_opt.tune.tuner import tune
 
     facts = about(command)
@@ -62,6 +65,8 @@ def main(argv: list[str]) -> None:
     write_experiment(tuning, tables, command, options.overrides)
     if options.json is not None:
         write_json(tuning, tables, facts, options.budget_seconds, options.json)
+    if options.page is not None:
+        write_atomically(options.page, page(tuning, tables, facts))
 
 
 def parse(argv: list[str]) -> Options:
@@ -70,7 +75,8 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default=_BUDGET)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    return Options(tuple(arguments.overrides), budget_seconds(arguments.budget), arguments.json)
+    check_writable(arguments.json)
+    check_writable(arguments.page, "--page")
+    return Options(tuple(arguments.overrides), budget_seconds(arguments.budget), arguments.json, arguments.page)

@@ -1,5 +1,6 @@
-"""HTML pages that need no network, and their figures, for study, sweep and report."""
+"""HTML pages that need no network, and their figures. Each page opens with its finding in a sentence and a chart."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,67 +11,135 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from imagenet_opt.display.table import FAR, Plot, Series
-from imagenet_opt.display.theme import COLOURS, escaped, layout
+from imagenet_opt.display.table import FAR, Plot, Series, Table
+from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout, name_rows
 from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, verdict
 
 FOLDER = Path(__file__).parent
-_COLOURS = [colour for stage, colour in COLOURS.items() if stage != "wait"]
 
 
-def render_page(template: Path, *, title: str, plotly: bool | str, **values: Any) -> str:
+def render_page(template: Path, *, title: str, finding: str, plotly: bool | str, **values: Any) -> str:
     """Render a template that extends base.html. Texts are escaped here; figures escape their own texts.
 
-    plotly: whether to include plotly's JavaScript, which figures need; or the address to load it from.
+    title: what was measured. finding: one sentence, without commands. plotly: whether to include plotly's JavaScript,
+    which figures need; or the address to load it from.
     """
     pages = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     program = Markup(get_plotlyjs()) if plotly is True else plotly
-    return pages.get_template(template.name).render(title=title, plotly=program, **values)
+    return pages.get_template(template.name).render(title=title, finding=finding, plotly=program, **values)
 
 
-def html_of(figure: go.Figure, *, id: str | None = None, **config: Any) -> Markup:
-    """The figure as HTML for a page that includes plotly's JavaScript. config: plotly's options of a figure."""
+def page_of_tables(
+    title: str,
+    finding: str,
+    tables: Sequence[Table],
+    *,
+    about: Mapping[str, str],
+    command: str,
+    lines: Sequence[str] = (),
+    commands: Sequence[str] = (),
+) -> str:
+    """A page with the first plot of the tables at its top.
+
+    about: facts of the measurement by name. command: the command that measured. lines, commands: sentences below the
+    chart, and commands to copy.
+    """
+    figures = [[html_of(figure_of(plot)) for plot in table.plots] for table in tables]
+    first = next((drawn for drawn in figures if drawn), [])
+    return render_page(
+        FOLDER / "tables.html",
+        title=title,
+        finding=finding,
+        plotly=bool(first),
+        chart=first.pop(0) if first else None,
+        tables=list(zip(tables, figures, strict=True)),
+        about=list(about.items()),
+        command=command,
+        lines=lines,
+        commands=commands,
+    )
+
+
+def html_of(figure: go.Figure, *, id: str | None = None, captioned: bool = True, **config: Any) -> Markup:
+    """The figure as HTML for a page that includes plotly's JavaScript.
+
+    captioned: whether title and legend become HTML above the drawing, where they wrap and cover nothing; plotly does
+    not break lines. config: plotly's options of a figure.
+    """
     options = {"displayModeBar": False, "responsive": True} | config
-    return Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=id, config=options))
+    caption = Markup("")
+    if captioned:
+        caption = _caption(figure)
+        height = figure.layout.height - (figure.layout.margin.t - 8)
+        figure = go.Figure(figure).update_layout(title_text=None, showlegend=False, margin_t=8, height=height)
+    drawing = Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=id, config=options))
+    return Markup("<figure>{}{}</figure>").format(caption, drawing)
+
+
+def _caption(figure: go.Figure) -> Markup:
+    """Title and legend. Both are HTML already, since plotly reads them as HTML."""
+    key = Markup('<span style="--colour: {}">{}</span>')
+    names = [
+        key.format(trace.marker.color or trace.line.color, Markup(trace.name))
+        for trace in figure.data
+        if figure.layout.showlegend and trace.name
+    ]
+    legend = Markup('<div class="legend">{}</div>').format(Markup(" ").join(names)) if names else Markup("")
+    return Markup("<figcaption>{}{}</figcaption>").format(Markup(figure.layout.title.text or ""), legend)
 
 
 def figure_of(plot: Plot) -> go.Figure:
     """The plot of a table; intervals are error bars."""
-    if plot.kind == "ratios":
-        return _ratios(plot)
-    shapes: dict[str, Any] = {"bars": go.Bar, "lines": go.Scatter}
+    return {"ratios": _ratios, "bars": _bars, "lines": _lines}[plot.kind](plot)
+
+
+def _lines(plot: Plot) -> go.Figure:
     figure = go.Figure()
-    for series in plot.series:
-        errors = _errors(series) if series.low else None
-        x = [escaped(value) if isinstance(value, str) else value for value in series.x]
-        figure.add_trace(shapes[plot.kind](name=escaped(series.name), x=x, y=series.y, error_y=errors))
-    figure.update_layout(
-        layout(height=420, title=plot.title), colorway=_COLOURS, showlegend=len(plot.series) > 1, margin_b=60
-    )
-    figure.update_xaxes(title_text=plot.x)
-    return figure.update_yaxes(title_text=plot.y)
+    for number, series in enumerate(plot.series):
+        errors, colour = _errors(series) if series.low else None, LINES[number % len(LINES)]
+        name = escaped(series.name)
+        figure.add_scatter(name=name, x=series.x, y=series.y, error_y=errors, line_color=colour, mode="lines+markers")
+    figure.update_layout(layout(height=420, title=escaped(plot.title)), showlegend=len(plot.series) > 1)
+    figure.update_xaxes(title_text=escaped(plot.x))
+    return figure.update_yaxes(title_text=escaped(plot.y), rangemode="tozero")
+
+
+def _bars(plot: Plot) -> go.Figure:
+    """Rows of horizontal bars, with the name of each row above its bars."""
+    names = list(dict.fromkeys(str(x) for series in plot.series for x in series.x))
+    figure = go.Figure()
+    for number, series in enumerate(plot.series):
+        figure.add_bar(
+            name=escaped(series.name), y=[escaped(str(x)) for x in series.x], x=series.y, orientation="h",
+            error_x=_errors(series) if series.low else None, marker_color=LINES[number % len(LINES)],
+        )  # fmt: skip
+    figure.update_layout(layout(title=escaped(plot.title)), showlegend=len(plot.series) > 1)
+    name_rows(figure, {escaped(name): escaped(name) for name in names}, num_bars=len(plot.series))
+    return figure.update_xaxes(title_text=escaped(plot.y), rangemode="tozero")
 
 
 def _errors(series: Series) -> dict[str, Any]:
     y, low, high = map(np.asarray, (series.y, series.low, series.high))
-    return {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
+    ends = {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
+    return ends | {"thickness": 1.5, "width": 4, "color": COLOURS["full"]}
 
 
 def _ratios(plot: Plot) -> go.Figure:
     """A forest plot: ratios in the band show no difference, and hollow marks are undecided."""
-    figure = go.Figure()
-    for series in plot.series:
+    figure, labels = go.Figure(), dict[str, str]()
+    for number, series in enumerate(plot.series):
         low, high = (tuple(np.clip(ends, 1 / FAR, FAR).tolist()) for ends in (series.low, series.high))
         verdicts = [verdict(Ratio(*values, 1.0)) for values in zip(series.y, series.low, series.high, strict=True)]
+        names = [escaped(str(name)) for name in series.x]
+        labels |= {name: f"{name}  <b>{ratio:.2f}</b>" for name, ratio in zip(names, series.y, strict=True)}
+        symbols = ["circle-open" if each == UNDECIDED else "circle" for each in verdicts]
         figure.add_scatter(
-            x=series.y, y=[escaped(str(name)) for name in series.x], mode="markers",
-            error_x=_errors(replace(series, low=low, high=high)),
-            marker={"symbol": ["circle-open" if each == UNDECIDED else "circle" for each in verdicts], "size": 10},
+            x=series.y, y=names, mode="markers", error_x=_errors(replace(series, low=low, high=high)),
+            marker={"symbol": symbols, "size": 10, "color": LINES[number % len(LINES)]},
         )  # fmt: skip
     figure.add_vrect(x0=1 / MARGIN, x1=MARGIN, fillcolor="gray", opacity=0.25, line_width=0)
-    num = max((len(series.x) for series in plot.series), default=0)
-    figure.update_layout(layout(height=140 + 36 * num, title=plot.title), colorway=_COLOURS, showlegend=False)
-    figure.update_xaxes(title_text=plot.x, type="log")
-    return figure.update_yaxes(title_text=plot.y, autorange="reversed")
+    figure.update_layout(layout(title=escaped(plot.title)))
+    name_rows(figure, labels)
+    return figure.update_xaxes(title_text=escaped(plot.x), type="log")

@@ -25,24 +25,25 @@ def print_once(sentence: str) -> None:
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Show]:
-    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: noun, such as files."""
+    """A bar on a terminal, else a line at each tenth and after each minute, with the rate and the time left. unit:
+    noun, such as files."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    began, terminal, shown_tenths = time.perf_counter(), sys.stderr.isatty(), 0
+    began, terminal, shown = time.perf_counter(), sys.stderr.isatty(), (0, 0)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
     bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
     task = bar.add_task("", total=None, rate="")
 
     def show(done: int, total: int, num_bytes: int | None = None) -> None:
-        nonlocal shown_tenths
+        nonlocal shown
         seconds = time.perf_counter() - began
         rate = f"{done / seconds:.0f} {unit}/s"
         if num_bytes is not None:
             rate += f", {num_bytes / 1e6 / seconds:.1f} MB/s"
         bar.update(task, completed=done, total=total, rate=rate)
-        if not terminal and total and (tenth := 10 * done // total) > shown_tenths:
-            shown_tenths = tenth
+        if not terminal and total and done and (now := (10 * done // total, int(seconds / 60))) != shown:
+            shown = now
             left = f", {duration(seconds * (total - done) / done)} left" if done < total else ""
             print(f"{what}: {done} of {total} {unit}, {rate}{left}", file=sys.stderr, flush=True)
 
@@ -52,27 +53,30 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 @contextmanager
 def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal, with the elapsed time and the time left; elsewhere a line for each measurement. Yields
-    a function to call with the description of the next measurement.
+    """Show a bar on a terminal, with the elapsed time and the time left; elsewhere a line for each measurement, with
+    the time left if this is over a minute. Yields a function to call with the description of the next measurement.
 
     total: number of measurements; None if it is not known yet, then the bar shows how much of the budget is used.
     budget_seconds: shown beside the elapsed time.
     """
     from rich import progress as rich
     from rich.console import Console
+    from rich.table import Column
 
     began, terminal = time.perf_counter(), sys.stderr.isatty()
+    description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
     budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
     of_time = total is None and budget_seconds is not None
     with rich.Progress(
-        rich.TextColumn("{task.description:52}", markup=False),
-        rich.BarColumn(),
+        rich.TextColumn("{task.description}", markup=False, table_column=description),
+        rich.BarColumn(bar_width=20),
         *(() if of_time else (rich.MofNCompleteColumn(),)),
         rich.TimeElapsedColumn(),
         rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not terminal,
         transient=True,
+        expand=True,
         speed_estimate_period=math.inf,  # one measurement may take minutes
     ) as bar:
         task = bar.add_task("", total=budget_seconds if of_time else total)
@@ -82,7 +86,9 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
             nonlocal num_begun
             what, passed = printable(what), time.perf_counter() - began
             if not terminal:
-                clock = f" ({passed:.0f} s {budget})" if budget else ""
+                left = passed * (total - num_begun) / num_begun if total and num_begun else 0.0
+                clock = f" ({duration(left)} left)" if left > 60 else ""
+                clock = f" ({passed:.0f} s {budget})" if budget else clock
                 print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
             bar.update(task, description=what, completed=passed if of_time else num_begun)
             num_begun += 1
@@ -95,7 +101,9 @@ def size(num_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format in seconds, minutes or hours, depending on the size."""
+    """Format in seconds, minutes or hours, depending on the size; never 0.0 for a short time."""
+    if 0 < seconds < 1:
+        return f"{seconds:.2g} s"
     if seconds < 100:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"

@@ -50,8 +50,8 @@ class Plot:
 
 @dataclass(frozen=True)
 class Table:
-    """rows: one cell per column. notes: sentences below the table. plots: the results as figures. data: the underlying
-    numbers as JSON values, for other programs.
+    """rows: one cell per column. finding: the result in one sentence. notes: sentences below the table. plots: the
+    results as figures. data: the underlying numbers as JSON values, for other programs.
 
     Raises ValueError where two columns have the same heading, since readers find columns by their heading.
     """
@@ -62,11 +62,20 @@ class Table:
     notes: tuple[str, ...] = ()
     plots: tuple[Plot, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+    finding: str = ""
 
     def __post_init__(self) -> None:
-        headings = [column.heading for column in self.columns]
-        if len(set(headings)) < len(headings):
-            raise ValueError(f"{self.title}: headings must differ: {headings}")
+        if len(set(self.headings)) < len(self.headings):
+            raise ValueError(f"{self.title}: headings must differ: {self.headings}")
+
+    @property
+    def headings(self) -> list[str]:
+        return [column.heading for column in self.columns]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The finding and the notes."""
+        return (self.finding, *self.notes) if self.finding else self.notes
 
     def texts(self) -> list[list[str]]:
         """The formatted cells of each row."""
@@ -75,11 +84,11 @@ class Table:
     def markdown(self) -> str:
         """A GitHub table with its title and notes; | in cells is escaped."""
         lines = [
-            "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
-            for row in [[column.heading for column in self.columns], *self.texts()]
+            "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in [self.headings, *self.texts()]
         ]
         lines.insert(1, "|---" * len(self.columns) + "|")
-        return "\n".join([f"### {self.title}", "", *lines, *([""] if self.notes else []), *self.notes, ""])
+        sentences = self.sentences
+        return "\n".join([f"### {self.title}", "", *lines, *([""] if sentences else []), *sentences, ""])
 
 
 FAR = 100.0

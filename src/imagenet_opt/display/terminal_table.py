@@ -3,7 +3,8 @@
 import datetime
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -44,13 +45,14 @@ def print_tables(tables: Sequence[Table]) -> Console:
     console = terminal(140)
     for table in tables:
         console.print("", terminal_table(table, console.width), "", sep="\n")
-        for note in table.notes:
+        for note in table.sentences:
             console.print(f"  {printable(note)}")
     return console
 
 
-def terminal_table(table: Table, width: int) -> RichTable:
-    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow."""
+def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) -> RichTable:
+    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow.
+    styles: of each row."""
     texts = [[column.heading for column in table.columns], *table.texts()]
     columns = [[printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
@@ -62,9 +64,15 @@ def terminal_table(table: Table, width: int) -> RichTable:
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
         drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
-    for row in list(zip(*columns, strict=True))[1:]:
-        drawn.add_row(*row)
+    for row, style in zip_longest(list(zip(*columns, strict=True))[1:], styles):
+        drawn.add_row(*row, style=style)
     return drawn
+
+
+def least_width(table: Table) -> int:
+    """Columns of the terminal below which `terminal_table` breaks words."""
+    texts = zip(table.headings, *table.texts(), strict=True)
+    return sum(_longest_word(list(column)) for column in texts) + len(table.columns) - 1
 
 
 def _widths(columns: list[list[str]], room: int) -> list[int]:
@@ -98,6 +106,16 @@ def strict_json(content: Any) -> str:
 def about(command: str) -> dict[str, Any]:
     """Command, date, machine and versions. Call this before measuring, since it records the load of the machine."""
     return {"command": command, "date": now(), "machine": machine.facts(), "versions": machine.versions()}
+
+
+def about_texts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of `about` as texts for a page."""
+    host, versions = facts["machine"], facts["versions"]
+    return {
+        "date": facts["date"],
+        "machine": f"{host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
 
 
 def now() -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout
+from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout, name_rows
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
 from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -35,64 +35,57 @@ def ceilings(diagnosis: Diagnosis) -> go.Figure:
     stages = [name for name in STAGES if name in measured]
     ends = [measured[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
     limit = REACH * max([*ends, diagnosis.measured, diagnosis.expected])
-    figure = go.Figure()
+    figure, labels = go.Figure(), dict[str, str]()
     for name in stages:
-        _add_ceiling(figure, name, measured[name], limit, simulated)
+        stage = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
+        _add_ceiling(figure, stage, name, measured[name], limit)
+        rate = measured[name].images_per_second
+        labels[stage] = f"{stage}  <b>{rate:,.0f}{' →' if rate > limit else ''}</b>"
+    title = "Images per second of each stage alone"
     if is_judged(diagnosis):
-        _add_rates(figure, diagnosis)
-    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=simulated)
-    figure.update_layout(look, margin_t=60)
-    figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
-    return figure.update_yaxes(autorange="reversed", showgrid=False)
+        title += f"; lines: measured {diagnosis.measured:,.0f} (solid), expected {diagnosis.expected:,.0f} (dashed)"
+        for rate, dash in ((diagnosis.measured, "solid"), (diagnosis.expected, "dash")):
+            figure.add_vline(
+                rate, opacity=0.7, layer="below", line={"color": COLOURS["wait"], "width": 2, "dash": dash}
+            )
+    figure.update_layout(layout(title=title, simulated=simulated))
+    name_rows(figure, labels)
+    return figure.update_xaxes(title_text="images/s", range=[0, limit * 1.02])
 
 
-def _add_rates(figure: go.Figure, diagnosis: Diagnosis) -> None:
-    lines = sorted([(diagnosis.measured, "measured", "solid"), (diagnosis.expected, "expected", "dash")])
-    for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
-        figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
-        figure.add_annotation(
-            x=rate, y=1, yref="paper", yanchor="bottom", xanchor=side, text=f" {label} {rate:,.0f} ", showarrow=False
-        )
-
-
-def _add_ceiling(figure: go.Figure, name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:
+def _add_ceiling(figure: go.Figure, stage: str, name: str, ceiling: Ceiling, limit: float) -> None:
     _, low, high, sure, num = ceiling.estimate
     rate = ceiling.images_per_second
-    label = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
-    cut = rate > limit
     whisker = {
         "type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "arrayminus": [max(0.0, rate - low)],
         "width": 4, "thickness": 1.5, "color": COLOURS["full"],
     }  # fmt: skip
     figure.add_bar(
-        x=[min(rate, limit)], y=[label], orientation="h", marker_color=colour(name),
-        opacity=0.55 if name == "decode_one" else 0.9, error_x=None if cut or num == 1 else whisker,
-        hovertext=[f"{label}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
+        x=[min(rate, limit)], y=[stage], orientation="h", marker_color=colour(name),
+        opacity=0.55 if name == "decode_one" else 0.9, error_x=None if rate > limit or num == 1 else whisker,
+        hovertext=[f"{stage}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
         hoverinfo="text",
     )  # fmt: skip
-    words = f" {rate:,.0f}{' →' if cut else ''}"
-    figure.add_annotation(x=limit if cut else high, y=label, text=words, xanchor="left", xshift=4, showarrow=False)
 
 
 def waterfall(diagnosis: Diagnosis) -> go.Figure:
     """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
     *parts, full_step = diagnosis.waterfall
     starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
-    figure = go.Figure()
+    figure, labels = go.Figure(), dict[str, str]()
     for step, start in zip([*parts, full_step], [*starts, 0.0], strict=True):
-        milliseconds, sign = step.seconds * 1e3, "+" if start and step.seconds >= 0 else ""
+        milliseconds, name = step.seconds * 1e3, escaped(step.name)
+        labels[name] = f"{name}  <b>{'+' if start and step.seconds >= 0 else ''}{milliseconds:,.1f} ms</b>"
         figure.add_bar(
-            x=[milliseconds], y=[escaped(step.name)], base=[start * 1e3], orientation="h",
+            x=[milliseconds], y=[name], base=[start * 1e3], orientation="h",
             marker_color=COLOURS["full"] if step is full_step else part_colour(step.name),
-            marker_pattern_shape="/" if milliseconds < 0 else "", text=[f" {sign}{milliseconds:,.1f} ms"],
-            textposition="outside" if milliseconds >= 0 else "inside", cliponaxis=False,
-            hovertext=[f"{escaped(step.name)}: {milliseconds:,.2f} ms"], hoverinfo="text",
+            marker_pattern_shape="/" if milliseconds < 0 else "",
+            hovertext=[f"{name}: {milliseconds:,.2f} ms"], hoverinfo="text",
         )  # fmt: skip
-    height, simulated = 110 + 34 * (len(parts) + 1), diagnosis.measurements.simulated is not None
-    figure.update_layout(layout(height=height, title="The parts of one step", simulated=simulated))
-    end = max([full_step.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
-    figure.update_xaxes(title_text="ms", range=[0, end * 1e3 * 1.12])
-    return figure.update_yaxes(autorange="reversed", showgrid=False)
+    simulated = diagnosis.measurements.simulated is not None
+    figure.update_layout(layout(title="The parts of one step", simulated=simulated))
+    name_rows(figure, labels)
+    return figure.update_xaxes(title_text="ms", rangemode="tozero")
 
 
 _WORDS = {
@@ -113,19 +106,19 @@ SMALL_PHASE = 0.01
 
 
 def phases(diagnosis: Diagnosis) -> go.Figure:
-    """The phases of the main process in one step of the full run, as one stacked bar."""
-    figure = go.Figure()
+    """A bar for each phase of the main process in one step of the full run."""
+    figure, labels = go.Figure(), dict[str, str]()
     for name, seconds, hover in _phases_to_draw(diagnosis.measurements.phases):
+        labels[escaped(name)] = f"{escaped(name)}  <b>{seconds * 1e3:,.1f} ms</b>"
         figure.add_bar(
-            x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
-            marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
+            x=[seconds * 1e3], y=[escaped(name)], orientation="h", marker_color=part_colour(name),
             hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
         )  # fmt: skip
     simulated = diagnosis.measurements.simulated is not None
-    look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
-    legend = {"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
-    figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
-    return figure.update_xaxes(title_text="ms", title_standoff=0)
+    title = "The main process in one step of the full run"
+    figure.update_layout(layout(title=title, simulated=simulated))
+    name_rows(figure, labels)
+    return figure.update_xaxes(title_text="ms", rangemode="tozero")
 
 
 def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]:
@@ -149,25 +142,29 @@ def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> go.Figur
         counts, _ = np.histogram(np.asarray(steps.seconds) * 1e3, edges)
         figure.add_bar(
             x=(edges[:-1] + edges[1:]) / 2, y=counts / counts.sum(), width=np.diff(edges), marker_color=tint,
-            name=f"{escaped(name)}: {steps}", opacity=0.85 if len(runs) == 1 else 0.6,
+            name=f"{escaped(name)}: {_percentiles(steps)}", opacity=0.85 if len(runs) == 1 else 0.6,
             hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
         )  # fmt: skip
-        _mark_percentiles(figure, steps, tint, number, f", {escaped(name)}" if len(runs) > 1 else "")
-    title = "Step times" + (f": {next(iter(runs.values()))}" if len(runs) == 1 else "")
+        _mark_percentiles(figure, steps, tint, number)
+    title = "Step times" + (f": {_percentiles(next(iter(runs.values())))}" if len(runs) == 1 else "")
     figure.update_layout(layout(height=300, title=title, simulated=simulated, barmode="overlay", bargap=0))
-    figure.update_layout(showlegend=len(runs) > 1, legend={"orientation": "h", "y": -0.25})
+    figure.update_layout(showlegend=len(runs) > 1, margin_r=36)
     figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
     return figure.update_xaxes(title_text="ms")
 
 
-def _mark_percentiles(figure: go.Figure, steps: Steps, tint: str, number: int, suffix: str) -> None:
+def _percentiles(steps: Steps) -> str:
+    p50, p99 = np.percentile(steps.seconds, (50, 99)) * 1e3
+    return f"{steps}, p50 {p50:,.1f} ms, p99 {p99:,.1f} ms"
+
+
+def _mark_percentiles(figure: go.Figure, steps: Steps, tint: str, number: int) -> None:
     for level, share in enumerate((50, 99)):
         place = float(np.percentile(steps.seconds, share)) * 1e3
         figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
         figure.add_annotation(
-            x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
-            text=f" p{share} {place:,.1f} ms{suffix}",
-        )  # fmt: skip
+            x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False, text=f" p{share}"
+        )
 
 
 def curve(diagnosis: Diagnosis, name: str) -> go.Figure:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from imagenet_opt.display.progress import duration
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.doctor.verdict import is_judged, rate_in_trouble
@@ -40,10 +41,9 @@ def rates(diagnosis: Diagnosis) -> dict[str, float]:
 def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> str:
     """Text with the duration of an epoch, and its cost if a price is given."""
     images = diagnosis.measurements.facts.num_samples or IMAGENET_IMAGES
-    hours = images / rate / 3600
-    price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
-    time = f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
-    return f"{time}{price} an epoch of {images:,.0f}"
+    seconds = images / rate
+    price = "" if price_per_hour is None else f", ${price_per_hour * seconds / 3600:,.2f}"
+    return f"{duration(seconds)}{price} an epoch of {images:,.0f}"
 
 
 _SUMMARY = {

@@ -11,7 +11,7 @@ from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.explanation import explanation, least_stage
-from imagenet_opt.doctor.verdict import meaning
+from imagenet_opt.doctor.verdict import is_judged, meaning
 from imagenet_opt.report import charts
 from imagenet_opt.report.comparison import careful, differences, show
 from imagenet_opt.report.key_figures import tiles
@@ -57,6 +57,7 @@ def render(
     return render_page(
         Path(__file__).with_name("page.html"),
         title=f"{record.name} (simulated)" if record.simulated else record.name,
+        finding=finding(record),
         plotly=True if live is None else live.plotly,
         live=live,
         record=record,
@@ -76,17 +77,35 @@ def render(
     )
 
 
+def finding(record: Record) -> str:
+    """The page's first sentence. Reasons for a missing verdict are long, and name commands: they follow below."""
+    if record.diagnosis is not None:
+        judged = is_judged(record.diagnosis)
+        return record.diagnosis.sentence if judged else "Not judged: an experiment failed that the verdict needs."
+    rate, wait = (record.summary.get(f"throughput/{name}") for name in ("images_per_second", "data_wait_fraction"))
+    if not isinstance(rate, int | float):
+        return f"{record.name} has no measured speed."
+    waits = f" and waits for data {wait:.0%} of the time" if isinstance(wait, int | float) else ""
+    return f"{record.name} trains on {rate:,.0f} images/s{waits}."
+
+
 def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Values of the page that only a diagnosis has. findings: by outcome, fired ones by falling gain."""
+    explained = explanation(diagnosis)
     fired, quiet, blind = ([f for f in diagnosis.findings if f.fired is outcome] for outcome in (True, False, None))
     return {
         "cause": meaning(diagnosis),
-        "explanation": explanation(diagnosis),
+        "explanation": [(label, text) for label, text in explained if label not in _COMMANDS],
+        "commands": [text for label, text in explained if label in _COMMANDS],
         "least_stage": least_stage(diagnosis),
         "next_stage": STAGES.get(diagnosis.next_stage or "", diagnosis.next_stage),
         "sure": confidence(diagnosis),
         "findings": {"fired": sorted(fired, key=_gain, reverse=True), "quiet": quiet, "blind": blind},
     }
+
+
+_COMMANDS = ("command", "")
+"""Labels of lines to copy."""
 
 
 def _gain(finding: Finding) -> float:
@@ -125,7 +144,7 @@ def _html(name: str, figure: go.Figure) -> Markup:
     bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False}
     if name == "timeline":  # only the visible part is drawn, so plotly cannot scale to all data
         bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
-    return html_of(figure, id=f"plot-{name}", **bar)
+    return html_of(figure, id=f"plot-{name}", captioned=name != "timeline", **bar)
 
 
 def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.display.page import figure_of, html_of, render_page
+from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.table import Table
-from imagenet_opt.display.terminal_table import strict_json
+from imagenet_opt.display.terminal_table import about_texts, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.request import KINDS, Request
 
@@ -27,12 +27,12 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     }
     lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
-    page = render_page(
-        Path(__file__).with_name("study_page.html"),
-        title=request.title,
-        plotly=True,
-        facts=f"{line}\n{command}",
-        tables=[(table, [html_of(figure_of(plot)) for plot in table.plots]) for table in tables],
+    page = page_of_tables(
+        request.title,
+        next((table.finding for table in tables if table.finding), request.title),
+        tables,
+        about=about_texts(facts),
+        command=command,
     )
     _write(request.folder / "study.md", text, "--folder")
     _write(request.folder / "study.json", numbers, "--folder")

@@ -53,6 +53,6 @@ def study(request: Request) -> list[Table]:
 
 def how_to_decide(table: Table, flag: str) -> Table:
     """Add a note to a table with an undecided comparison. flag: the option that gives more rounds."""
-    if not any(UNDECIDED in text for row in (*table.texts(), table.notes) for text in row):
+    if not any(UNDECIDED in text for row in (*table.texts(), table.sentences) for text in row):
         return table
     return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise {flag}."))

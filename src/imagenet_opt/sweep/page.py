@@ -8,11 +8,10 @@ import plotly.graph_objects as go
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
-from imagenet_opt.display.theme import COLOURS, escaped, layout
+from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
 from imagenet_opt.sweep.table import HTML, METRICS, NONE, Row, best, outcome, parameters, show, speed, varying
 
 _FAILED = COLOURS["wait"]
-_LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
@@ -21,7 +20,8 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
         Path(__file__).with_name("sweep_page.html"),
-        title=sweep_dir.name,
+        title=f"sweep {sweep_dir.name}",
+        finding=_finding(rows, winner),
         plotly=winner is not None,
         rows=rows,
         best=winner,
@@ -32,9 +32,17 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
         none=NONE,
         show=show,
         outcome=outcome,
-        plot=html_of(_plot(rows, names)) if winner else None,
+        chart=html_of(_plot(rows, names)) if winner else None,
     )
     write_atomically(sweep_dir / HTML, text)
+
+
+def _finding(rows: list[Row], winner: Row | None) -> str:
+    num_bad = sum(row["status"] != "ok" for row in rows)
+    bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
+    if winner is None:
+        return f"No job has measured a speed{bad}."
+    return f"Job {winner['job']} is the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}."
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:
@@ -47,13 +55,17 @@ def _plot(rows: list[Row], names: list[str]) -> go.Figure:
         if row["status"] == "ok":
             lines[", ".join(row["parameters"].get(name, NONE) for name in others)].append(row)
     figure = go.Figure()
-    for label, line in lines.items():
-        figure.add_scatter(**_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9)
+    for number, (label, line) in enumerate(lines.items()):
+        colour = LINES[number % len(LINES)]
+        figure.add_scatter(
+            **_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9, marker_color=colour
+        )
     if bad := [row for row in rows if row["status"] != "ok"]:
         marker = {"symbol": "x", "size": 11, "color": _FAILED}
         points = _points(bad, axis, names) | {"y": [0.0] * len(bad)}
         figure.add_scatter(**points, name="failed or interrupted", mode="markers", marker=marker, cliponaxis=False)
-    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
+    title = f"Images per second by {axis}" + f"; lines: {', '.join(others)}" * bool(others)
+    figure.update_layout(layout(height=420, title=escaped(title)))
     categories = {"type": "category", "categoryorder": "array", "categoryarray": [escaped(place) for place in places]}
     figure.update_xaxes(title_text=escaped(axis), **categories)
     figure.update_yaxes(title_text="images/s", rangemode="tozero")

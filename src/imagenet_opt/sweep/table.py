@@ -9,12 +9,11 @@ from textwrap import shorten
 from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, Field, ValidationError
-from rich import box
-from rich.table import Table
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.terminal_table import terminal
+from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.terminal_table import least_width, terminal, terminal_table
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
@@ -130,21 +129,13 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """Print the sweep with its fastest job in green, then the failures and where the files are."""
-    console = terminal()
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
-    )
-    names, winner = varying(rows), best(rows)
-    last_parts = [name.rpartition(".")[2] for name in names]
-    parameter_headings = last_parts if len(set(last_parts)) == len(names) else names
-    for heading in ("job", *parameter_headings, *(title for title, _ in METRICS.values())):
-        table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
-    table.add_column("status", min_width=len("interrupted"))
-    for row in rows:
-        style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
-        values = [printable(row["parameters"].get(name, NONE)) for name in names]
-        table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), outcome(row), style=style)
-    console.print(table)
+    console, winner = terminal(), best(rows)
+    metrics = [key for key in METRICS if any(show(row, key) != NONE for row in rows)]
+    table = _terminal_rows(rows, metrics, sweep_dir.name)
+    while metrics and least_width(table) > console.width:
+        table = _terminal_rows(rows, metrics := metrics[:-1], sweep_dir.name)
+    styles = ["bold green" if row is winner else "red" if row["status"] != "ok" else None for row in rows]
+    console.print(terminal_table(table, console.width, styles))
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         console.print(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}", soft_wrap=True)
     for row in rows:
@@ -152,3 +143,21 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)
     for file in (CSV, HTML):
         console.print(printable(str(sweep_dir / file)), soft_wrap=True)
+
+
+def _terminal_rows(rows: list[Row], metrics: list[str], name: str) -> Table:
+    """metrics: those that fit; the page and the CSV file have all."""
+    names = varying(rows)
+    last_parts = [name.rpartition(".")[2] for name in names]
+    headings = last_parts if len(set(last_parts)) == len(names) else names
+    titles = ("job", *headings, *(METRICS[key][0] for key in metrics), "status")
+    cells = [
+        (
+            str(row["job"]),
+            *(row["parameters"].get(name, NONE) for name in names),
+            *(show(row, key) for key in metrics),
+            outcome(row),
+        )
+        for row in rows
+    ]
+    return Table(f"sweep {name}", tuple(Column(title) for title in titles), tuple(cells))

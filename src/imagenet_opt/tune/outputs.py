@@ -1,5 +1,6 @@
 """Writes the results of tuning: tables on the terminal, a JSON file, and the experiment to train with."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,9 +13,10 @@ import torch
 from imagenet_opt import machine
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.table import Cell, Column, Table
-from imagenet_opt.display.terminal_table import now, print_tables, strict_json
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
+from imagenet_opt.display.terminal_table import about_texts, now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
@@ -38,6 +40,9 @@ _WHY = {
 }
 
 
+_BETTER = "better here: "
+
+
 def tables_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
     tables = [_device_table(title, tuning.turns) for title in tuning.turns.climbs] if tuning.turns else []
@@ -57,7 +62,21 @@ def _device_table(title: str, turns: Turns) -> Table:
         for name, changes in settings.items()
     ]
     columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
-    return Table(f"device alone: {title}", columns, tuple(rows))
+    return Table(f"device alone: {title}", columns, tuple(rows), plots=_plots(rows))
+
+
+def _plots(rows: Sequence[tuple[Cell, ...]]) -> tuple[Plot, ...]:
+    """Bars of the measured settings, with the minimum and maximum of their turns."""
+    known = {
+        str(name): (rate, *(end if isinstance(end, float) else rate for end in (low, high)))
+        for name, rate, low, high, *_ in rows
+        if isinstance(rate, float)
+    }
+    if not known:
+        return ()
+    rates, low, high = zip(*known.values(), strict=True)
+    curve = Series("", tuple(known), rates, low, high)
+    return (Plot("Images per second, median and range", "", "images/s", "bars", (curve,)),)
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
@@ -91,7 +110,9 @@ def _loader_table(loader: Loader, simulated: str) -> Table:
         facts.append(
             f"{num} processes share the CPUs and the storage; a single process was measured, with 1/{num} of the CPUs"
         )
-    return Table(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
+    return Table(
+        f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]), _plots(rows)
+    )
 
 
 def _notes(tuning: Tuning) -> list[str]:
@@ -110,7 +131,7 @@ def print_tuning(tuning: Tuning, tables: Sequence[Table]) -> None:
 def conclusion(tuning: Tuning) -> list[str]:
     """Sentences about the settings to change and the settings without a turn; "nothing is better" only if there was
     time for all settings."""
-    lines = [f"better here: {' '.join(tuning.overrides)}"] if tuning.overrides else []
+    lines = [f"{_BETTER}{' '.join(tuning.overrides)}"] if tuning.overrides else []
     if lacking := _lacking(tuning):
         return [*lines, lacking if lines else f"{lacking}; until then the configured settings stay"]
     return lines or ["nothing is better here; the configured settings stay"]
@@ -143,6 +164,22 @@ def _lacking(tuning: Tuning) -> str | None:
     elif tuning.loader is not None and UNDECIDED in tuning.loader.climb.verdicts.values():
         parts.append("settings of the loader were left undecided")
     return f"{', '.join(parts)}, for lack of time: raise --budget ({tuning.budget_seconds:g}s)" if parts else None
+
+
+def page(tuning: Tuning, tables: Sequence[Table], facts: dict[str, Any]) -> str:
+    """The results as an HTML page. facts: of the machine before the tuning, with the command."""
+    num = len(tuning.overrides)
+    changes = f"{num} setting{'s' * (num != 1)} should change: faster here, beyond noise."
+    lines = [*_notes(tuning), *conclusion(tuning)]
+    return page_of_tables(
+        "Tuning" if tuning.simulated is None else f"Tuning for a simulated {tuning.simulated}",
+        changes if num else "No setting was found that is certain to be faster.",
+        tables,
+        about=about_texts(facts),
+        command=facts["command"],
+        lines=[line for line in lines if not line.startswith(_BETTER)],
+        commands=[f"python train.py {shlex.join(tuning.overrides)}"] if num else [],
+    )
 
 
 def write_json(

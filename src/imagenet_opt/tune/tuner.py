@@ -59,7 +59,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     base, testbed = _with_number(overrides, config)
     deadline = Deadline(budget_seconds)
     seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
-    with announced(None) as announce:
+    with announced(None, budget_seconds=budget_seconds) as announce:
         if rehearsal is None:
             turns = tuning.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
             rate = _tune_device(tuning, turns, testbed, seconds)

@@ -160,7 +160,7 @@ def test_rates_and_whether_cold_files_are_verified() -> None:
     assert table.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
     assert (
         "50.00 times as much as cold, workers 1, in flight 1, batch 10 (geometric means over the rounds): faster"
-        in table.notes[0]
+        in table.sentences[0]
     )
     assert any(note.startswith("Unverified") for note in table.notes)
     assert [(curve.name, curve.x) for curve in table.plots[0].series] == [
@@ -173,7 +173,7 @@ def test_rates_and_whether_cold_files_are_verified() -> None:
 
 def test_notes_name_problems_only() -> None:
     def notes(num_unread: int) -> str:
-        return "\n".join(read_table({Setting("cold", 2, 1, 10): passes(10, num_unread, is_cold=True)}, "").notes)
+        return "\n".join(read_table({Setting("cold", 2, 1, 10): passes(10, num_unread, is_cold=True)}, "").sentences)
 
     assert "Unverified" not in notes(0) and "could not be read" not in notes(0)
     assert "\n100 of 600 files could not be read" in notes(20)

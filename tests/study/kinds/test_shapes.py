@@ -36,7 +36,7 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     ]
     assert [row[6] for row in table.rows] == ["8", None, None, "8", None, "8"]
     assert "on the CPU" in table.title
-    assert "This ran on the CPU." in table.notes[3]
+    assert "This ran on the CPU." in table.sentences[3]
     assert [row[9] is None for row in table.rows] == [row[6] is None for row in table.rows]
     assert len(table.plots) == 3
 
@@ -76,7 +76,7 @@ def test_ratios_are_of_flops(checked: None) -> None:
     table = table_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
     row = next(row for row in table.rows if row[1] == "257")
     assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
-    assert "last layer: outputs 257 (0.50)" in table.notes[0]
+    assert "last layer: outputs 257 (0.50)" in table.sentences[0]
 
 
 def test_small_rates_have_two_digits(checked: None) -> None:

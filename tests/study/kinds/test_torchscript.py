@@ -32,7 +32,7 @@ def test_forms_beside_eager(checked: None) -> None:
     assert any(
         note.startswith(f"{BOTH} failed with torch") and note.endswith(" RuntimeError: no.") for note in table.notes
     )
-    assert any("fastest form here is torch.compile, 2.00 times" in note for note in table.notes)
+    assert any("fastest form here is torch.compile, 2.00 times" in note for note in table.sentences)
     assert table.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
 
 
@@ -63,10 +63,10 @@ def test_a_resumed_study_knows_which_processes_had_a_cache(
 
 def test_without_gain_or_without_eager_a_note_says_so(checked: None) -> None:
     table = table_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
-    assert "No form is certain to be faster than eager here." in table.notes
+    assert "No form is certain to be faster than eager here." in table.sentences
     table = table_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
     assert table.rows[1][1] == pytest.approx(1002.5) and table.rows[1][3:6] == (None,) * 3
-    assert "No form could be compared with eager here." in table.notes
+    assert "No form could be compared with eager here." in table.sentences
 
 
 @pytest.mark.slow

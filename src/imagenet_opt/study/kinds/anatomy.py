@@ -150,7 +150,8 @@ def _groups(anatomy: Anatomy) -> Table:
         Series("FLOPs", groups, tuple(100 * part.flop_share for part in anatomy.parts)),
     )
     plot = Plot("Shares of a training step", "operations", "%", "bars", series)
-    return Table("Kinds of operations", columns, rows, _group_notes(anatomy), (plot,))
+    finding, *notes = _group_notes(anatomy)
+    return Table("Kinds of operations", columns, rows, tuple(notes), (plot,), finding=finding)
 
 
 def _group_notes(anatomy: Anatomy) -> tuple[str, str]:

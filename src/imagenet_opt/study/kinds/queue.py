@@ -93,7 +93,12 @@ def queue_table(
         rows,
         _notes(times, num_steps),
         (Plot(f"The first {num_steps} steps", "data.prefetch_factor", "seconds a step", "lines", curves),),
+        finding=_POSTPONES if load > compute else _KEEPS_UP,
     )
+
+
+_POSTPONES = "A queue only postpones the waits of a slow loader: once the queue is empty, each step waits."
+_KEEPS_UP = "This loader is as fast as the device, so a queue of any depth hides it."
 
 
 def _row(depth: int, turns: Sequence[Drained], times: Times) -> tuple[Cell, ...]:

@@ -63,12 +63,14 @@ class Setting:
 def read_table(passes_of: Mapping[Setting, Sequence[ReadPass]], title: str) -> Table:
     passes = [p for passes in passes_of.values() for p in passes]
     mean_bytes = sum(p.num_bytes for p in passes) / sum(p.num_files for p in passes)
+    finding, *notes = _notes(passes_of)
     return Table(
         f"Reading alone: {title}, {mean_bytes / 1e3:.0f} kB each",
         _COLUMNS,
         tuple(_row(setting, passes) for setting, passes in passes_of.items()),
-        tuple(_notes(passes_of)),
+        tuple(notes),
         (_plot(passes_of),),
+        finding=finding,
     )
 
 

@@ -230,7 +230,18 @@ def table(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str]
             f"Without GPUs all processes share {num_cpus} CPUs with the loaders, and each has the same number of "
             "threads in every turn; these numbers do not predict the scaling of GPUs."
         )
-    return Table("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(rates, ratios))
+    return Table(
+        "Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(rates, ratios), finding=_finding(rates, ratios)
+    )
+
+
+def _finding(rates: dict[int, list[float]], ratios: dict[str, Ratio]) -> str:
+    if not ratios:
+        return ""
+    most = max(map(int, ratios))
+    return (
+        f"{most} processes train {median(rates[most]):,.0f} images/s, {ratios[str(most)].ratio:.0%} of ideal scaling."
+    )
 
 
 def _plots(rates: dict[int, list[float]], ratios: dict[str, Ratio]) -> tuple[Plot, ...]:

@@ -157,7 +157,8 @@ def table_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: Synthet
             curve = median_series(varies, dict(sorted(points.items())))
             plots.append(Plot(varies, "size", "GFLOP/s", "lines", (curve,)))
     title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
-    return Table(title, _columns(rows, shape), tuple(rows), _notes(rows, subject), tuple(plots))
+    finding, *notes = _notes(rows, subject)
+    return Table(title, _columns(rows, shape), tuple(rows), tuple(notes), tuple(plots), finding=finding)
 
 
 def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:

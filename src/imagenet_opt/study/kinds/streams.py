@@ -182,7 +182,13 @@ def table_of(rounds: Rounds[Trained], subject: SyntheticStep, counts: tuple[int,
         tuple(rows),
         (*rounds.reasons, *_notes(on_gpu=subject.device.type == "cuda")),
         (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
+        finding=_finding(curves),
     )
+
+
+def _finding(curves: list[Series]) -> str:
+    rates = [(y, f"{curve.name}, {x}") for curve in curves for x, y in zip(curve.x, curve.y, strict=True)]
+    return f"Most images a second: {max(rates)[1]}, {max(rates)[0]:,.0f} images/s." if rates else ""
 
 
 def _notes(*, on_gpu: bool) -> tuple[str, str, str]:

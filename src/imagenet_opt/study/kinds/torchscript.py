@@ -135,7 +135,8 @@ def table_of(rounds: Rounds[Found], subject: SyntheticStep) -> Table:
     ]
     plot = Plot("A forward and backward pass", "", "ms", "bars", (median_series("forward + backward", milliseconds),))
     title = f"TorchScript beside torch.compile: {subject}"
-    return Table(title, _COLUMNS, tuple(rows), (*failures, *_notes(rows)), (plot,))
+    finding, *notes = _notes(rows)
+    return Table(title, _COLUMNS, tuple(rows), (*failures, *notes), (plot,), finding=finding)
 
 
 def _notes(rows: list[tuple[Cell, ...]]) -> list[str]:

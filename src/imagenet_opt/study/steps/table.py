@@ -43,11 +43,23 @@ def tables(study: Study, results: Sequence[RowResult], ended: str | None = None)
             (*(_ratio_row(result, measure) for result in results), *absent),
             plots=(ratio_plot(results, measure),),
             data=data if measure == "compute" else {},
+            finding=_finding(results, measure),
         )
         for measure, name in MEASURES.items()
     ]
     sets = what_rows_set(study.plan, results)
     return [*ratios, _details(study, results, together, ended), sets]
+
+
+def _finding(results: Sequence[RowResult], measure: str) -> str:
+    """Which steps make the measure faster, the most useful first."""
+    ratios = [(result.worth[measure].ratio.ratio, result) for result in results if result.turns and result.worth]
+    faster = sorted(((r, each.row.name) for r, each in ratios if each.worth[measure].verdict == "faster"), reverse=True)
+    if not faster:
+        return f"No step is certain to make the {MEASURES[measure]} faster."
+    shown = ", ".join(f"{name} ({ratio:.2f} x)" for ratio, name in faster[:3])
+    more = f" and {len(faster) - 3} more" if len(faster) > 3 else ""
+    return f"The {MEASURES[measure]} is faster with {shown}{more}."
 
 
 def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, ...]:

@@ -1,0 +1,150 @@
+"""Each kind of page in a real browser, on a phone and on a desk: no text is cut or covers other text."""
+
+import html
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
+from imagenet_opt.bench.result import Report, data_facts
+from imagenet_opt.bench.result import page as bench_page
+from imagenet_opt.bench.turn import Turn
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.display.table import Column, Plot, Series, Table
+from imagenet_opt.measure.stats.rounds import Rounds
+from imagenet_opt.report.page import render
+from imagenet_opt.report.run_files import read_record
+from imagenet_opt.study.output import write_outputs
+from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.table import HTML, Row
+from imagenet_opt.tune.coordinate_search import CoordinateSearch
+from imagenet_opt.tune.loader import Loader, LoaderSetting
+from imagenet_opt.tune.outputs import page as tune_page
+from imagenet_opt.tune.outputs import tables_of
+from imagenet_opt.tune.tuner import Tuning
+from tests.bench.conftest import plan_of
+from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
+from tests.conftest import write_images
+from tests.doctor.diagnoses import write_run
+from tests.study.studies import small_request
+
+WIDTHS = (390, 1200)
+FACTS: dict[str, Any] = {
+    "date": "2026-03-02 10:12",
+    "machine": {"cpu": "AMD EPYC 7R32", "gpu": None, "usable_cpus": 8},
+    "versions": {"torch": "2.14.0", "lightning": "2.6.1"},
+    "command": "imagenet-opt tune data.root=/fsx/imagenet/a/folder/with/a/long/name +experiment=aggressive",
+}
+PHASES = {f"callback WithALongName{number}": 0.04 for number in range(8)}
+
+
+def report(folder: Path) -> str:
+    run = write_run(folder / "run", seconds=20, phases={"fetch": 0.87} | PHASES, simulated="a10g")
+    return render(read_record(run), read_record(write_run(folder / "before", seconds=20)))
+
+
+def doctor(folder: Path) -> str:
+    """Of a run without a verdict."""
+    run = write_run(folder / "doctor", seconds=20, measured=0.0, sentence="Not judged: sudo sh -c 'sysctl ...' " * 9)
+    return render(read_record(run / "doctor.json"))
+
+
+def study(folder: Path) -> str:
+    names = ("the start", "channels_last", "compile, mode max-autotune-no-cudagraphs", "GPU resize and normalise")
+    rates = Series("network alone", names, (100.0, 120, 150, 130), (95.0, 115, 140, 120), (105.0, 125, 160, 140))
+    ratios = Series("", names[1:], (1.2, 1.5, 0.9), (1.1, 1.4, 0.8), (1.3, 1.6, 1.0))
+    curves = tuple(Series(f"cold, workers {num}", (1.0, 16.0, 256.0), (1.0 * num, 2.0, 3.0)) for num in range(8))
+    plots = (
+        Plot(
+            "Speed with the step / without it; grey: no difference, hollow: undecided", "ratio", "", "ratios", (ratios,)
+        ),
+        Plot("Images per second, median and range", "", "images/s", "bars", (rates, rates)),
+        Plot("Reading, batch 256", "requests in flight of each worker", "MB/s", "lines", curves),
+    )
+    columns = (Column("step"), *(Column(f"column {number}") for number in range(9)))
+    rows = tuple((name, *["100 to 120"] * 9) for name in names)
+    table = Table("Steps", columns, rows, ("A note.",), plots, finding="The network alone is faster with compile.")
+    (folder / "study").mkdir()
+    write_outputs([table], small_request("ladder", folder / "study"), FACTS)
+    return (folder / "study/study.html").read_text()
+
+
+def sweep(folder: Path) -> str:
+    rows: list[Row] = [
+        {
+            "job": job, "status": "ok" if job else "failed", "error": None if job else "MemoryError: " + "x" * 90,
+            "parameters": {"data.num_workers": str(4 * (job // 2)), "data.batch_size": str(64 * (1 + job % 2))},
+            "seconds": 60.0, "exit_code": 0, "summary": {"throughput/images_per_second": 100.0 * job, "val/acc1": 0.7},
+        }
+        for job in range(8)
+    ]  # fmt: skip
+    folder.joinpath("sweep").mkdir()
+    write_page(rows, folder / "sweep")
+    return (folder / "sweep" / HTML).read_text()
+
+
+def bench(folder: Path) -> str:
+    rates = {WORKER: [100.0, 110, 90], REGION: [180.0, 190, 170], CEILING: [200.0] * 3, "torchvision": [50.0, 51, 49]}
+    stages = {"loader/read_seconds": 0.01, "loader/decode_seconds": 0.04, "num_workers": 1.0}
+    turns = {side: [Turn(9, 9 / r, 0.5, stages if side in OWN else {}) for r in each] for side, each in rates.items()}
+    index = open_split(write_images(folder / "images", num_classes=2, per_class=3), "train", folder)
+    plan = plan_of(index, against=("torchvision",))
+    facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
+    found = Report(plan, Rounds(turns, {}), facts, data_facts(plan))
+    return bench_page(found, ["imagenet-opt", "bench", "data.root=/fsx/imagenet", "--against", "torchvision"])
+
+
+def tune(folder: Path) -> str:
+    start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
+    climb = CoordinateSearch(best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: "faster"}, "budget")
+    tuning = Tuning(OmegaConf.create(), None, loader=Loader(climb, (), 240.0, 1), overrides=("data.num_workers=4",))
+    return tune_page(tuning, tables_of(tuning), FACTS)
+
+
+KINDS: tuple[Callable[[Path], str], ...] = (report, doctor, study, sweep, bench, tune)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What boxes.js reports of each page at each width; all pages are frames of one page, in one start of Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium or Chrome is installed (Debian: apt-get install chromium): pages are not drawn")
+    folder = tmp_path_factory.mktemp("pages")
+    boxes = Path(__file__).with_name("boxes.js").read_text()
+    for kind in KINDS:
+        text = kind(folder).replace("</body>", f"<script>{boxes}</script></body>")
+        (folder / f"{kind.__name__}.html").write_text(text)
+    frames = "".join(
+        f'<iframe name="{kind.__name__} {width}" src="{kind.__name__}.html" width="{width}" height="900"></iframe>'
+        for kind in KINDS for width in WIDTHS
+    )  # fmt: skip
+    page = folder / "all.html"
+    page.write_text(
+        f"<pre id=seen></pre><script>const seen = {{}}; onmessage = event => {{ seen[event.source.name] = event.data;"
+        f"document.getElementById('seen').textContent = JSON.stringify(seen); }};</script>{frames}"
+    )
+    command = [CHROMIUM, *FLAGS, "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}"]
+    done = subprocess.run(
+        [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=180, check=True
+    )
+    match = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
+    assert match is not None, done.stderr
+    return dict(json.loads(html.unescape(match[1])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
+def test_no_text_is_cut_or_covers_other_text(seen: dict[str, dict[str, Any]], kind: str, width: int) -> None:
+    found = seen[f"{kind} {width}"]
+    assert found["wrong"] == []
+    assert found["num"] > 20 and found["drawn"] > 3, "texts of the page and of its figures were measured"
+    assert found["top"] == ["H1", "FIGURE"], "a sentence, one chart, then the numbers"
+    if found["narrowest"]:
+        assert found["narrowest"] > 0.5 * width, "the names leave room for the bars"

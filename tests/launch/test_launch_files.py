@@ -54,14 +54,12 @@ def started(name: str, environment: dict[str, str]) -> list[str]:
 
 def check_line(overrides: list[str], *, mirror: str | None) -> None:
     """The overrides compose with conf/, and start or resume the same run as those of every other file."""
-    has_mirror = "mirror" in composed().checkpoint
-    words = [w if has_mirror or not w.startswith("checkpoint.mirror=") else f"+{w}" for w in overrides]
-    config = composed(*complete(words))
+    config = composed(*complete(overrides))
     assert config.recipe.source.startswith("libffcv/ffcv-imagenet")
     assert config.data.global_batch_size == 4096, "the same steps with any number of processes"
     assert config.checkpoint.mirror == mirror
     assert config.resume_from == "auto"
-    folders = run_folder(tuple(word for word in overrides if not word.startswith("checkpoint.mirror=")))
+    folders = run_folder(tuple(overrides))
     assert folders == Path("runs/rn50")
 
 

@@ -14,12 +14,12 @@ from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ImagenetOptError, first_line
 from imagenet_opt.run.checkpoint import files, mirror
 from imagenet_opt.run.checkpoint.mirror_process import call
-from imagenet_opt.run.loggers import metrics_csv
+from imagenet_opt.run.loggers import metrics_rows
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE
 
 log = logging.getLogger(__name__)
 
-OTHERS = (metrics_csv.FILE, ID_FILE)
+OTHERS = (metrics_rows.FILE, ID_FILE)
 """Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, and its id in W&B."""
 
 

@@ -14,7 +14,9 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,6 +37,8 @@ from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 
 BUCKET = "bench"
+LOCAL, OBJECTS, NAIVE = "local folder", "one object an image, s3://", "one request at a time, bytes only, s3://"
+"""Rows of the table that others are compared with."""
 LISTED = 50_000
 """Samples of an index: the images again and again, so that no epoch ends within a measurement."""
 
@@ -149,50 +153,59 @@ def main() -> None:
         measure(args, Path(scratch))
 
 
+@contextmanager
+def served(folders: dict[str, Path], latency_seconds: float) -> Iterator[psutil.Process]:
+    """A server of these folders in a process of its own; the environment leads to it."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(folders, latency_seconds, send), daemon=True
+    )
+    server.start()
+    os.environ |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{receive.recv()}", "AWS_REGION": "us-east-1"}
+    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
+    yield psutil.Process(server.pid)
+    server.kill()
+
+
 def measure(args: argparse.Namespace, scratch: Path) -> None:
     plain, packed = scratch / "plain", scratch / "packed"
     plain.mkdir()
     for split in ("train", "val"):
         (plain / split).symlink_to(args.images.resolve())
     pack(plain, packed, PackOptions(shard_mb=64))
-    receive, send = multiprocessing.Pipe(duplex=False)
-    folders = {"plain/train": args.images.resolve(), "packed": packed}
-    server = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(folders, args.latency_ms / 1000, send), daemon=True
-    )
-    server.start()
-    os.environ |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{receive.recv()}", "AWS_REGION": "us-east-1"}
-    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
     cache, url = scratch / "cache", f"s3://{BUCKET}"
-    options = LoaderOptions(batch_size=args.batch_size, num_workers=args.workers, resize_on="device")
-    in_blocks = LoaderOptions(batch_size=args.batch_size, num_workers=args.workers, resize_on="device", shuffle="block")
-    naive = store_of(open_index(f"{url}/plain", "train", cache), options)
-    rows: dict[str, Callable[[], float]] = {
-        "local folder": lambda: loader_rate(plain, cache, options, args.seconds),
-        "shards, local": lambda: loader_rate(packed, cache, in_blocks, args.seconds),
-        "shards, s3://": lambda: loader_rate(f"{url}/packed", cache, in_blocks, args.seconds),
-        "one object an image, s3://": lambda: loader_rate(f"{url}/plain", cache, options, args.seconds),
-        "one request at a time, bytes only, s3://": lambda: naive_rate(naive, args.seconds),
-    }
-    results: dict[str, list[float]] = {name: [] for name in rows}
-    cpu: dict[str, list[float]] = {name: [] for name in rows}
-    process = psutil.Process(server.pid)
-    for _ in range(args.rounds):
-        for name, rate in rows.items():
-            before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-            results[name].append(rate())
-            cpu[name].append((sum(process.cpu_times()[:2]) - before) / (time.perf_counter() - began))
-    server.kill()
+    options = LoaderOptions(batch_size=args.batch_size, num_workers=args.workers, resize_on="device", cache_gb=0)
+    in_blocks = replace(options, shuffle="block")
+    with served({"plain/train": args.images.resolve(), "packed": packed}, args.latency_ms / 1000) as server:
+        naive = store_of(open_index(f"{url}/plain", "train", cache), options)
+        rows: dict[str, Callable[[], float]] = {
+            LOCAL: lambda: loader_rate(plain, cache, options, args.seconds),
+            "shards, local": lambda: loader_rate(packed, cache, in_blocks, args.seconds),
+            "shards, s3://": lambda: loader_rate(f"{url}/packed", cache, in_blocks, args.seconds),
+            OBJECTS: lambda: loader_rate(f"{url}/plain", cache, options, args.seconds),
+            NAIVE: lambda: naive_rate(naive, args.seconds),
+        }
+        results: dict[str, list[float]] = {name: [] for name in rows}
+        cpu: dict[str, list[float]] = {name: [] for name in rows}
+        for _ in range(args.rounds):
+            for name, rate in rows.items():
+                before, began = sum(server.cpu_times()[:2]), time.perf_counter()
+                results[name].append(rate())
+                cpu[name].append((sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - began))
+    print_table(args, results, cpu)
+
+
+def print_table(args: argparse.Namespace, results: dict[str, list[float]], cpu: dict[str, list[float]]) -> None:
     print(f"{cpu_name()}, {usable_cpus()} CPUs; {versions()}; load {os.getloadavg()[0]:.1f} at the end")
     print(f"{args.latency_ms:g} ms, {args.workers} workers, batch {args.batch_size}, medians of {args.rounds} rounds")
     print("| data | images/s | least and most | of the local folder | CPUs of the server |\n|---|---|---|---|---|")
-    local = median(results["local folder"])
+    medians = {name: median(rates) for name, rates in results.items()}
     for name, rates in results.items():
-        middle = median(rates)
-        share = f"{middle / local:.2f}"
-        print(f"| {name} | {middle:.0f} | {min(rates):.0f}-{max(rates):.0f} | {share} | {median(cpu[name]):.2f} |")
-    plain_rate, naive_median = median(results["one object an image, s3://"]), median(list(results.values())[-1])
-    print(f"objects against one request at a time: {plain_rate / naive_median:.0f} x")
+        share = f"{medians[name] / medians[LOCAL]:.2f}"
+        print(
+            f"| {name} | {medians[name]:.0f} | {min(rates):.0f}-{max(rates):.0f} | {share} | {median(cpu[name]):.2f} |"
+        )
+    print(f"objects against one request at a time: {medians[OBJECTS] / medians[NAIVE]:.0f} x")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import pytest
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.result import Report, as_json, data_facts, method, print_report
+from imagenet_opt.bench.result import Report, as_json, data_facts, method
+from imagenet_opt.bench.tables import print_report
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.measure.stats.rounds import Rounds

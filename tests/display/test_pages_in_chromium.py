@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
 from imagenet_opt.bench.result import Report, data_facts
-from imagenet_opt.bench.result import page as bench_page
+from imagenet_opt.bench.tables import page as bench_page
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.display.table import Column, Plot, Series, Table

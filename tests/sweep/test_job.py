@@ -287,8 +287,8 @@ def test_a_table_that_is_too_wide_has_fewer_metrics_and_no_broken_word(
     print_table(collect_rows(tmp_path), tmp_path)
     titles = [name.partition(".")[2] for name in names] + [title for title, _ in METRICS.values()]
     words = {word for title in (*titles, "sweep", "job", "status", tmp_path.name) for word in title.split()}
-    heading = capsys.readouterr().out.partition("\u2500")[0].split()
-    assert set(heading) <= words and {"parameter_number_3", "images/s"} <= set(heading)
+    heading = {*capsys.readouterr().out.partition("\u2500")[0].split()}
+    assert {"parameter_number_3", "images/s"} <= heading <= words
 
 
 def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:

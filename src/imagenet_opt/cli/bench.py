@@ -61,7 +61,8 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     report = bench(options)
     from imagenet_opt.atomic_file import write_atomically
-    from imagenet_opt.bench.result import page, print_report, write_json
+    from imagenet_opt.bench.result import write_json
+    from imagenet_opt.bench.tables import page, print_report
 
     command = ["imagenet-opt", "bench", *argv]
     print_report(report)

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from imagenet_opt.display.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Show(Protocol):
@@ -59,26 +62,10 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
     total: number of measurements; None if it is not known yet, then the bar shows how much of the budget is used.
     budget_seconds: shown beside the elapsed time.
     """
-    from rich import progress as rich
-    from rich.console import Console
-    from rich.table import Column
-
     began, terminal = time.perf_counter(), sys.stderr.isatty()
-    description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
     budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
     of_time = total is None and budget_seconds is not None
-    with rich.Progress(
-        rich.TextColumn("{task.description}", markup=False, table_column=description),
-        rich.BarColumn(bar_width=20),
-        *(() if of_time else (rich.MofNCompleteColumn(),)),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not terminal,
-        transient=True,
-        expand=True,
-        speed_estimate_period=math.inf,  # one measurement may take minutes
-    ) as bar:
+    with _bar_of_measurements(budget, counted=not of_time, disable=not terminal) as bar:
         task = bar.add_task("", total=budget_seconds if of_time else total)
         num_begun = 0
 
@@ -94,6 +81,27 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
             num_begun += 1
 
         yield announce
+
+
+def _bar_of_measurements(budget: str, *, counted: bool, disable: bool) -> "Progress":
+    """budget: shown beside the elapsed time, instead of the time left. counted: whether the number is shown."""
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.table import Column
+
+    description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
+    return rich.Progress(
+        rich.TextColumn("{task.description}", markup=False, table_column=description),
+        rich.BarColumn(bar_width=20),
+        *((rich.MofNCompleteColumn(),) if counted else ()),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=disable,
+        transient=True,
+        expand=True,
+        speed_estimate_period=math.inf,  # one measurement may take minutes
+    )
 
 
 def size(num_bytes: int) -> str:

@@ -70,15 +70,13 @@ class Testbed:
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
         refuse_url(config.data.get("root"), "a measurement")
-        self.compared = compared
-        self._image_sizes = image_sizes(config)
+        self.compared, self._image_sizes = compared, image_sizes(config)
         at_one_size(config)
         num = num_processes(config, self.device)[1]
         share_batch(config, num)
         if num != 1:
-            print_once(
-                f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several"
-            )
+            several = "imagenet-opt study study=scaling has several"
+            print_once(f"{num} processes (trainer.devices): measured with one; {several}")
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)

@@ -60,7 +60,7 @@ def test_shards_on_a_web_server_are_read_by_ranges(
     for page in client().list_objects_v2(Bucket=name)["Contents"]:
         client().put_object_acl(Bucket=name, Key=page["Key"], ACL="public-read")
     stores = [
-        store_of(open_index(root, "train", tmp_path / "cache"), loading())
+        store_of(open_index(root, "train", tmp_path / "cache"), loading(cache_gb=0))
         for root in (f"{object_server}/{name}", shards)
     ]
     rows = np.arange(39)[::-1].copy()
@@ -88,14 +88,14 @@ def test_many_requests_are_in_flight_while_answers_are_late(
 ) -> None:
     index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
     proxy.delay_seconds = 0.2
-    samples = reading(store_of(index, loading())).read((0, 0), np.arange(len(index))).samples
+    samples = reading(store_of(index, loading(cache_gb=0))).read((0, 0), np.arange(len(index))).samples
     assert samples == [(images_root / "train" / index.relative(i)).read_bytes() for i in range(len(index))]
     assert proxy.most_at_once > 16
 
 
 def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket: str, tmp_path: Path) -> None:
     """The client's requests would wait forever."""
-    store = store_of(open_index(upload(images_root, bucket), "train", tmp_path / "cache"), loading())
+    store = store_of(open_index(upload(images_root, bucket), "train", tmp_path / "cache"), loading(cache_gb=0))
     (error,) = on_ranks(lambda rank: store.read_many(np.array([0])), num_ranks=1)
     assert isinstance(error, StorageFailed) and f"forked from process {os.getpid()}, which had opened" in str(error)
 
@@ -111,9 +111,9 @@ def test_nothing_is_lost_while_requests_fail(
     also_of_index = fault != "short"
     proxy.fault = lambda number, path: fault * (number % 3 == 1 and (also_of_index or path.endswith(IMAGES)))
     index = open_index(url, "train", tmp_path / "cache")
-    result = reading(store_of(index, loading())).read((0, 0), index.sizes.argsort())
+    result = reading(store_of(index, loading(cache_gb=0))).read((0, 0), index.sizes.argsort())
     proxy.fault = lambda number, path: ""
-    assert result.samples == store_of(local, loading()).read_many(index.sizes.argsort())
+    assert result.samples == store_of(local, loading(cache_gb=0)).read_many(index.sizes.argsort())
     assert proxy.num_faults > 0
 
 
@@ -124,7 +124,7 @@ def test_a_server_that_goes_away_for_a_while_loses_nothing(
     rows = index.sizes.argsort()
     gone = itertools.count()
     proxy.fault = lambda number, path: "away" if next(gone) < 3 * len(rows) else ""
-    samples = reading(store_of(index, loading())).read((0, 0), rows).samples
+    samples = reading(store_of(index, loading(cache_gb=0))).read((0, 0), rows).samples
     assert all(isinstance(sample, bytes) for sample in samples) and proxy.num_faults == 3 * len(rows)
 
 
@@ -171,13 +171,13 @@ def test_a_service_that_stays_away_ends_the_run(
     index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
     proxy.fault = lambda number, path: "503"
     with pytest.raises(StorageFailed, match=r"503.*check the network and the service") as raised:
-        reading(store_of(index, loading()), timeout_seconds=0.4).read((0, 0), index.sizes.argsort())
+        reading(store_of(index, loading(cache_gb=0)), timeout_seconds=0.4).read((0, 0), index.sizes.argsort())
     assert str(raised.value).startswith(f"{bucket} fails")
 
 
 def test_a_removed_object_is_a_bad_sample(images_root: Path, bucket: str, tmp_path: Path) -> None:
     index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
     client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="train/class0/image001.JPEG")
-    first, second = reading(store_of(index, loading())).read((0, 0), np.arange(2)).samples
+    first, second = reading(store_of(index, loading(cache_gb=0))).read((0, 0), np.arange(2)).samples
     assert first == (images_root / "train/class0/image000.JPEG").read_bytes()
     assert isinstance(second, BadSample) and "image001.JPEG: there is no such object" in str(second)

@@ -15,6 +15,7 @@ from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB
 from tests.cli.checks import Check, copies
+from tests.object_server import upload
 
 
 def test_a_sound_data_set_has_no_errors(check: Check, tmp_path: Path) -> None:
@@ -183,3 +184,10 @@ def test_the_demo_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert re.search(r": 1 image\n", output) and output.endswith("0 errors, 2 warnings\n")
     with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main([f"data.cache_dir={tmp_path}"])
+
+
+def test_a_url_is_checked_without_its_files(check: Check, root: Path, bucket: str) -> None:
+    status, verdicts, _ = check(f"data.root={upload(root, bucket)}", "trainer.accelerator=cpu")
+    assert status == 0 and verdicts["training images"]["text"] == "36, 12 to 12 a class"
+    assert verdicts["files"]["text"] == f"not decoded or compared, because data.root={bucket} is a URL"
+    assert "spot notice" in verdicts and not [name for name in verdicts if name.startswith("decoding")]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from imagenet_opt.check.dataset import check
 from imagenet_opt.cli import bench, pack
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.testbed import Testbed
@@ -13,7 +12,6 @@ ROOT = "data.root=s3://no-such-bucket/in1k"
 
 def test_commands_that_read_folders_refuse_a_url() -> None:
     refused = {
-        "imagenet-opt check": lambda: check((ROOT,), num_samples=1),
         "imagenet-opt bench": lambda: bench.main([ROOT]),
         "a measurement": lambda: Testbed(composed("data=folder", ROOT)),
     }

@@ -17,7 +17,7 @@ from imagenet_opt.check.result import CheckResult
 from imagenet_opt.check.spot_notice import judge_spot_notice
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed, run_folder
-from imagenet_opt.config.dataset import DataSet, data_of, demo_of, refuse_url
+from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
@@ -26,6 +26,7 @@ from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
+from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
 Index = FileIndex | ShardIndex
@@ -40,12 +41,12 @@ def check(
 ) -> tuple[list[CheckResult], dict[str, Any] | None]:
     """All verdicts; with a checkpoint also the accuracy of each class.
 
-    num_samples: number of samples of each split to decode, compare and classify; None for all.
+    num_samples: number of samples of each split to decode, compare and classify; None for all. Of a URL no files are
+    decoded or compared.
     Raises ImagenetOptError where nothing can be checked.
     """
     config = composed(overrides)
     data = demo_of(config) if "data=demo" in overrides else data_of(config)
-    refuse_url(data.root, "imagenet-opt check")
     opened, verdicts = [], []
     for split in ("train", "val"):
         try:
@@ -57,7 +58,12 @@ def check(
     train, val = opened
     rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
-    verdicts += _files(data, train, val, rows)
+    if is_url(data.root):
+        verdicts.append(
+            CheckResult("files", "info", f"not decoded or compared, because data.root={data.root} is a URL")
+        )
+    else:
+        verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
     verdicts += _spot_notice(config, run_folder(overrides), num_classes=len(train.classes))
     if ckpt is None:

@@ -23,6 +23,8 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
 Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
 
+With data.root=s3://... the files are neither decoded nor compared; all other checks are made.
+
 Checks:
   classes      whether train and val have the same folders; empty folders
   counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:

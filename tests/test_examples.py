@@ -13,6 +13,7 @@ import imagenet_opt
 from imagenet_opt.cli.init import copy_project
 from imagenet_opt.data.datamodule import demo_folder
 from imagenet_opt.errors import ConfigError
+from tests.object_server import upload
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -68,3 +69,9 @@ def test_validation_marks_padding(small_demo: Path) -> None:
     batches = list(loader)
     assert [int(batch.valid.sum()) for batch in batches] == [50, 10]
     assert batches[0].images.shape == (50, 3, 32, 32)
+
+
+def test_a_url_gives_the_batches_of_the_folder(small_demo: Path, bucket: str, tmp_path: Path) -> None:
+    options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(tmp_path / "cache")}
+    here, there = (list(imagenet_opt.loader(root, **options)) for root in (small_demo, upload(small_demo, bucket)))
+    assert all(torch.equal(one.images, other.images) for one, other in zip(here, there, strict=True))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ class Killer(Callback):
 '''
 
 
+def train_until_killed(run: Path, data: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Train in the folder `run` until a callback kills the run at step 5."""
+    (run.parent / "killer.py").write_text(KILLER)
+    path = os.pathsep.join([str(run.parent), os.environ.get("PYTHONPATH", "")])
+    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
+    killed = train(run, data, *options, *killer, PYTHONPATH=path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    return killed
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 images in several shards: 6 batches of 8 an epoch, or 3 of two ranks."""
@@ -48,11 +59,7 @@ def test_a_killed_run_on_shards_resumes_to_the_same_end(shards: Path, tmp_path: 
     undisturbed = train(tmp_path / "undisturbed", shards, *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
 
-    (tmp_path / "killer.py").write_text(KILLER)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
-    killed = train(tmp_path / "run", shards, *options, *killer, PYTHONPATH=path)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    train_until_killed(tmp_path / "run", shards, *options)
     assert opened(tmp_path / "run/last.ckpt")["global_step"] == 4
 
     resumed = train(tmp_path / "run", shards, *options)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +86,7 @@ class ObjectStorage:
         self._client: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open, (self.url, self.key, self.retries)
+        return partial(ObjectStorage, retries=self.retries), (self.url, self.key)
 
     def name(self, path: str) -> str:
         """URL of an object, for messages."""
@@ -167,10 +168,6 @@ class ObjectStorage:
 def _found(path: str, meta: Any) -> FoundObject:
     etag = meta["e_tag"] or ""
     return FoundObject(path, meta["size"], "" if etag.startswith("W/") else etag)  # If-Match refuses weak ETags
-
-
-def _open(url: str, key: str, retries: bool) -> ObjectStorage:
-    return ObjectStorage(url, key, retries=retries)
 
 
 def _obstore(url: str, key: str) -> Any:

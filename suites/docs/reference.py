@@ -13,7 +13,6 @@ from lightning.pytorch import Callback
 
 from imagenet_opt import errors
 from imagenet_opt.cli.main import COMMANDS
-from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.model.classifier import Classifier
 from suites.docs import keys
 
@@ -41,7 +40,7 @@ def metrics() -> str:
         "Each run writes these columns to `metrics.csv`, and to W&B with a key. A metric is there only if its callback "
         "is on.\n",
     ]
-    for source in (Classifier, DevicePrefetcher, *_callbacks()):
+    for source in (Classifier, *_callbacks()):
         text = inspect.getdoc(source) or ""
         if tables := re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
             file = source.__module__.replace(".", "/") + ".py"

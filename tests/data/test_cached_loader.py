@@ -9,6 +9,7 @@ import pytest
 
 from imagenet_opt.data.index.columns import fingerprint_of
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.store import FolderStore
@@ -16,11 +17,16 @@ from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
 
 @dataclasses.dataclass(frozen=True)
-class RemoteIndex(FileIndex):
+class RemoteFolder(RemoteIndex, FileIndex):
     """A folder on disk that looks like an object storage."""
 
-    cache_dir: Path
-    place: str = "s3://bucket/train"
+    cache: Path
+    url: str = "s3://bucket/train"
+    is_whole: bool = True
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.cache
 
     @property
     def fingerprint(self) -> str:
@@ -37,15 +43,15 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def index(storage: Path, tmp_path: Path) -> RemoteIndex:
+def index(storage: Path, tmp_path: Path) -> RemoteFolder:
     here = open_split(storage, "train", tmp_path / "cache")
     columns = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
-    return RemoteIndex(cache_dir=tmp_path / "cache", **columns)
+    return RemoteFolder(cache=tmp_path / "cache", **columns)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_are_the_same_and_once_all_samples_are_cached_no_storage_is_needed(
-    index: RemoteIndex, loader: MakeLoader, storage: Path, images_root: Path, num_workers: int
+    index: RemoteFolder, loader: MakeLoader, storage: Path, images_root: Path, num_workers: int
 ) -> None:
     plain = loader(images_root, batch_size=13)
     cached = train_loader(index, loading(batch_size=13, num_workers=num_workers), RankInfo(device=CPU))
@@ -62,7 +68,7 @@ def test_batches_are_the_same_and_once_all_samples_are_cached_no_storage_is_need
     cached.close()
 
 
-def test_the_loader_chooses_the_store(index: RemoteIndex, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loader_chooses_the_store(index: RemoteFolder, caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(store_of(index, loading(cache_gb=0)), FolderStore)
     small = store_of(index, loading(cache_gb=5e-6))  # 5 kB
     assert isinstance(small, CachedStore) and 0 < small.folder.num_kept < len(index)
@@ -71,10 +77,10 @@ def test_the_loader_chooses_the_store(index: RemoteIndex, caplog: pytest.LogCapt
     assert isinstance(whole, CachedStore) and whole.folder.num_kept == len(index) and whole.patience_seconds == 2
 
 
-def test_another_size_or_url_is_another_cache(index: RemoteIndex, storage: Path) -> None:
+def test_another_size_or_url_is_another_cache(index: RemoteFolder, storage: Path) -> None:
     before = index.fingerprint
     assert dataclasses.replace(index).fingerprint == before
-    assert dataclasses.replace(index, place="s3://bucket/val").fingerprint != before
+    assert dataclasses.replace(index, url="s3://bucket/val").fingerprint != before
     with (storage / "train/class0/image000.JPEG").open("ab") as image:
         image.write(b"0")
     assert index.fingerprint != before

@@ -1,14 +1,12 @@
 """A run on s3://, killed with kill -9 and resumed, ends exactly as an undisturbed run on the local folder."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import write_images
 from tests.object_server import upload
-from tests.test_killed import KILLER
+from tests.test_killed import train_until_killed
 from tests.test_train import assert_same, metrics, opened, train
 
 pytestmark = pytest.mark.slow  # train.py is started three times
@@ -21,11 +19,7 @@ def test_a_killed_run_on_objects_ends_as_a_run_on_the_folder(bucket: str, tmp_pa
     local = train(tmp_path / "local", images, *options)
     assert local.returncode == 0, local.stderr
 
-    (tmp_path / "killer.py").write_text(KILLER)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
-    killed = train(tmp_path / "run", url, *options, *killer, PYTHONPATH=path)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = train_until_killed(tmp_path / "run", url, *options)
     assert "48 images below" not in killed.stdout
 
     resumed = train(tmp_path / "run", url, *options)

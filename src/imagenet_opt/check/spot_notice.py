@@ -10,7 +10,9 @@ from uuid import uuid4
 
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.run.checkpoint.mirror import KEY
 
 CHECK = "spot notice"
 NOTICE_SECONDS = 120
@@ -50,7 +52,7 @@ def judge_spot_notice(
     try:
         upload = 0.0 if mirror is None else scale * _upload_seconds(mirror, sample, clock)
     except (OSError, ImagenetOptError) as error:
-        return CheckResult(CHECK, "warning", f"no checkpoint can be uploaded to checkpoint.mirror: {error}")
+        return CheckResult(CHECK, "warning", f"no checkpoint can be uploaded to {KEY}: {error}")
     return _judge(num_bytes, folder, mirror, write, upload, _OTHER_SECONDS + poll_seconds)
 
 
@@ -66,7 +68,7 @@ def _judge(
     )
     if seconds <= NOTICE_SECONDS:
         return CheckResult(CHECK, "ok", text)
-    place = "hydra.run.dir on a local disk" if write >= upload else "checkpoint.mirror in the region of the machine"
+    place = "hydra.run.dir on a local disk" if write >= upload else f"{KEY} in the region of the machine"
     return CheckResult(
         CHECK,
         "warning",
@@ -83,7 +85,7 @@ def _write_seconds(folder: Path, sample: bytes, clock: Callable[[], float]) -> f
             stream.write(sample)
             stream.flush()
             os.fsync(stream.fileno())
-            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            drop_pages(stream.fileno())
         zlib.crc32(file.read_bytes())
         return clock() - began
     finally:
@@ -91,7 +93,7 @@ def _write_seconds(folder: Path, sample: bytes, clock: Callable[[], float]) -> f
 
 
 def _upload_seconds(mirror: str, sample: bytes, clock: Callable[[], float]) -> float:
-    storage = ObjectStorage(mirror, "checkpoint.mirror", retries=False)
+    storage = ObjectStorage(mirror, KEY, retries=False)
     name = f".imagenet_opt_check_{uuid4().hex}"
     began = clock()
     storage.write(name, sample)

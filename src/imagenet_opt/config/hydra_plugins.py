@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_opt.config.allowed_targets import leaves
 from imagenet_opt.errors import ConfigError, last_error_line
 
-INSTALL = 'pip install "imagenet-opt[sweep]"'
+INSTALL, _INSTALL_RAY = (f'pip install "imagenet-opt[{extra}]"' for extra in ("sweep", "ray"))
 _SUBMITIT, _OPTUNA = "hydra_plugins.hydra_submitit_launcher", "hydra_plugins.hydra_optuna_sweeper"
 RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
 TARGETS = (
@@ -47,7 +47,7 @@ def check_plugins(config: DictConfig, overrides: list[str]) -> None:
         if target in TARGETS:
             check(config.hydra[part], overrides)
             if not _is_installed(target.rpartition(".")[0]):
-                install = INSTALL.replace("sweep", "ray") if target == RAY else INSTALL
+                install = _INSTALL_RAY if target == RAY else INSTALL
                 raise ConfigError(f"hydra/{part}: {target} needs a package that is not installed: {install}")
     if config.hydra.launcher and config.hydra.launcher.get("_target_") == RAY:
         _check_ray(config.hydra.launcher.ray.remote, str(config.hydra.sweep.dir))

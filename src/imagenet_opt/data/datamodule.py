@@ -23,6 +23,7 @@ from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.fork_server import start_for_workers
 from imagenet_opt.run.checkpoint.position import Position, position
 
 log = logging.getLogger(__name__)
@@ -183,6 +184,8 @@ def folder_data(
     loading: fields of LoaderOptions. cache_dir: folder for the index; None: the user's cache folder.
     """
     place, cache = root_of(root), cache_folder(cache_dir)
+    if isinstance(place, str):
+        start_for_workers()  # imports torch while the splits are listed
     train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
     return ImageData(train, val, LoaderOptions(**loading))
 
@@ -199,8 +202,20 @@ def folder_loader(
     cache_dir: str | None = None,
     **options: Any,
 ) -> DevicePrefetcher:
-    """The loader of imagenet_opt.loader."""
-    index = open_index(Path(root), split, cache_folder(cache_dir))
+    """Batches on the device for a plain PyTorch loop, from `root`/`split`/<class>/*.JPEG or from packed shards.
+
+    A batch has `images`, (N, 3, size, size) normalised and channels_last on a GPU, and `labels`, int64 (N,). Call
+    `sampler.set_epoch(epoch)` before each epoch, and `close()` at the end.
+
+    root: a folder, or a URL such as s3://bucket/imagenet. training: random crops in random order; False: centred crops
+    of every image in order, where `valid` marks the images that are not padding. device: a GPU if there is one. dtype:
+    of the images, torch.float32 by default. rank, world_size: this process and the number of processes, which share the
+    images. cache_dir: of the index; the user's cache folder by default. options: fields of LoaderOptions, such as
+    batch_size.
+
+    Raises DataError for a folder without images, ConfigError for an option out of range.
+    """
+    index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
     place = RankInfo(
         device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
         dtype=dtype or torch.float32,

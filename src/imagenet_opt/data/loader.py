@@ -23,6 +23,7 @@ from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
 from imagenet_opt.data.index.object_index import ObjectIndex, open_objects
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
@@ -31,7 +32,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
-from imagenet_opt.data.storage.cached_store import RemoteSplit, cached
+from imagenet_opt.data.storage.cached_store import cached
 from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
@@ -42,7 +43,7 @@ from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
 from imagenet_opt.errors import StorageFailed
-from imagenet_opt.fork_server import WorkerContext, start_for_workers
+from imagenet_opt.fork_server import WorkerContext
 from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,6 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileInde
     Raises DataError."""
     if isinstance(root, str):
         url = split_url(root, split)
-        start_for_workers()
         try:
             return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
         except OSError as error:
@@ -139,8 +139,8 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) 
     if options.added_latency_ms or options.max_mb_per_second is not None:
         rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
         store = ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
-    if isinstance(index, RemoteSplit) and getattr(index, "is_whole", True):
-        store = cached(store, index, options, index.cache_dir, drop_pages=drop_pages)
+    if isinstance(index, RemoteIndex) and index.is_whole:
+        store = cached(store, index, options, drop_pages=drop_pages)
     return store
 
 

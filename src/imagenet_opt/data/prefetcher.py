@@ -41,19 +41,6 @@ class DevicePrefetcher:
     the compute stream. On a CPU nothing is copied. copies: see LoaderOptions; "pinned" and "pageable" copy on the
     compute stream when a batch is requested. The length is that of the whole epoch, also after a resume within it.
 
-    | key, means of the batches since the last logged row | unit |
-    |---|---|
-    | `loader/read_seconds`, `loader/decode_seconds` | seconds per batch in which its worker waited, and decoded |
-    | `loader/copy_seconds` | seconds per batch of the copy to the GPU |
-    | `loader/mb_read` | MB per batch |
-    | `loader/reads_in_flight` | limit of simultaneous requests of a worker |
-    | `loader/queue_depth` | batches that were ready when a batch was requested |
-    | `loader/queue_seconds` | seconds for which a batch was ready before its use |
-    | `loader/skipped` | bad samples of the run so far that were replaced |
-    | `loader/cache_hit_percent` | share of the samples that the local cache had, 0 to 100; with a URL only |
-    | `loader/mb_from_cache`, `loader/mb_from_storage` | MB per batch |
-    | `loader/cache_damaged` | samples of the run so far whose bytes in the cache were damaged, and read again |
-
     Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
     batch.
     """

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.loggers.metrics_rows import FILE, read_rows
+from imagenet_opt.training import preempted
+from imagenet_opt.training.folder_lock import FILE as LOCK
+from imagenet_opt.training.summary_file import SUMMARY
 
 CONFIG = ".hydra/config.yaml"
-LOCK = ".claim"
-"""The run keeps a lock on this file while it works: training/folder_lock.py."""
 _LOG_TAIL_BYTES = 8192
 _PROGRESS = re.compile(r"epoch (?P<epoch>\S+)  step (?P<step>\S+)  .*?(?P<left>\S+) left$", re.MULTILINE)
 """A line of callbacks/progress_bar.py in train.log."""
@@ -65,11 +66,11 @@ def ending(folder: Path) -> str | None:
     if _is_locked(folder / LOCK):
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):
-        stop = json.loads((folder / "preempted.json").read_text())
+        stop = json.loads((folder / preempted.FILE).read_text())
         return f"The run stopped at step {stop['step']} ({stop['reason']}). The same command resumes it."
     if not (folder / LOCK).exists() and not (folder / FILE).exists():
         return None
-    if 0 < _modified(folder / FILE) <= _modified(folder / "summary.json"):
+    if 0 < _modified(folder / FILE) <= _modified(folder / SUMMARY):
         return "The run has ended."
     return f"The run ended early; {folder / 'train.log'} may say why. The same command resumes it."
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.columns import fingerprint_of, open_column
 from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
@@ -39,12 +40,10 @@ _COLUMNS = ("labels", "names", "name_offsets", "sizes", "etags")
 
 
 @dataclass(frozen=True)
-class ObjectIndex(FileIndex):
-    """Images below `url`. folder: of the columns in data.cache_dir; the names are relative to `url`.
+class ObjectIndex(RemoteIndex, FileIndex):
+    """Images below `url`; the names are relative to it. Further fields: see RemoteIndex.
 
-    sizes: int64 (num_samples,), bytes. etags: bytes (num_samples,), the ETag of each object in the listing; empty if
-    unknown. listed: time of the listing. is_whole: False for an index that is not in data.cache_dir; pickle copies its
-    columns, and those of a whole index are mapped by the other process.
+    etags: bytes (num_samples,), the ETag of each object in the listing; empty if unknown. listed: time of the listing.
     """
 
     url: str
@@ -52,15 +51,6 @@ class ObjectIndex(FileIndex):
     etags: NDArray[np.bytes_]
     listed: str
     is_whole: bool = True
-
-    @property
-    def place(self) -> str:
-        return self.url
-
-    @property
-    def cache_dir(self) -> Path:
-        """data.cache_dir."""
-        return self.folder.parents[1]
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +67,7 @@ class ObjectIndex(FileIndex):
     def __reduce__(self) -> Any:
         if self.is_whole and _listed(self.folder) == self.listed:  # else another process has removed the files
             return _reopen, (self.folder, self.url, self.listed)
-        return _copied, (type(self), self.__dict__)
+        return self._as_copy()
 
 
 def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
@@ -211,7 +201,3 @@ def _reopen(folder: Path, url: str, listed: str) -> ObjectIndex:
     if index is None or index.listed != listed:
         raise DataError(f"the index of {url} in {folder} was removed or replaced; run the same command again to resume")
     return index
-
-
-def _copied(kind: type[ObjectIndex], fields: dict[str, Any]) -> ObjectIndex:
-    return kind(**fields)

@@ -11,6 +11,7 @@ from typing import Any
 from imagenet_opt.data.index.columns import fingerprint_of
 from imagenet_opt.data.index.index_cache import alone, new_folder
 from imagenet_opt.data.index.object_index import KEY, patiently
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
@@ -28,23 +29,15 @@ _HEAD_THREADS = 32
 
 
 @dataclass(frozen=True)
-class ObjectShardIndex(ShardIndex):
-    """A packed split below `url`. folder: of the copied index in data.cache_dir. shard_etags: ETag of each shard when
-    the split was opened; empty if unknown. is_whole: False for some samples of the index; pickle copies their columns,
-    and those of a whole index are mapped by the other process."""
+class ObjectShardIndex(RemoteIndex, ShardIndex):
+    """A packed split below `url`; its index was copied into `folder`. Further fields: see RemoteIndex.
+
+    shard_etags: ETag of each shard when the split was opened; empty if unknown.
+    """
 
     url: str
     shard_etags: tuple[str, ...]
     is_whole: bool = True
-
-    @property
-    def place(self) -> str:
-        return self.url
-
-    @property
-    def cache_dir(self) -> Path:
-        """data.cache_dir."""
-        return self.folder.parents[1]
 
     @property
     def fingerprint(self) -> str:
@@ -53,7 +46,7 @@ class ObjectShardIndex(ShardIndex):
     def __reduce__(self) -> Any:
         if self.is_whole and (self.folder / INDEX).is_file():
             return _load, (self.folder, self.url, self.shard_etags)
-        return _copied, (type(self), self.__dict__)
+        return self._as_copy()
 
 
 def open_object_shards(url: str, cache_dir: Path) -> ObjectShardIndex | None:
@@ -125,10 +118,6 @@ def _load(folder: Path, url: str, etags: tuple[str, ...]) -> ObjectShardIndex:
         raise _mismatch(url, f"{error}; it is a copy: remove {folder} first") from error
     shards = tuple(map(shard_name, range(len(about.shards))))
     return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=url, shard_etags=etags)
-
-
-def _copied(kind: type[ObjectShardIndex], fields: dict[str, Any]) -> ObjectShardIndex:
-    return kind(**fields)
 
 
 def _mismatch(url: str, what: str) -> ShardMismatch:

@@ -4,7 +4,6 @@ A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one
 ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader opens the shards without the index.
 """
 
-import mmap
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from imagenet_opt import machine
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
 from imagenet_opt.errors import BadSample, ShardMismatch, printable
+from imagenet_opt.measure.storage.page_cache import drop_pages
 
 FORMAT = 1
 INDEX, PLAN = "index.json", "plan.json"
@@ -256,8 +256,7 @@ class ShardStore:
             ):
                 encoded += more  # some network file systems answer in pieces
             if self.drop_pages:
-                start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
-                os.posix_fadvise(file.descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+                drop_pages(file.descriptor, offset, size)
         except OSError:
             self._files.pop(shard, None)  # the next try opens the shard again, because a stale handle fails forever
             raise

@@ -1,13 +1,13 @@
 """Selects samples of a split, and makes an index of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.object_index import ObjectIndex
-from imagenet_opt.data.index.object_shards import ObjectShardIndex
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 
 _PER_SAMPLE = ("labels", "shard_ids", "offsets", "sizes", "checksums", "etags")
@@ -35,6 +35,5 @@ def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex 
     names = np.asarray(index.names[places])
     columns = [name for name in _PER_SAMPLE if hasattr(index, name)]
     chosen = {column: getattr(index, column)[rows] for column in columns}
-    if isinstance(index, ObjectIndex | ObjectShardIndex):
-        index = replace(index, is_whole=False)
-    return replace(index, names=names, name_offsets=offsets, **chosen)
+    not_whole: dict[str, Any] = {"is_whole": False} if isinstance(index, RemoteIndex) else {}
+    return replace(index, names=names, name_offsets=offsets, **chosen, **not_whole)

@@ -16,10 +16,10 @@ and its checksum before its state: a killed process leaves whole samples. After 
 
 import errno
 import logging
-import mmap
 import os
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from imagenet_opt.data.shared_buffers import shared_bytes
 from imagenet_opt.data.storage.claims import Claims, claims_of
+from imagenet_opt.measure.storage.page_cache import drop_pages
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class CacheFolder:
         self._checked: NDArray[np.uint8] = self._shared.numpy()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _reopen, (self.path, self.num_kept, self.stopped, self.drop_pages, self._shared)
+        again = partial(CacheFolder, stopped=self.stopped, drop_pages=self.drop_pages, checked=self._shared)
+        return again, (self.path, self.num_kept)
 
     @property
     def claims(self) -> Claims:
@@ -131,8 +133,7 @@ class CacheFolder:
         try:
             encoded = os.pread(descriptor, size, offset)
             if self.drop_pages:
-                start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
-                os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+                drop_pages(descriptor, offset, size)
             return encoded
         finally:
             os.close(descriptor)
@@ -166,7 +167,3 @@ def _pwrite(segment: str, offset: int, content: bytes) -> None:
             left, offset = left[written:], offset + written
     finally:
         os.close(descriptor)
-
-
-def _reopen(path: Path, num_kept: int, stopped: str, drop_pages: bool, checked: Tensor) -> CacheFolder:
-    return CacheFolder(path, num_kept, stopped=stopped, drop_pages=drop_pages, checked=checked)

@@ -10,13 +10,11 @@ measured this with the page cache, and proposed a cache that replaces nothing.)
 import os
 import threading
 import time
-from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import Split
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder
 from imagenet_opt.data.storage.cache_setup import open_cache
@@ -25,21 +23,6 @@ from imagenet_opt.data.storage.store import Indices, Store
 _PAUSE = 0.005
 """Seconds between two looks at samples that another thread or process fetches."""
 _COUNTING = threading.Lock()  # no attribute of a store, because locks cannot be pickled
-
-
-@runtime_checkable
-class RemoteSplit(Split, Protocol):
-    """An index of samples in a remote storage. place: URL. sizes: int64 (num_samples,), bytes of each sample.
-    fingerprint: see `columns.fingerprint_of`. cache_dir: data.cache_dir."""
-
-    @property
-    def place(self) -> str: ...
-    @property
-    def sizes(self) -> NDArray[np.int64]: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def cache_dir(self) -> Path: ...
 
 
 class Counts(NamedTuple):
@@ -154,14 +137,14 @@ def take_counts(store: Store) -> Counts:
     return store.take_counts() if isinstance(store, CachedStore) else Counts()
 
 
-def cached(store: Store, index: RemoteSplit, options: LoaderOptions, cache: Path, *, drop_pages: bool = False) -> Store:
-    """`store` with a cache below `cache`/samples; `store` itself if `options` want no cache, or no folder can be used.
+def cached(store: Store, index: RemoteIndex, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
+    """`store` with a cache below data.cache_dir; `store` itself if `options` want no cache, or no folder can be used.
 
     drop_pages: whether to evict samples from the page cache after reading.
     """
     if options.cache_gb == 0:
         return store
     most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
-    path = cache / "samples" / index.fingerprint
+    path = index.cache_dir / "samples" / index.fingerprint
     folder = open_cache(path, index.place, index.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
     return store if folder is None else CachedStore(store, folder, patience_seconds=options.read_timeout / 4)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.errors import printable
+from imagenet_opt.measure.storage.page_cache import drop_pages
 
 Indices = NDArray[np.int64]
 
@@ -55,7 +56,7 @@ class FolderStore:
         with open(path, "rb", buffering=0) as file:
             encoded = file.readall()
             if self.drop_pages:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                drop_pages(file.fileno())
             return encoded
 
 

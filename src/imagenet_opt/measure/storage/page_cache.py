@@ -109,11 +109,18 @@ def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool
     try:
         if write_out:
             os.fsync(file)
+        drop_pages(file, start, size)
+    finally:
+        os.close(file)
+
+
+def drop_pages(file: int, start: int = 0, size: int | None = None) -> None:
+    """Drop the pages of a range of bytes of an open file from the page cache; None: to its end. No effect on macOS,
+    which has no posix_fadvise. Raises OSError."""
+    if hasattr(os, "posix_fadvise"):
         first = start - start % mmap.PAGESIZE  # the kernel evicts only pages that lie completely in the range
         end = 0 if size is None else -(-(start + size) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.posix_fadvise(file, first, max(0, end - first), os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(file)
 
 
 def evicted(extents: Iterable[Extent]) -> Eviction:

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError, StorageFailed
-from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url
+from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
 
 KEY = "checkpoint.mirror"
 BEST = "best.ckpt"
@@ -59,7 +59,7 @@ LAST_FIELDS = TypeAdapter(Last)
 
 def check_url(url: object) -> None:
     """Raise ConfigError unless checkpoints can be uploaded to `url`."""
-    if not is_url(url) or not str(url).startswith(("s3://", "gs://")):
+    if not is_url(url) or is_web(str(url)):
         raise ConfigError(
             f"{KEY}={url} is no bucket; expected s3://BUCKET/FOLDER or gs://BUCKET/FOLDER. For a mirror in another "
             "folder, set hydra.run.dir to that folder"

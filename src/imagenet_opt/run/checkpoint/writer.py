@@ -14,6 +14,7 @@ import torch
 
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
 from imagenet_opt.errors import first_line
+from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
@@ -131,8 +132,7 @@ def _save(snapshot: HostCopy, path: Path) -> None:
         torch.save(snapshot.state, file)
         file.flush()
         os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):  # drop the page cache, so that verification reads from the disk
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_pages(file.fileno())  # so that verification reads from the disk
 
 
 def _reason(problem: BaseException) -> str:

@@ -1,5 +1,6 @@
 """A small file system that only some processes see, so that filling it harms no one else."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -17,10 +18,18 @@ class SmallDisk:
         self.seen = Path(f"/proc/{keeper.pid}/root{place}")
 
     def fill(self, leave: int = 0) -> None:
-        """Takes all room but so many bytes."""
-        free = os.statvfs(self.seen)
+        """Takes all room but so many bytes, also while others write."""
         with (self.seen / "filler").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize - leave)
+            while (num_bytes := self._free_bytes() - leave) > 0:
+                try:
+                    return os.posix_fallocate(file.fileno(), 0, num_bytes)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self.seen)
+        return disk.f_bavail * disk.f_bsize
 
     def free(self) -> None:
         (self.seen / "filler").unlink()

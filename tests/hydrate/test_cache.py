@@ -79,9 +79,8 @@ def test_a_stopped_command_resumes(storage: Listed, fill: Fill, capsys: pytest.C
     assert capsys.readouterr().err.splitlines()[-1].endswith("images left; run the same command again to resume")
     storage.each = lambda index: None
     before = set(storage.read) - {30}  # 30 was read together with 31
-    storage.file.write_text("")
-    fill()
-    assert len(before) >= 20 and sorted(storage.read) == sorted(set(range(40)) - before)
+    fill()  # requests that were in flight at the stop may still end meanwhile
+    assert len(before) >= 20 and sorted(storage.read) == sorted([*range(40), 30])
 
 
 def test_images_that_cannot_be_read_are_listed_and_tried_again(

@@ -11,14 +11,13 @@ from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.progress import duration, progress, size
+from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BadSample, ConfigError
 from imagenet_opt.hydrate.hydrate import Tally
+from imagenet_opt.hydrate.run import print_tally
 
 _PORTION = 1024
 """Samples whose requests are planned together."""
-_LISTED = 100
-"""Most bad samples that are printed."""
 
 
 def fill_caches_of(data: DataSet, splits: Sequence[str], *, in_flight: int, again: bool) -> Tally:
@@ -58,7 +57,8 @@ def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: fl
         left = total - tally.num_files
         print(f"stopped with {left} images left; run the same command again to resume", file=sys.stderr)
         raise
-    _print_result(tally, time.perf_counter() - began, in_flight)
+    seconds = time.perf_counter() - began
+    print_tally(tally, tally.bad.values(), seconds, in_flight, done="fetched", unit="images")
     return tally
 
 
@@ -125,15 +125,3 @@ def _announce(url: str, store: CachedStore) -> None:
     else:
         have = num_kept - left
         print(printable(f"{url}: {left} images to fetch; the cache has {have}, and keeps {num_kept}{part}"), flush=True)
-
-
-def _print_result(tally: Tally, seconds: float, in_flight: int) -> None:
-    for reason in list(tally.bad.values())[:_LISTED]:
-        print(printable(reason))
-    if len(tally.bad) > _LISTED:
-        print(f"and {len(tally.bad) - _LISTED} more")
-    print(
-        f"fetched {tally.num_files} images, {size(tally.num_bytes)}, in {duration(seconds)}: "
-        f"{tally.num_files / seconds:.0f} images/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
-        f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
-    )

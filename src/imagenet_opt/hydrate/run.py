@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from statistics import median
 
 from imagenet_opt.config.dataset import DataSet
@@ -16,7 +17,7 @@ from imagenet_opt.machine import mount_of
 from imagenet_opt.measure.storage.lustre import is_lustre
 
 _LISTED = 100
-"""Most bad files that are printed."""
+"""Most lines about what could not be read that are printed."""
 
 
 def hydrate_splits(data: DataSet, splits: Sequence[str], *, in_flight: int, verify: bool, again: bool) -> Tally:
@@ -72,17 +73,19 @@ def _read(journals: list[Journal], tally: Tally, in_flight: int, patience: float
             show(tally.num_tried, left, tally.num_bytes)
 
         hydrate(journals, tally, in_flight=in_flight, patience=patience, on_progress=on_progress)
-    _print_result(tally, time.perf_counter() - began, in_flight)
+    bad = [f"{path}: {reason}" for path, reason in tally.bad.items()]
+    print_tally(tally, bad, time.perf_counter() - began, in_flight, done="hydrated", unit="files")
 
 
-def _print_result(tally: Tally, seconds: float, in_flight: int) -> None:
-    for path, reason in list(tally.bad.items())[:_LISTED]:
-        print(printable(f"{path}: {reason}"))
+def print_tally(tally: Tally, bad: Iterable[str], seconds: float, in_flight: int, *, done: str, unit: str) -> None:
+    """Print the lines `bad` about what could not be read, and the result. done, unit: what was done with what."""
+    for line in islice(bad, _LISTED):
+        print(printable(line))
     if len(tally.bad) > _LISTED:
         print(f"and {len(tally.bad) - _LISTED} more")
     print(
-        f"hydrated {tally.num_files} files, {size(tally.num_bytes)}, in {duration(seconds)}: "
-        f"{tally.num_files / seconds:.0f} files/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
+        f"{done} {tally.num_files} {unit}, {size(tally.num_bytes)}, in {duration(seconds)}: "
+        f"{tally.num_files / seconds:.0f} {unit}/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
         f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
     )
 

@@ -40,9 +40,6 @@ _WHY = {
 }
 
 
-_BETTER = "better here: "
-
-
 def tables_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
     tables = [_device_table(title, tuning.turns) for title in tuning.turns.climbs] if tuning.turns else []
@@ -131,10 +128,18 @@ def print_tuning(tuning: Tuning, tables: Sequence[Table]) -> None:
 def conclusion(tuning: Tuning) -> list[str]:
     """Sentences about the settings to change and the settings without a turn; "nothing is better" only if there was
     time for all settings."""
-    lines = [f"{_BETTER}{' '.join(tuning.overrides)}"] if tuning.overrides else []
-    if lacking := _lacking(tuning):
-        return [*lines, lacking if lines else f"{lacking}; until then the configured settings stay"]
-    return lines or ["nothing is better here; the configured settings stay"]
+    better = [f"better here: {' '.join(tuning.overrides)}"] if tuning.overrides else []
+    return [*better, *_besides(tuning)]
+
+
+def _besides(tuning: Tuning) -> list[str]:
+    """The conclusion without the settings to change."""
+    lacking = _lacking(tuning)
+    if tuning.overrides:
+        return [lacking] if lacking else []
+    if lacking:
+        return [f"{lacking}; until then the configured settings stay"]
+    return ["nothing is better here; the configured settings stay"]
 
 
 def _climbs(tuning: Tuning) -> list[tuple[CoordinateSearch[str], Mapping[str, Changes]]]:
@@ -170,14 +175,13 @@ def page(tuning: Tuning, tables: Sequence[Table], facts: dict[str, Any]) -> str:
     """The results as an HTML page. facts: of the machine before the tuning, with the command."""
     num = len(tuning.overrides)
     changes = f"{num} setting{'s' * (num != 1)} should change: faster here, beyond noise."
-    lines = [*_notes(tuning), *conclusion(tuning)]
     return page_of_tables(
         "Tuning" if tuning.simulated is None else f"Tuning for a simulated {tuning.simulated}",
         changes if num else "No setting was found that is certain to be faster.",
         tables,
         about=about_texts(facts),
         command=facts["command"],
-        lines=[line for line in lines if not line.startswith(_BETTER)],
+        lines=[*_notes(tuning), *_besides(tuning)],
         commands=[f"python train.py {shlex.join(tuning.overrides)}"] if num else [],
     )
 

@@ -1,4 +1,4 @@
-"""Allowed imports between packages: CONTRIBUTING.md, "The house"."""
+"""Allowed imports between packages: docs/contributing.md, "The house"."""
 
 import ast
 from collections import defaultdict

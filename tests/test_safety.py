@@ -1,4 +1,4 @@
-"""A stranger's recipe runs no code. See docs/resuming.md, "What is trusted, and what is not"."""
+"""A stranger's recipe runs no code. See docs/trust.md."""
 
 import ast
 import os

@@ -10,8 +10,10 @@ _COMMAND = re.compile(
 )
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
-_NOT_RUN = re.compile(r"<!-- *not run:.*?-->\n\n?(```.*?\n```|(?: {4}[^\n]*\n)+)", re.DOTALL)
-"""A comment on the page, `<!-- not run: why -->`, and the block of code below it."""
+_NOT_RUN = re.compile(
+    r"<!-- *not run:[^>]*-->\n\n?(?:```.*?\n```|(?: {4}[^\n]*\n)+)|`[^`]+` ?<!-- *not run:[^>]*-->", re.DOTALL
+)
+"""A comment on the page, `<!-- not run: why -->`, and the block of code below it or the words of code before it."""
 _ENDS = re.compile(r" && | \|\|? |; | > |\. (?=[A-Z])")
 """Between two commands of a line, or between a command and a sentence."""
 
@@ -44,7 +46,7 @@ def _in_blocks(text: str) -> Iterator[tuple[int, str]]:
             i += 1
             line = f"{line[:-1].rstrip()} {lines[i].strip()}"
         if first in fenced or line.startswith("    "):
-            shown = re.split(r"\s{2,}", line.strip())[0]  # two spaces begin an explanation
+            shown = re.split(r"\s{2,}", line.strip().removeprefix("$ "))[0]  # two spaces begin an explanation
             yield from ((first + 1, part) for part in _parts(shown))
         i += 1
 
@@ -64,7 +66,10 @@ def _parts(line: str) -> list[str]:
 
 def _words(text: str) -> tuple[str, ...]:
     """The words of a command, without a comment; `$NAME` becomes NAME, and `[--flag]` becomes --flag."""
-    words = shlex.split(text.replace("$", ""), comments=True)
+    try:
+        words = shlex.split(text.replace("$", ""), comments=True)
+    except ValueError:  # a quotation mark without its second
+        words = text.split()
     return tuple(_without_brackets(word) for word in words if word != "...")
 
 

@@ -1,10 +1,10 @@
 """Every command of README, docs/, examples/ and launch/ is one that the programs accept.
 
 A command line is parsed by its command, and its overrides are composed as a run would. A block after the comment
-`<!-- not run: why -->`, or `words`<!-- not run: why -->, is left out. Commands that need a GPU, a cloud or hours are not
-started here; these tests start the others: test_train.py (train, resume, -m), test_examples.py (examples/, init), cli/
-(each command on small data), launch/test_launch_files.py (torchrun, SLURM, SkyPilot), end_to_end/ (a new machine,
-object storage).
+`<!-- not run: why -->`, or `words`<!-- not run: why -->, is left out. Commands that need a GPU, a cloud or hours are
+not started here; these tests start the others: test_train.py (train, resume), sweep/ (-m), test_examples.py (examples/,
+init), cli/ (each command on small data), launch/test_launch_files.py (torchrun, SLURM, SkyPilot), end_to_end/ (a new
+machine, object storage).
 """
 
 import re

@@ -39,7 +39,7 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     def command() -> None:
         if isinstance(mistake, ImagenetOptError):
             raise mistake
-        composed("~hydra", mistake)
+        composed("~hydra", *mistake.split())
 
     with pytest.raises(SystemExit) as ended:
         report_mistakes(command)
@@ -76,6 +76,10 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
             "schedule=cosin",
             "ConfigError: there is no schedule 'cosin'; did you mean cosine? options: cosine, cosine_by_epoch, linear, "
             "multistep, piecewise, polynomial",
+        ),
+        (
+            "experiment=demo data.root=/d",
+            "ConfigError: there is no key data.root in the data of this experiment; add data=folder",
         ),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
         ("fast", "ConfigError: fast: options are KEY=VALUE, such as data.batch_size=64"),

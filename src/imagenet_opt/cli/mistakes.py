@@ -97,7 +97,11 @@ def _explain(error: Exception) -> str:
         return text
     if explanation := explain_removed(key):
         return explanation
-    hint = did_you_mean(key, [*_default_keys(), *_groups()], "python train.py --cfg job shows every key")
+    if key in (keys := _default_keys()):  # of a group for which an experiment chooses another file
+        group = key.partition(".")[0]
+        option = "folder" if group == "data" else "NAME"
+        return f"there is no key {key} in the {group} of this experiment; add {group}={option}"
+    hint = did_you_mean(key, [*keys, *_groups()], "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 

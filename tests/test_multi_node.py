@@ -26,9 +26,8 @@ def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> tup
 
 
 def start_torchrun(folder: Path, flags: list[str], *arguments: str) -> tuple[Forked, Path]:
-    """torchrun, and the file of its output. Its processes are forks, which have already imported torch."""
-    forks = ("--run-path", "--start-method=fork", str(REPOSITORY / "tests/forked_rank.py"))
-    start = [sys.executable, "-m", "torch.distributed.run", *flags, *forks, str(REPOSITORY / "train.py")]
+    """torchrun, and the file of its output. torchrun starts new interpreters."""
+    start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
     path = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
     variables = environment(folder.parent, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=path)
     output = folder.parent / next(OUTPUTS)

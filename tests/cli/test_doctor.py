@@ -22,7 +22,7 @@ from imagenet_opt.probe.testbed import Testbed
 from tests.doctor.diagnoses import change
 from tests.doctor.stories import STORIES
 
-SIMULATED = ("rehearse=a10g", "data.cache_dir=cache", "data.num_train=400")
+SIMULATED = ("rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "data.num_val=20")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("5m", 300), ("1.5m", 90), ("45", 45)])
@@ -55,10 +55,10 @@ def printed_text(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-@pytest.mark.slow
 def test_a_profile_needs_a_gpu(tmp_path: Path, checked: None) -> None:
+    few = ("data.num_train=64", "data.num_val=10", "data.batch_size=4", f"data.cache_dir={tmp_path}")
     with pytest.raises(ConfigError, match="there is none here"):
-        main(["trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "--record-profile"])
+        main(["trainer.accelerator=cpu", *few, "--record-profile"])
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_the_results_are_kept_if_experiments_fail(
     monkeypatch.setattr("imagenet_opt.probe.testbed.drain", raising(WorkerDied(died)))
     monkeypatch.setattr(Testbed, "_fit", raising(torch.OutOfMemoryError(no_memory)))
     with pytest.raises(SystemExit) as end:
-        main([*SIMULATED, "--budget=3s", f"--json={file}"])
+        main([*SIMULATED, "logger=[csv]", "--budget=3s", f"--json={file}"])
     assert end.value.code == 1
     diagnosis = read_diagnosis(file)
     assert diagnosis.measurements.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}

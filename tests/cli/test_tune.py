@@ -279,7 +279,7 @@ def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     slow = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=1", "data.num_workers=1"]
-    main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", "--json=tune.json"])
+    main([*slow, "data.cache_dir=cache", "data.num_train=400", "data.num_val=20", "--budget=3s", "--json=tune.json"])
     content = json.loads((tmp_path / "tune.json").read_text())
     assert (content["simulated"], content["overrides"]) == ("a10g", [])
     (table,) = content["tables"]

@@ -1,5 +1,6 @@
 """A run with the options of a long recipe has the same result after a resume at any place."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ RECIPE = (
 )
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that keeps a checkpoint of each step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imagenet_opt.data.order.PART_IMAGES", 5)  # splits a batch of 12 like a batch of thousands
+        yield fit(tmp_path_factory.mktemp("whole"), images_root, "checkpoint.every_n_steps=1")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize(
@@ -36,10 +45,8 @@ RECIPE = (
     ],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_run(
-    step: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, uninterrupted: Path, images_root: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("imagenet_opt.data.order.PART_IMAGES", 5)  # splits a batch of 12 like a batch of thousands
-    uninterrupted = fit(tmp_path / "whole", images_root, f"checkpoint.every_n_steps={step}")
     resumed = fit(tmp_path / "resumed", images_root, f"resume_from={uninterrupted}/checkpoints/step_{step:08}.ckpt")
     assert_same(*[opened(folder / "last.ckpt") for folder in (uninterrupted, resumed)])
     assert rows(resumed) == [row for row in rows(uninterrupted) if row[0] >= step] != []

@@ -1,6 +1,8 @@
 """Plans of runs, compared with numbers from the recipes' sources."""
 
 import math
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.pack.plan import PRESETS
-from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, make_plan
+from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, Plan, make_plan
 from imagenet_opt.plan.tables import tables
 from tests.conftest import composed
 
@@ -22,11 +24,21 @@ REPOSITORY = Path(__file__).parents[2]
 FFCV = {16: 12, 24: 19, 32: 25, 40: 32, 56: 45, 88: 71}
 """Epochs of FFCV's recipes -> the first epoch of 192 pixels, counted from 0."""
 
+PlanOf = Callable[[str], Plan]
+
+
+@pytest.fixture(scope="module")
+def plan_of() -> Iterator[PlanOf]:
+    """The plan of a shipped recipe, made once, without the memory, which takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imagenet_opt.plan.plan.need_of", lambda *_: None)
+        yield cache(lambda name: make_plan(composed(f"experiment={name}"), IMAGENET))
+
 
 @pytest.mark.parametrize("num_epochs", FFCV)
 @pytest.mark.parametrize(("name", "peak", "steps"), [("rn18", 0.5, 1251), ("rn50", 1.7, 312)])
-def test_ffcvs_recipes(num_epochs: int, name: str, peak: float, steps: int) -> None:
-    plan = make_plan(composed(f"experiment={name}_ffcv{num_epochs}"), IMAGENET, rate=900)
+def test_ffcvs_recipes(plan_of: PlanOf, num_epochs: int, name: str, peak: float, steps: int) -> None:
+    plan = plan_of(f"{name}_ffcv{num_epochs}")
     first = FFCV[num_epochs]
     assert [(phase.first_epoch, phase.num_epochs, phase.image_size) for phase in plan.phases] == [
         (0, first, 160),
@@ -51,15 +63,15 @@ POLYNOMIAL = [1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range
         ("fixres", [0.008] * 30 + [0.0008] * 26, 384, 2502),  # 8e-3 for 512 images, a tenth after 30 epochs
     ],
 )
-def test_recipes_with_one_image_size(name: str, lr: list[float], size: int, steps: int) -> None:
-    plan = make_plan(composed(f"experiment={name}"), IMAGENET, rate=900)
+def test_recipes_with_one_image_size(plan_of: PlanOf, name: str, lr: list[float], size: int, steps: int) -> None:
+    plan = plan_of(name)
     assert plan.lr == pytest.approx(lr, rel=1e-6)
     assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(size, len(lr))]
     assert plan.total_steps == len(lr) * steps
 
 
-def test_mosaics_mild_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_mild"), IMAGENET, rate=900)
+def test_mosaics_mild_recipe(plan_of: PlanOf) -> None:
+    plan = plan_of("rn50_mild")
     rising = [2.048 * (epoch * 625 + 1) / 5001 for epoch in range(8)]
     falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 28)) for epoch in range(8, 36)]
     assert plan.lr == pytest.approx(rising + falling) and plan.total_steps == 36 * 625
@@ -70,25 +82,25 @@ def test_mosaics_mild_recipe() -> None:
 
 
 @pytest.mark.parametrize(("name", "size", "num_epochs", "peak"), [("a3", 160, 100, 8e-3), ("a2", 224, 300, 5e-3)])
-def test_timms_recipes(name: str, size: int, num_epochs: int, peak: float) -> None:
+def test_timms_recipes(plan_of: PlanOf, name: str, size: int, num_epochs: int, peak: float) -> None:
     """timm's own scheduler, with the arguments of its training script: --warmup-lr 1e-4 --min-lr 1e-6."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
     theirs = CosineLRScheduler(
         optimizer, t_initial=num_epochs, lr_min=1e-6, warmup_t=5, warmup_lr_init=1e-4, cycle_limit=1
     )
-    plan = make_plan(composed(f"experiment=rn50_{name}"), IMAGENET, rate=900)
+    plan = plan_of(f"rn50_{name}")
     assert plan.lr == pytest.approx([theirs._get_lr(epoch)[0] for epoch in range(num_epochs)])
     assert plan.total_steps == num_epochs * 625 and [phase.image_size for phase in plan.phases] == [size]
 
 
-def test_deviations_of_ffcvs_recipes_have_the_sizes_of_their_presets() -> None:
+def test_deviations_of_ffcvs_recipes_have_the_sizes_of_their_presets(plan_of: PlanOf) -> None:
     for network, width in (("rn18", 176), ("rn50", 224)):
         for num_epochs in FFCV:
-            deviation = composed(f"experiment={network}_ffcv{num_epochs}").recipe.deviations[0]
+            deviation = plan_of(f"{network}_ffcv{num_epochs}").recipe["deviations"][0]
             assert f"at most {PRESETS[width].max_side} px" in deviation
 
 
-def test_torchvisions_second_recipe() -> None:
+def test_torchvisions_second_recipe(plan_of: PlanOf) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=5)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=595)
@@ -98,7 +110,7 @@ def test_torchvisions_second_recipe() -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
-    plan = make_plan(composed("experiment=rn50_tv2"), IMAGENET, rate=900)
+    plan = plan_of("rn50_tv2")
     assert plan.lr == pytest.approx(rates, abs=1e-9)
     assert plan.total_steps == 600 * 1251 and [phase.image_size for phase in plan.phases] == [176]
 
@@ -199,9 +211,8 @@ def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> No
         make_plan(composed(*overrides), IMAGENET)
 
 
-def test_docs_and_headers_have_the_recipes_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
     """A recipe without a recorded run must not look reproduced."""
-    monkeypatch.setattr("imagenet_opt.plan.plan.need_of", lambda *_: None)  # the memory, which takes most of the time
     page = (REPOSITORY / "docs/recipes.md").read_text()
     recipes = [file.stem for file in (REPOSITORY / "conf/experiment").glob("*.yaml") if file.stem.startswith("rn")]
     for name in recipes:
@@ -210,7 +221,7 @@ def test_docs_and_headers_have_the_recipes_as_they_are(monkeypatch: pytest.Monke
         start = f"| `{name}` | {recipe.published_top1} | `{recipe.evaluation}` | {config.trainer.max_epochs} |"
         (row,) = [line for line in page.splitlines() if line.startswith(start)]
         assert row.endswith(f"| {recipe.reproduced or 'no'} |")
-        hours = make_plan(config, IMAGENET).gpu_hours
+        hours = plan_of(name).gpu_hours
         assert f"| {hours:.1f} |" in row
         header = (REPOSITORY / f"conf/experiment/{name}.yaml").read_text().partition("defaults:")[0]
         assert f"plan for one A10G: {hours:.1f} hours." in header and f"Published: {recipe.published_top1} %" in header

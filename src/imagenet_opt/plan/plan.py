@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import groupby
 from math import ceil
 from types import MappingProxyType
@@ -148,7 +149,7 @@ def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> 
     with torch.device("meta"):
         net = build_network(**network)
     flops_per_second = A10G_RATE * _RESNET50_FLOPS if rate is None else rate * forward_flops(net, 224)
-    return lambda size: forward_flops(net, size) / flops_per_second
+    return cache(lambda size: forward_flops(net, size) / flops_per_second)
 
 
 def _phases(

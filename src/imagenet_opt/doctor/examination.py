@@ -159,6 +159,9 @@ class Examination(Reading):
             self.facts.storage_bound = self.storage_limit.at(self.facts.requests_in_flight)
         num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
         self.facts.cold_passes = max(1.0, num_read / len(rows))
+        if self.remote is not None:
+            self.facts.throttled_requests = int(loader.facts["throttled"])
+            self.facts.storage_requests = num_read / (self.facts.images_per_request or 1.0) + loader.facts["retries"]
         self._note_ceiling("loader_cold", loader)
 
     def _batch_in(self, span: Span) -> int:
@@ -240,7 +243,7 @@ class Examination(Reading):
             facts=self.facts,
             curves=self.curves,
             growing=testbed.growing,
-            machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
+            machine=hardware | machine.hardware(self.samples.index.place, on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
             command=command,

@@ -9,6 +9,7 @@ from typing import Any
 
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import printable
+from imagenet_opt.object_storage import is_url
 
 LOCAL = "/local/disk/packed"
 """Placeholder for a folder on a local disk that the user must choose."""
@@ -47,6 +48,8 @@ class DataPlace:
     def pack(self, *options: str) -> str:
         """The command that packs the data onto a local disk. Shards are copied; with options, the original images are
         packed again. options: make images smaller, such as for=224."""
+        if self.packed and not options and is_url(self.root):
+            return f"{self.hydrate()} data.cache_dir=/local/disk/cache"
         if self.packed and not options:
             folder = "YOUR_FOLDER" if self.root is None else os.path.expanduser(self.root)
             return f"cp -r {shlex.quote(printable(folder))} {LOCAL}"

@@ -69,7 +69,17 @@ class Samples:
 
     @cached_property
     def store(self) -> Store:
-        return store_of(self.index, self.loading)
+        """Leaves in memory what it reads."""
+        return self.store_for(self.index, cold=False)
+
+    @cached_property
+    def storage(self) -> Store:
+        """Reads from storage each time."""
+        return self.store_for(self.index, cold=True)
+
+    def store_for(self, index: Index, *, cold: bool) -> Store:
+        """The store of an index of these samples. cold: whether each read goes to storage."""
+        return store_of(index, self.loading, drop_pages=cold)
 
     @property
     def is_packed(self) -> bool:
@@ -91,15 +101,21 @@ class Samples:
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
-        return _read(self.store, rows)
+        return self._read(self.store, rows)
 
     def read_and_drop(self, rows: Rows) -> list[bytes]:
         """Read samples and evict their files from the page cache."""
-        return _read(self._dropping_store, rows)
+        return self._read(self.storage, rows)
 
-    @cached_property
-    def _dropping_store(self) -> Store:
-        return store_of(self.index, self.loading, drop_pages=True)
+    def _read(self, store: Store, rows: Rows) -> list[bytes]:
+        try:
+            return store.read_many(rows)
+        except (OSError, BadSample):
+            return [b""] * len(rows)
+
+    def keepable(self, rows: Rows) -> Rows:
+        """Those of the samples that stay in memory after they were read."""
+        return rows
 
     def read_few(self) -> None:
         """Read a few samples, which later experiments use only if no other samples are left."""
@@ -111,7 +127,11 @@ class Samples:
     def warm(self, seconds: float) -> None:
         """Read files into memory for this many seconds, at least the files of two batches."""
         least = min(2 * self.loading.batch_size, len(self.index))
-        self.read_into_memory(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+        rows = self._rows_to_warm(max(min(4096, len(self.index) // 4), least))
+        self.read_into_memory(rows, least=least, seconds=seconds)
+
+    def _rows_to_warm(self, num: int) -> Rows:
+        return self.take(num)
 
     def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         """Read these samples into memory for this many seconds, at least `least` of them. Raises DataError if none
@@ -132,7 +152,7 @@ class Samples:
         self.encoded = [content for content in contents if content]
         if not self.encoded:
             reason = self._reason(rows[:1])
-            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
+            raise DataError(f"none of {len(rows)} files under {self.index.place} can be read (data.root): {reason}")
         has_bytes = np.array([bool(content) for content in contents])
         was_read = np.array([content is not None for content in contents])
         self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])
@@ -182,13 +202,6 @@ class Samples:
     def in_memory(self) -> Index:
         """An index of the samples whose bytes are kept."""
         return self.listed(self.warm_rows[: len(self.encoded)])
-
-
-def _read(store: Store, rows: Rows) -> list[bytes]:
-    try:
-        return store.read_many(rows)
-    except (OSError, BadSample):
-        return [b""] * len(rows)
 
 
 def listed(index: Index, rows: Rows, num: int) -> Index:

@@ -10,7 +10,8 @@ from imagenet_opt.doctor.verdict import judge
 from tests.doctor.diagnoses import change
 from tests.doctor.stories import READING, REMOTE, SLOW_OBJECTS, STORIES, finding_of, story
 
-DATA = {"root": "s3://bucket/in1k", "cache_gb": 40}
+DATA = {"root": "s3://bucket/in1k", "cache_dir": "/nvme/my cache", "cache_gb": 40}
+HYDRATE = "imagenet-opt hydrate data.root=s3://bucket/in1k"
 
 
 def configured(run: Evidence, **data: Any) -> Evidence:
@@ -24,7 +25,7 @@ def test_a_cold_cache_passes_and_can_be_filled_before() -> None:
     assert diagnosis.next_gain == pytest.approx(310 / 58)
     lines = dict(explanation(diagnosis))
     assert "has 0% of the data and room for 100%" in lines["evidence"]
-    assert lines["command"] == "imagenet-opt hydrate data.root=s3://bucket/in1k"
+    assert lines["command"] == f"{HYDRATE} 'data.cache_dir=/nvme/my cache' data.cache_gb=40"
     assert str(least_stage(diagnosis)).startswith("With files on storage the full run reaches 58 images/s")
 
 
@@ -35,24 +36,15 @@ def test_more_requests_fill_a_cold_cache_sooner() -> None:
     assert finding.remedy.endswith("more requests in flight fill it sooner")
 
 
-@pytest.mark.parametrize(
-    ("room", "later", "remedy"),
-    [
-        (
-            0.4,
-            58 / 0.6,
-            "hydrate data.root=s3://bucket/in1k data.cache_gb=null",
-        ),
-        (0.0, 58, "data.cache_gb=null"),
-    ],
-)
-def test_with_too_little_room_each_epoch_waits_for_the_rest(room: float, later: float, remedy: str) -> None:
+@pytest.mark.parametrize(("room", "later"), [(0.4, 58 / 0.6), (0.0, 58)])
+def test_with_too_little_room_each_epoch_waits_for_the_rest(room: float, later: float) -> None:
     """The storage gives 58 img/s, and 1 - room of each epoch."""
     run = story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": room, "cached_share": room})
     diagnosis = judge(configured(run))
     assert diagnosis.cause == "cache_too_small" and diagnosis.next_gain == pytest.approx(310 / later)
     assert diagnosis.sentence.endswith(f"about {later:.0f} img/s in each later epoch, of a possible 310.")
-    assert dict(explanation(diagnosis))["command"].endswith(remedy)
+    command = next(text for label, text in explanation(diagnosis) if label == "command")
+    assert command == f"{HYDRATE} 'data.cache_dir=/nvme/my cache' data.cache_gb=null"
     no_limit = finding_of("cache_too_small", configured(run, cache_gb=None))
     assert "data.cache_dir=" in no_limit.commands[0] and "raise data.cache_gb" not in no_limit.remedy
 
@@ -60,10 +52,10 @@ def test_with_too_little_room_each_epoch_waits_for_the_rest(room: float, later: 
 def test_a_cache_of_nearly_all_samples_hides_the_storage() -> None:
     """The storage has to give a tenth of the samples, 58 / 0.1 img/s."""
     assert judge(story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": 0.9})).cause == "cold_cache"
-    slow = {"loader_warm": 400.0}
-    filled = story(SLOW_OBJECTS | slow, READING, **REMOTE | {"cache_room": 0.9, "cached_share": 0.9})
+    filled = story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": 0.9, "cached_share": 0.9})
     assert not filled.is_cold and judge(filled).measured == 310
-    assert story(SLOW_OBJECTS | slow, READING, **REMOTE | {"cached_share": 0.8}).is_cold
+    begun = story(SLOW_OBJECTS, READING, **REMOTE | {"cached_share": 0.5})
+    assert judge(begun).sentence == "Storage-bound: about 116 img/s in the first epoch, 310 in later ones."
 
 
 def test_refused_requests_ask_for_fewer_requests_in_flight() -> None:
@@ -84,7 +76,7 @@ def test_a_slow_disk_of_the_cache_is_no_slow_storage() -> None:
     diagnosis = judge(configured(STORIES["slow_cache"]))
     lines = dict(explanation(diagnosis))
     assert lines["evidence"] == "the disk of the local cache gives 7 MB/s: 65 img/s"
-    assert lines["command"].startswith("imagenet-opt hydrate data.root=s3://bucket/in1k data.cache_dir=")
+    assert lines["command"] == f"{HYDRATE} data.cache_gb=40 data.cache_dir=/local/nvme/cache"
     assert str(least_stage(diagnosis)).startswith("With samples in the local cache the full run reaches 58 images/s")
 
 

@@ -13,6 +13,8 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
 """A run is healthy if the accelerator computes this share of the time, which MLPerf Storage asks for with ResNet-50."""
+SLOWER = 0.8
+"""A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
 NEARLY_ALL = 0.9
 """The fewest requests in flight that reach this share of the storage's highest rate are enough."""
 
@@ -40,12 +42,12 @@ class Evidence:
         return share < MOSTLY and not self._is_served(share)
 
     def _is_served(self, share: float) -> bool:
-        """Whether the storage behind a local cache delivers the samples that the cache lacks as fast as the loader
-        makes batches. share: of the data in the cache."""
-        if not share or self.facts.cache_room is None or not {"loader_cold", "loader_warm"} <= self.ceilings.keys():
+        """Whether a run with this share of the data in its local cache is as fast as a run with all of the data there,
+        because the storage delivers the rest in time."""
+        if not share or self.facts.cache_room is None or not {"full_cold", "full_warm"} <= self.ceilings.keys():
             return False
-        cold, warm = (self.ceilings[f"loader_{state}"].images_per_second for state in ("cold", "warm"))
-        return cold / (1 - share) >= warm
+        cold, warm = (self.ceilings[f"full_{state}"].images_per_second for state in ("cold", "warm"))
+        return cold / (1 - share) >= SLOWER * warm
 
     @property
     def state(self) -> str:

@@ -2,11 +2,9 @@
 
 import math
 
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
-SLOWER = 0.8
-"""A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
 NEAR = 1.5
 """A storage slower than this many times the loader's rate limits the loader; both rates vary in bursts."""
 AMPLE = 1.1

@@ -10,7 +10,7 @@ from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder
 from imagenet_opt.data.storage.cached_store import CachedStore
-from imagenet_opt.data.storage.retry import Failures, SparseWarnings, log, retry_transient
+from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
@@ -21,13 +21,9 @@ _METHOD = "data.cache_dir"
 
 class RemoteSamples(Samples):
     """Samples below a URL. "In memory" stands for the disk of the local cache, from which later epochs read; "on
-    storage" for the storage itself, from which the first epoch reads. failures: of the reads of this process."""
+    storage" for the storage itself, from which the first epoch reads."""
 
     index: RemoteIndex  # type: ignore[assignment]
-
-    @cached_property
-    def failures(self) -> Failures:
-        return Failures()
 
     @cached_property
     def cache(self) -> CacheFolder | None:
@@ -72,19 +68,13 @@ class RemoteSamples(Samples):
         return Residency(len(self._held(rows)) / max(1, len(rows)), _METHOD)
 
     def _read(self, store: Store, rows: Rows) -> list[bytes]:
-        """Temporary errors are repeated, as in training."""
-        patience = self.loading.read_timeout / 2
+        """Temporary errors are repeated, as in training, but without warnings: a test with many requests in flight may
+        provoke them."""
+        patience, name = self.loading.read_timeout / 2, store.name(int(rows[0]))
         try:
-            return list(retry_transient(partial(self._counted, store, rows), store.name(int(rows[0])), patience, _warn))
+            return retry_transient(partial(store.read_many, rows), name, patience, warn=lambda message: None)
         except (OSError, BadSample):
             return [b""] * len(rows)
-
-    def _counted(self, store: Store, rows: Rows) -> list[bytes]:
-        with self.failures.counted():
-            return store.read_many(rows)
-
-
-_warn = SparseWarnings(log)
 
 
 def samples_of(index: Any, loading: LoaderOptions, *, seed: int | None = None) -> Samples:

@@ -5,15 +5,13 @@ import math
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.gains import loader_gain
-from imagenet_opt.doctor.remedies import data_place
+from imagenet_opt.doctor.remedies import LOCAL_CACHE, data_place
 from imagenet_opt.doctor.symptoms import deeper, is_cache_too_small, is_cold_cache, is_slow_reading
 
 _FOLDER = "data.root is a folder"
 _LEAST_THROTTLED = 0.01
 """Share of refused requests from which they count as a cause: our choice. Each costs a pause of a tenth of a second and
 more."""
-_LARGER_DISK = _FASTER_DISK = "/local/nvme/cache"
-"""Placeholder for a folder that the user must choose."""
 
 
 def throttled(evidence: Evidence) -> Finding:
@@ -64,7 +62,7 @@ def cache_too_small(evidence: Evidence) -> Finding:
     kept = facts.cache_evidence or f"the local cache keeps {facts.cache_room:.0%} of the data"
     whole, later = evidence.whole_rate, evidence.later_rate
     is_limited = evidence.configured("data.cache_gb") is not None
-    room = "data.cache_gb=null" if is_limited else f"data.cache_dir={_LARGER_DISK}"
+    room = "data.cache_gb=null" if is_limited else f"data.cache_dir={LOCAL_CACHE}"
     return Finding(
         "cache_too_small",
         fired,
@@ -72,7 +70,7 @@ def cache_too_small(evidence: Evidence) -> Finding:
         f"and {whole:.0f} if all of it were kept",
         f"{'raise data.cache_gb, or ' * is_limited}put the cache on a larger local disk (data.cache_dir), or pack "
         "smaller images",
-        commands=(f"{data.hydrate()} {room}", data.pack("max_side=256")),
+        commands=(data.hydrate(room), data.pack("max_side=256")),
         gain=whole / later if fired else None,
     )
 
@@ -89,6 +87,6 @@ def slow_cache(evidence: Evidence) -> Finding:
         fired,
         f"the disk of the local cache gives {rate * (facts.mb_per_image or 0.0):.0f} MB/s: {rate:.0f} img/s",
         "put the cache on a faster local disk, such as the NVMe disk of the machine (data.cache_dir)",
-        commands=(f"{data_place(evidence).hydrate()} data.cache_dir={_FASTER_DISK}",),
+        commands=(data_place(evidence).hydrate(f"data.cache_dir={LOCAL_CACHE}"),),
         gain=loader_gain(evidence, evidence.rate("decode_all")) if fired else None,
     )

@@ -19,7 +19,7 @@ from imagenet_opt.measure.storage.first_touch import FirstTouch
 from imagenet_opt.measure.storage.page_cache import Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images

@@ -115,11 +115,9 @@ def bench(options: Options) -> "Report":
     from imagenet_opt.bench.result import Report, data_facts
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import refuse_url
     from imagenet_opt.data.datamodule import cache_folder
 
     config = composed(options.overrides)
-    refuse_url(config.data.get("root"), "imagenet-opt bench")
     device = device_of(config)
     share_batch(config, num_processes(config, device)[1])
     data = make(config.data, "data")

@@ -139,10 +139,10 @@ class DevicePrefetcher:
         if not batches:
             return {}
         self._drained = totals
-        cache = {name: new.pop(f"cache_{name}", 0.0) for name in Counts._fields}
-        for name in FailureCounts._fields:
+        cache = {name: new.pop(f"cache_{name}", 0.0) for name in Counts()._asdict()}
+        for name in FailureCounts()._asdict():
             del new[name]
-        so_far = {f"loader/{name}": totals[name] for name in FailureCounts._fields}
+        so_far = {f"loader/{name}": totals[name] for name in FailureCounts()._asdict()}
         means = {f"loader/{name}": value / batches for name, value in new.items()}
         if copies:
             means["loader/copy_seconds"] = copy_seconds / copies

@@ -41,10 +41,10 @@ class RemoteSamples(Samples):
         return store_of(index, self.loading, use_cache=not cold, drop_pages=not cold)
 
     def keepable(self, rows: Rows) -> Rows:
-        return rows if self.cache is None else rows[rows < self.cache.num_kept]
+        return rows[:0] if self.cache is None or self.cache.stopped else rows[rows < self.cache.num_kept]
 
-    def warm(self, seconds: float) -> None:
-        super().warm(seconds)
+    def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
+        super().read_into_memory(rows, least=least, seconds=seconds)
         if self.cache is not None:  # what was just written is still in memory
             evicted(Extent(*self.cache.place(row)) for row in self._held(self.warm_rows).tolist())
 

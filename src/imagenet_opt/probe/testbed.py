@@ -37,8 +37,8 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round
-from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.remote_samples import samples_of

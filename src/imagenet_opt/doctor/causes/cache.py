@@ -66,7 +66,7 @@ def cache_too_small(evidence: Evidence) -> Finding:
     return Finding(
         "cache_too_small",
         fired,
-        f"{kept}, and each epoch reads the rest from the storage: about {later:.0f} img/s, "
+        f"{kept}, and each epoch reads what is not kept from the storage: about {later:.0f} img/s, "
         f"and {whole:.0f} if all of it were kept",
         f"{'raise data.cache_gb, or ' * is_limited}put the cache on a larger local disk (data.cache_dir), or pack "
         "smaller images",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
 
 HELP = f"""How many images a second does the input pipeline give here, with no network behind it, and what limits it?
 
-imagenet-opt bench data.root=/fsx/imagenet                   files or packed shards; without it the demo's
+imagenet-opt bench data.root=/fsx/imagenet                   files, packed shards or a URL; without it the demo's
 imagenet-opt bench data.root=/fsx/imagenet --against all     beside other loaders, on the same files
 imagenet-opt bench data.root=/fsx/imagenet data.added_latency_ms=100     as on slow storage
 

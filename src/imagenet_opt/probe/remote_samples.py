@@ -13,6 +13,7 @@ from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample
+from imagenet_opt.fork_server import wait_for_workers
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
 from imagenet_opt.probe.samples import Index, Rows, Samples
 
@@ -24,6 +25,10 @@ class RemoteSamples(Samples):
     storage" for the storage itself, from which the first epoch reads."""
 
     index: RemoteIndex  # type: ignore[assignment]
+
+    def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
+        super().__init__(index, loading, seed=seed)
+        wait_for_workers()
 
     @cached_property
     def cache(self) -> CacheFolder | None:

@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
+from imagenet_opt.data.order import LEAST_BLOCK
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
@@ -174,6 +175,8 @@ class Examination(Reading):
             return configured
         num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * self.testbed.batches_per_round
         fitting = int(reads.images_per_second * span.limit / num_batches)
+        if self.testbed.loading.shuffle == "block":
+            fitting -= fitting % LEAST_BLOCK
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
     def _check_time_for_run(self) -> None:

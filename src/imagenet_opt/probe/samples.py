@@ -14,6 +14,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.order import LEAST_BLOCK, block_size_for
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.storage.page_cache import (
@@ -61,7 +62,9 @@ class Samples:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
         self.index: Index = index
         self.loading = loading
-        self.rows = np.random.default_rng(seed).permutation(len(index))
+        is_in_blocks = loading.shuffle == "block" and loading.batch_size >= LEAST_BLOCK  # tune begins with one image
+        self._block = block_size_for(loading.batch_size) if is_in_blocks else 1
+        self.rows = in_blocks(len(index), self._block, seed=seed)
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
@@ -86,7 +89,8 @@ class Samples:
         return isinstance(self.index, ShardIndex)
 
     def take(self, num: int) -> Rows:
-        """Samples that no experiment has read; once all are used, the least recently used ones."""
+        """Samples that no experiment has read, in whole blocks; once all are used, the least recently used ones."""
+        num = -(-num // self._block) * self._block
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
         self._taken += len(rows)
         return rows
@@ -202,6 +206,13 @@ class Samples:
     def in_memory(self) -> Index:
         """An index of the samples whose bytes are kept."""
         return self.listed(self.warm_rows[: len(self.encoded)])
+
+
+def in_blocks(num: int, block_size: int, *, seed: int | None = None) -> Rows:
+    """Samples in a random order of blocks of neighbours, as with data.shuffle=block; blocks of 1: in any order."""
+    blocks = np.random.default_rng(seed).permutation(num // block_size)
+    rows: Rows = (block_size * blocks[:, None] + np.arange(block_size)).ravel()
+    return rows
 
 
 def listed(index: Index, rows: Rows, num: int) -> Index:

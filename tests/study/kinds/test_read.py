@@ -11,9 +11,10 @@ from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.measure.storage.parallel_reads import ReadPass
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.probe.samples import in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import read as study_read
-from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_table, run, turn, used_up
+from imagenet_opt.study.kinds.read import Files, Setting, read, read_table, run, turn, used_up
 from tests.conftest import write_images
 from tests.object_server import upload
 from tests.study.studies import small_request

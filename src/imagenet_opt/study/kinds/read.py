@@ -21,7 +21,7 @@ from imagenet_opt.fork_server import WorkerContext
 from imagenet_opt.measure.stats.block_ratios import measured_ratios, verdict
 from imagenet_opt.measure.storage.parallel_reads import ReadPass, checked, read_shares
 from imagenet_opt.probe.remote_samples import RemoteSamples
-from imagenet_opt.probe.samples import Rows, Samples
+from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.kinds.read_batches import read_batches
@@ -237,12 +237,6 @@ def used_up(files: Files, passes_of: Mapping[Setting, Sequence[ReadPass]], secon
             f"cold turns, the shortest after {min(short):.2g} s of {seconds:g} s, because a turn reads each file once. "
             "A larger data set gives longer turns, --repeats gives more turns."
         )
-
-
-def in_blocks(num: int, block_size: int) -> Rows:
-    """Samples in a random order of blocks of neighbours, as with data.shuffle=block."""
-    blocks = np.random.default_rng().permutation(num // block_size)
-    return (block_size * blocks[:, None] + np.arange(block_size)).ravel()
 
 
 def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:

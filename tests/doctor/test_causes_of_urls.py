@@ -7,6 +7,7 @@ import pytest
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.explanation import explanation, least_stage
 from imagenet_opt.doctor.verdict import judge
+from imagenet_opt.measure.stats.rate import Ceiling
 from tests.doctor.diagnoses import change
 from tests.doctor.stories import READING, REMOTE, SLOW_OBJECTS, STORIES, finding_of, story
 
@@ -42,6 +43,9 @@ def test_with_too_little_room_each_epoch_waits_for_the_rest(room: float, later: 
     run = story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": room, "cached_share": room})
     diagnosis = judge(configured(run))
     assert diagnosis.cause == "cache_too_small" and diagnosis.next_gain == pytest.approx(310 / later)
+    curves = {"reads_in_flight": ((16.0, 65.0), (256.0, 311.0))}
+    near = judge(change(run, ceilings=run.ceilings | {"storage_cold": Ceiling((311.0,))}, curves=curves))
+    assert near.next_stage == "gpu_beside_loader", "the cache replaces reads from the storage"
     assert diagnosis.sentence.endswith(f"about {later:.0f} img/s in each later epoch, of a possible 310.")
     command = next(text for label, text in explanation(diagnosis) if label == "command")
     assert command == f"{HYDRATE} 'data.cache_dir=/nvme/my cache' data.cache_gb=null"

@@ -161,7 +161,8 @@ def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
     if lacks_cpus or abs(evidence.cpu_rate - rate) < 0.03 * rate:
         return "decode_all"
     limits = [evidence.copy_stage, "decode_all", "loader_warm"]
-    limits += ["loader_cold", "storage_cold"] if evidence.is_cold else []
+    is_read = evidence.is_cold and cause not in ("cold_cache", "cache_too_small")  # else from the local cache
+    limits += ["loader_cold", "storage_cold"] if is_read else []
     limits += ["gpu", "gpu_beside_loader"] if cause != "healthy" else []
     rates = {name: evidence.rate(name) for name in limits if name in evidence.ceilings}
     above = {name: limit for name, limit in rates.items() if limit >= 0.97 * rate}

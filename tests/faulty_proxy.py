@@ -19,6 +19,10 @@ _ERRORS = {
 }  # fmt: skip
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024  # else connections that come together wait for seconds
+
+
 class FaultyProxy:
     """address: of the proxy. fault, delay_seconds: may be replaced at any time. paths: of all requests so far.
     num_faults: so far. most_at_once: most requests that waited for their answer at the same time."""
@@ -43,7 +47,7 @@ class FaultyProxy:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
 

@@ -21,6 +21,7 @@ OWNERS = {
     "_exitfunc": ["weakref.finalize"],
     "_registry": ["weakref.finalize"],
     "_run_exitfuncs": ["atexit"],
+    "_run_finalizers": ["multiprocessing.util"],
     "_average_model": ["lightning.pytorch.callbacks.WeightAveraging"],
     "_batches_that_stepped": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
     "_broadcast_sigterm_tensor": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],

@@ -126,6 +126,13 @@ def start_for_workers() -> None:
     _ensure_server(os.environ, IMPORTED_BY_WORKERS)
 
 
+def wait_for_workers() -> None:
+    """Wait until the server has imported its modules, so that no measurement includes this time."""
+    process = WorkerProcess(target=int)
+    process.start()
+    process.join()
+
+
 def _ensure_server(env: Mapping[str, str], imported: Sequence[str]) -> None:
     """Start the server, if this process has none, with the environment of the first program."""
     global _server

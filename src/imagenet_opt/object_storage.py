@@ -24,6 +24,8 @@ _PATIENCE = timedelta(minutes=2)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _RETRIED = {"408", "429", "500", "502", "503", "504"}
+_THROTTLED = {"429", "503"}
+"""Answers of a service that wants fewer requests: S3 answers 503 SlowDown, Google Cloud Storage 429."""
 _REMEDIES = {
     "NoSuchBucket": "there is no such bucket; check its name",
     "NoCredentials": "no credentials were found; set AWS_PROFILE, run `aws configure` or attach a role to the machine; "
@@ -77,8 +79,9 @@ class ObjectStorage:
     key: the config key that holds the URL, for messages. retries: False raises the first error, for callers that repeat
     requests themselves; True repeats requests for two minutes, with growing, random pauses.
 
-    Every method raises OSError with errno EIO for an error that may pass, FileNotFoundError, and StorageFailed, with a
-    remedy, for an error that stays: no bucket, no right, wrong region, wrong clock, an object that was replaced.
+    Every method raises OSError with errno EIO for an error that may pass, and EBUSY if the service asks for fewer
+    requests (429, 503); FileNotFoundError; and StorageFailed, with a remedy, for an error that stays: no bucket, no
+    right, wrong region, wrong clock, an object that was replaced.
     """
 
     def __init__(self, url: str, key: str, *, retries: bool = True) -> None:
@@ -210,7 +213,8 @@ def _explain(error: BaseException, name: str, key: str) -> Exception:
     if status is None and not words and "HTTP error" in text:
         return OSError(errno.EIO, "no connection, or a broken one")
     if status is not None and status.group(1) in _RETRIED:
-        return OSError(errno.EIO, " ".join(reversed(words)))
+        number = errno.EBUSY if status.group(1) in _THROTTLED else errno.EIO
+        return OSError(number, " ".join(reversed(words)))
     for word in words:
         if (same := _SAME_REMEDY.get(word, word)) in _REMEDIES:
             return _failed(name, key, same, " ".join(reversed(words)))

@@ -21,11 +21,14 @@ from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from tests.bench.conftest import HOW, plan_of
+from tests.object_server import upload
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,23 @@ def test_all_rows_read_the_same_part_of_a_large_set(index: FileIndex, monkeypatc
     everything = {(index.path(i), int(label)) for i, label in enumerate(index.labels)}
     assert len(set(plan.job.samples())) == 12 and set(plan.job.samples()) < everything
     assert plan_of(index, against=("torchvision",)).job.num_files == 39
+
+
+def test_objects_come_from_the_local_cache_but_not_beside_peers(
+    images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
+    for cache_gb, num_filling in ((0, 0), (None, 1)):
+        plan = plan_of(objects, replace(HOW, resize_on="worker", cache_gb=cache_gb))
+        (turn,) = measure(plan, repeats=1).results[WORKER]
+        assert turn.num_images > 0
+        assert capsys.readouterr().err.count("a turn that fills the local cache") == num_filling
+    cached = store_of(objects, HOW)
+    assert isinstance(cached, CachedStore) and not len(cached.folder.missing())
+    for beside, option in (({"against": ("timm",)}, "--against"), ({"same_bytes": True}, "--same-bytes")):
+        words = f"{option} needs a folder of image files, but {bucket}/train .data.root. is a URL; leave {option} out"
+        with pytest.raises(ConfigError, match=words):
+            plan_of(objects, **beside)
 
 
 def test_a_packed_set_is_measured_but_not_beside_peers(images_root: Path, tmp_path: Path) -> None:

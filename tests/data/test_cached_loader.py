@@ -1,6 +1,7 @@
 """Batches through the local cache of a remote split: the same images, and metrics of the cache."""
 
 import dataclasses
+import pickle
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from imagenet_opt.data.index.columns import fingerprint_of
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.remote_index import Part, RemoteIndex
+from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.store import FolderStore
@@ -21,8 +23,10 @@ class RemoteFolder(RemoteIndex, FileIndex):
     """A folder on disk that looks like an object storage."""
 
     cache: Path
+    sizes: np.ndarray
     url: str = "s3://bucket/train"
     is_whole: bool = True
+    part: Part | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -32,9 +36,9 @@ class RemoteFolder(RemoteIndex, FileIndex):
     def fingerprint(self) -> str:
         return fingerprint_of(self.place, self.names, self.name_offsets, self.sizes)
 
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.array([Path(self.path(i)).stat().st_size for i in range(len(self))])
+
+def sizes_of(index: FileIndex) -> np.ndarray:
+    return np.array([Path(index.path(i)).stat().st_size for i in range(len(index))])
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 def index(storage: Path, tmp_path: Path) -> RemoteFolder:
     here = open_split(storage, "train", tmp_path / "cache")
     columns = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
-    return RemoteFolder(cache=tmp_path / "cache", **columns)
+    return RemoteFolder(cache=tmp_path / "cache", sizes=sizes_of(here), **columns)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -77,10 +81,29 @@ def test_the_loader_chooses_the_store(index: RemoteFolder, caplog: pytest.LogCap
     assert isinstance(whole, CachedStore) and whole.folder.num_kept == len(index) and whole.patience_seconds == 2
 
 
+def test_a_part_of_a_split_shares_the_cache_of_the_split(index: RemoteFolder, storage: Path) -> None:
+    encoded = [Path(index.path(i)).read_bytes() for i in range(len(index))]
+    part = subset(subset(index, np.array([7, 5, 3, 1])), np.array([3, 0, 3, 1]))  # samples 1, 7, 1 and 5
+    store = store_of(part, loading())
+    rows = np.array([2, 3, 0, 1])
+    assert store.read_many(rows) == [encoded[i] for i in (1, 5, 1, 7)]
+    assert len(store) == 4 and store.name(1) == index.path(7)
+    whole = store_of(index, loading())
+    assert isinstance(whole, CachedStore) and np.flatnonzero(whole.folder.state).tolist() == [1, 5, 7]
+    shutil.rmtree(storage)
+    copy = pickle.loads(pickle.dumps(store_of(part, loading())))
+    assert copy.read_many(rows) == store.read_many(rows) and copy.holds(rows)
+    assert [group.tolist() for group in copy.groups(rows)] == [[0, 1, 2, 3]]
+    for direct in (store_of(part, loading(cache_gb=0)), store_of(part, loading(), use_cache=False)):
+        assert direct.name(1) == index.path(7)
+        with pytest.raises(FileNotFoundError):
+            direct.read_many(rows)
+
+
 def test_another_size_or_url_is_another_cache(index: RemoteFolder, storage: Path) -> None:
     before = index.fingerprint
     assert dataclasses.replace(index).fingerprint == before
     assert dataclasses.replace(index, url="s3://bucket/val").fingerprint != before
     with (storage / "train/class0/image000.JPEG").open("ab") as image:
         image.write(b"0")
-    assert index.fingerprint != before
+    assert dataclasses.replace(index, sizes=sizes_of(index)).fingerprint != before

@@ -16,6 +16,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
+KEYS |= {"retries", "throttled"}
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -69,7 +70,7 @@ def test_metrics_are_means_over_new_batches(images_root: Path, loader: MakeLoade
     assert 1 <= metrics["loader/reads_in_flight"] <= 512
     assert 0 <= metrics["loader/queue_depth"] <= 5  # two ahead, one in use, one in the making, one on its way
     assert 0 <= metrics["loader/queue_seconds"] < 10
-    assert metrics["loader/skipped"] == 0
+    assert metrics["loader/skipped"] == metrics["loader/retries"] == metrics["loader/throttled"] == 0
     assert made.pop_metrics() == {}
 
 

@@ -63,8 +63,16 @@ def _slow_gpu() -> Evidence:
 
 
 SLOW_RUN = dict.fromkeys(IN_RUN, 200.0)
+SLOW_OBJECTS = SLOW_STORAGE | {"full_warm": 310.0}
+REMOTE = {"storage_bound": "latency", "requests_in_flight": 16.0, "lazy": False, "cached_share": 0.0, "cache_room": 1.0}
 STORIES = {
     "healthy": story(),
+    "throttled": story(SLOW_OBJECTS, READING, **REMOTE, storage_requests=1000.0, throttled_requests=37),
+    "cold_cache": story(SLOW_OBJECTS, READING, **REMOTE),
+    "cache_too_small": story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": 0.4, "cached_share": 0.4}),
+    "slow_cache": story(
+        {"loader_warm": 60.0, "storage_cached": 65.0, "full_warm": 58.0}, READING, **REMOTE | {"cached_share": 1.0}
+    ),
     "slow_gpu": _slow_gpu(),
     "storage_latency": story(
         SLOW_STORAGE, READING, storage_bound="latency", storage_latency_seconds=0.3, requests_in_flight=16.0

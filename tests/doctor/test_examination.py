@@ -19,7 +19,7 @@ from imagenet_opt.measure.storage.first_touch import FirstTouch
 from imagenet_opt.measure.storage.page_cache import Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
@@ -197,7 +197,7 @@ def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
 @pytest.mark.parametrize(
     ("kept", "reason"),
     [
-        (Residency(0.02, "cachestat"), "recently read files are not in this machine's memory (2% of them"),
+        (Residency(0.02, "cachestat"), "recently read files are not in memory (2% of them"),
         (UNKNOWN, "a repeated read takes 100 ms"),  # the reads of this file take 0.1 s each
     ],
 )

@@ -12,9 +12,9 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from callbacks.acceleration import Acceleration
 from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.probe import fit_timer
 from imagenet_opt.probe.device_steps import random_batch
-from imagenet_opt.probe.fit_timer import FitTimer, compile_seconds
+from imagenet_opt.probe.fit import fit_timer
+from imagenet_opt.probe.fit.fit_timer import FitTimer, compile_seconds
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder

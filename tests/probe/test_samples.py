@@ -17,7 +17,7 @@ def root(tmp_path: Path) -> Path:
     return write_images(tmp_path / "images", num_classes=3, per_class=60)
 
 
-def samples(root: Path, cache: Path, **how: int) -> Samples:
+def samples(root: Path, cache: Path, **how: int | str) -> Samples:
     return Samples(open_split(root, "train", cache), loading(**how))
 
 
@@ -48,6 +48,16 @@ def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
     own.read_into_memory(rows, least=8, seconds=60)
     assert set(own.warm_rows.tolist()) == set(rows.tolist())
     assert own.encoded == read(own.warm_rows[:3])
+
+
+def test_with_blocks_neighbours_are_taken_together(root: Path, tmp_path: Path) -> None:
+    """180 samples are 22 blocks of 8; a request for 12 samples takes two blocks."""
+    own = samples(root, tmp_path, shuffle="block", batch_size=8)
+    assert sorted(own.rows.tolist()) == list(range(176))
+    for _ in range(3):
+        rows = own.take(12).reshape(-1, 8)
+        assert len(rows) == 2 and (rows - rows[:, :1] == range(8)).all() and not (rows[:, 0] % 8).any()
+    assert len(samples(root, tmp_path, shuffle="block", batch_size=1).rows) == 180
 
 
 def evict_or_skip(own: Samples, rows: Rows) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round
-from imagenet_opt.probe.fit_timer import FitTiming
 from imagenet_opt.probe.throughput import Span, drain, fit_ceiling
 
 WORKERS = 2

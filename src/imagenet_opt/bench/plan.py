@@ -1,6 +1,7 @@
 """Plans a benchmark: its rows, the settings of each turn, and the rounds."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -15,12 +16,13 @@ from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
 from imagenet_opt.data.budget import LoaderBudget, fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
-from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.errors import ConfigError, DataError, printable
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 
 LEAST_WARMUP = 10
@@ -59,9 +61,11 @@ def make_plan(
 
     Raises ConfigError, BatchTooLarge, DataError.
     """
-    if (against or same_bytes) and isinstance(index, ShardIndex):
-        name = "--against" if against else "--same-bytes"
-        raise ConfigError(f"{name} needs a folder of image files, but {index.folder} (data.root) is packed")
+    if (against or same_bytes) and isinstance(index, ShardIndex | RemoteIndex):
+        name, what = "--against" if against else "--same-bytes", "packed"
+        if isinstance(index, RemoteIndex):
+            what = f"a URL; leave {name} out, or copy the data set to a disk and set data.root to its folder"
+        raise ConfigError(f"{name} needs a folder of image files, but {printable(index.place)} (data.root) is {what}")
     TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)  # refuses too large a batch
     budget = fit_loader(
         num_workers=loading.num_workers,
@@ -106,8 +110,13 @@ def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
     A row that fails is left out of later rounds; if one of our own rows fails, DataError is raised.
     """
     packing = [side for side in plan.sides if _packs(side)]
-    with announced(len(packing) + repeats * len(plan.sides)) as announce:
+    fills = isinstance(plan.job.index, RemoteIndex) and plan.job.loading.cache_gb != 0
+    with announced(fills + len(packing) + repeats * len(plan.sides)) as announce:
         turns, failures = {}, {}
+        if fills:  # all turns have the same samples, and the first turn would be slower than the others
+            announce("a turn that fills the local cache")
+            with suppress(TurnFailed):
+                run_turn(replace(plan.job, side=plan.sides[0]))
         for side in plan.sides:
             if side in packing:
                 announce(f"files for {side}")

@@ -89,13 +89,13 @@ def data_facts(plan: Plan) -> dict[str, Any]:
             continue
     num_bytes, width, height = (mean(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
     return {
-        "folder": str(job.index.folder),
+        "folder": job.index.place,
         "files": plan.num_found,
         "files_used": job.num_files,
         "mean_kb": round(num_bytes / 1e3, 1),
         "mean_width": round(width),
         "mean_height": round(height),
-        "storage": machine.mount_of(str(job.index.folder)),
+        "storage": machine.mount_of(job.index.place),
         "added_latency_ms": job.loading.added_latency_ms,
         "max_mb_per_second": job.loading.max_mb_per_second,
     }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
 
 HELP = f"""How many images a second does the input pipeline give here, with no network behind it, and what limits it?
 
-imagenet-opt bench data.root=/fsx/imagenet                   files or packed shards; without it the demo's
+imagenet-opt bench data.root=/fsx/imagenet                   files, packed shards or a URL; without it the demo's
 imagenet-opt bench data.root=/fsx/imagenet --against all     beside other loaders, on the same files
 imagenet-opt bench data.root=/fsx/imagenet data.added_latency_ms=100     as on slow storage
 
@@ -115,11 +115,9 @@ def bench(options: Options) -> "Report":
     from imagenet_opt.bench.result import Report, data_facts
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import refuse_url
     from imagenet_opt.data.datamodule import cache_folder
 
     config = composed(options.overrides)
-    refuse_url(config.data.get("root"), "imagenet-opt bench")
     device = device_of(config)
     share_batch(config, num_processes(config, device)[1])
     data = make(config.data, "data")

@@ -40,7 +40,8 @@ machine come first and need no experiment. If an experiment fails, the doctor na
 Exit status: 0; 1 if an experiment failed that the verdict needs; 2 if nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
-page cache one by one, so other runs on the same files read them from storage again."""
+page cache one by one, so other runs on the same files read them from storage again. With data.root=s3://... reads "on
+storage" are requests to the service, and the stages in memory read from the local cache, where the samples stay."""
 
 
 _TURNS = 18

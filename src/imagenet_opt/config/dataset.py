@@ -13,7 +13,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.split_folder import root_of, split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.fork_server import start_for_workers
-from imagenet_opt.object_storage import check_package, is_url
+from imagenet_opt.object_storage import check_package
 
 if TYPE_CHECKING:  # imports torch
     from imagenet_opt.data.options import LoaderOptions
@@ -55,15 +55,6 @@ def check_folders(config: DictConfig) -> None:
             split_folder(root, str(split))
     except DatasetNotFound as error:
         raise DatasetNotFound(f"{error}. No ImageNet here? python train.py data=demo") from None
-
-
-def refuse_url(root: object, command: str) -> None:
-    """Raise ConfigError if data.root is a URL, for a command that reads folders only."""
-    if is_url(root):
-        raise ConfigError(
-            f"{command} does not work with data.root={root} yet, only with folders; train.py, imagenet-opt evaluate "
-            "and imagenet-opt hydrate read URLs"
-        )
 
 
 def demo_of(config: DictConfig) -> DataSet:

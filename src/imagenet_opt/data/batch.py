@@ -13,6 +13,7 @@ from torch import Tensor
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Lease, shared_bytes
 from imagenet_opt.data.storage.cached_store import Counts
+from imagenet_opt.data.storage.retry import FailureCounts
 from imagenet_opt.data.transforms.augment import Augmentation
 from imagenet_opt.errors import ConfigError
 
@@ -26,7 +27,8 @@ class LoadStats(NamedTuple):
     read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
     skipped: (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole
     because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one. cache: use of
-    the local cache since the worker's last batch, also by reads for later batches.
+    the local cache since the worker's last batch, also by reads for later batches. failures: failed requests since
+    then.
     """
 
     read_seconds: float
@@ -38,13 +40,15 @@ class LoadStats(NamedTuple):
     num_given_up: int = 0
     codec_error: str = ""
     cache: Counts = Counts()
+    failures: FailureCounts = FailureCounts()
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
         """Facts about a batch in parts: sums, the largest reads_in_flight and made_at, and the first error."""
-        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors, caches = zip(*parts, strict=True)
+        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors, *counts = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
-        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), reduce(Counts.plus, caches))
+        cache, failures = reduce(Counts.plus, counts[0]), reduce(FailureCounts.plus, counts[1])
+        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), cache, failures)
 
 
 @dataclass

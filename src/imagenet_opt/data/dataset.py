@@ -93,6 +93,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             num_given_up=self.decoder.num_given_up - given_up_before,
             codec_error=region_codec().error,
             cache=take_counts(self.reader.store),
+            failures=self.reader.take_failures(),
         )
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))

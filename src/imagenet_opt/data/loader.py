@@ -32,7 +32,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
-from imagenet_opt.data.storage.cached_store import cached
+from imagenet_opt.data.storage.cached_store import CachedStore, cache_of
 from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
@@ -125,9 +125,22 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileInde
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
-def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """The store of an index, slowed down by `options`; of a whole remote split, with a local cache. drop_pages: whether
-    to evict files from the page cache after reading."""
+def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, use_cache: bool = True) -> Store:
+    """The store of an index, slowed down by `options`; of samples of a remote split, with its local cache.
+
+    drop_pages: whether to evict files, or samples of the local cache, from the page cache after reading. use_cache:
+    False to read from the remote storage each time, and to keep nothing.
+    """
+    if not isinstance(index, RemoteIndex) or not use_cache:
+        return _plain_store(index, options, drop_pages=drop_pages)
+    whole, rows = (index, None) if index.part is None else index.part
+    if (cache := cache_of(whole, options, drop_pages=drop_pages)) is None:
+        return _plain_store(index, options)
+    store = _plain_store(whole, options)  # type: ignore[arg-type]
+    return CachedStore(store, cache, rows=rows, patience_seconds=options.read_timeout / 4)
+
+
+def _plain_store(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
     store: Store
     if isinstance(index, ObjectShardIndex):
         store = ObjectShardStore(index)
@@ -139,8 +152,6 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) 
     if options.added_latency_ms or options.max_mb_per_second is not None:
         rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
         store = ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
-    if isinstance(index, RemoteIndex) and index.is_whole:
-        store = cached(store, index, options, drop_pages=drop_pages)
     return store
 
 

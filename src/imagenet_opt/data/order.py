@@ -10,7 +10,7 @@ from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import BatchTooLarge, ConfigError
 
 _MOST_BLOCK = 16
-_LEAST_BLOCK = 8
+LEAST_BLOCK = 8
 PART_IMAGES = 512
 """Workers hand over a larger batch in parts of about this size, so that the memory for workers x prefetched parts stays
 small. Our choice: 512 crops of ImageNet take about 150 MB."""
@@ -154,11 +154,11 @@ class TrainOrder:
 
 def block_size_for(batch_size: int) -> int:
     """The largest block of 8 to 16 samples that divides the batch. Raises ConfigError."""
-    for size in range(_MOST_BLOCK, _LEAST_BLOCK - 1, -1):
+    for size in range(_MOST_BLOCK, LEAST_BLOCK - 1, -1):
         if batch_size % size == 0:
             return size
     raise ConfigError(
-        f"data.batch_size={batch_size} does not divide into blocks of {_LEAST_BLOCK} to {_MOST_BLOCK} samples; "
+        f"data.batch_size={batch_size} does not divide into blocks of {LEAST_BLOCK} to {_MOST_BLOCK} samples; "
         "choose a multiple of 8, or data.shuffle=global"
     )
 

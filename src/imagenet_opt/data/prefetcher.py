@@ -21,6 +21,7 @@ from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.cached_store import Counts
+from imagenet_opt.data.storage.retry import FailureCounts
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.out_of_memory import explained
 
@@ -139,10 +140,14 @@ class DevicePrefetcher:
             return {}
         self._drained = totals
         cache = {name: new.pop(f"cache_{name}", 0.0) for name in Counts()._asdict()}
+        for name in FailureCounts()._asdict():
+            del new[name]
+        so_far = {f"loader/{name}": totals[name] for name in FailureCounts()._asdict()}
         means = {f"loader/{name}": value / batches for name, value in new.items()}
         if copies:
             means["loader/copy_seconds"] = copy_seconds / copies
-        return means | _cache_metrics(cache, totals, batches) | {"loader/skipped": float(len(self.bad.reasons))}
+        so_far["loader/skipped"] = float(len(self.bad.reasons))
+        return means | _cache_metrics(cache, totals, batches) | so_far
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
@@ -172,6 +177,7 @@ class DevicePrefetcher:
                 reads_in_flight=stats.reads_in_flight,
                 queue_depth=queue_depth,
                 queue_seconds=max(0.0, time.monotonic() - stats.made_at),
+                **stats.failures._asdict(),
             )
             if any(stats.cache):
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})

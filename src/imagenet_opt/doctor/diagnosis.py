@@ -23,6 +23,11 @@ STAGES = {
     "full_cold": "full run, files on storage",
 }
 """Key of each experiment -> its displayed name."""
+_STAGES_OF_URLS = {
+    "loader_warm": "loader, samples in the local cache",
+    "storage_cached": "read, samples in the local cache",
+    "full_warm": "full run, samples in the local cache",
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,11 @@ class Measurements:
     config: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
     date: str = ""
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """Key of each experiment -> its displayed name."""
+        return STAGES if self.facts.cache_room is None else STAGES | _STAGES_OF_URLS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
 """A run is healthy if the accelerator computes this share of the time, which MLPerf Storage asks for with ResNet-50."""
+SLOWER = 0.8
+"""A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
 NEARLY_ALL = 0.9
 """The fewest requests in flight that reach this share of the storage's highest rate are enough."""
 
@@ -34,8 +36,18 @@ class Evidence:
 
     @property
     def is_cold(self) -> bool:
-        """Whether some of the data was not in the page cache; if this is unknown, the data counts as not cached."""
-        return (self.facts.cached_share or 0.0) < MOSTLY
+        """Whether some of the data was not in the page cache (of a URL: in the local cache), and the run is judged by
+        reads from storage; if this is unknown, the data counts as not cached."""
+        share = self.facts.cached_share or 0.0
+        return share < MOSTLY and not self._is_served(share)
+
+    def _is_served(self, share: float) -> bool:
+        """Whether a run with this share of the data in its local cache is as fast as a run with all of the data there,
+        because the storage delivers the rest in time."""
+        if not share or self.facts.cache_room is None or not {"full_cold", "full_warm"} <= self.ceilings.keys():
+            return False
+        cold, warm = (self.ceilings[f"full_{state}"].images_per_second for state in ("cold", "warm"))
+        return cold / (1 - share) >= SLOWER * warm
 
     @property
     def state(self) -> str:
@@ -136,6 +148,27 @@ class Evidence:
     @property
     def measured_rate(self) -> float:
         return self.rate("full")
+
+    @property
+    def whole_rate(self) -> float:
+        """Rate of an epoch that finds all samples in the local cache."""
+        if "full_warm" in self.ceilings:
+            return max(self.measured_rate, self.rate("full_warm"))
+        return max(self.measured_rate, min(self.rate("decode_all"), self.cpu_rate, self.fed_rate))
+
+    @property
+    def present_rate(self) -> float:
+        """Rate of an epoch that begins with the present content of the local cache."""
+        return self._rate_with_cache(self.facts.cached_share or 0.0)
+
+    @property
+    def later_rate(self) -> float:
+        """Rate of the epochs after the first, when the local cache is as full as it gets."""
+        return self._rate_with_cache(self.facts.cache_room or 0.0)
+
+    def _rate_with_cache(self, share: float) -> float:
+        """Rate of an epoch with this share of the data in the local cache: the storage then delivers only the rest."""
+        return self.whole_rate if share >= 1 else min(self.whole_rate, self.measured_rate / (1 - share))
 
     @property
     def cpu_rate(self) -> float:

@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
+from imagenet_opt.data.order import LEAST_BLOCK
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
@@ -24,7 +25,7 @@ from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.plan import PRESETS, preset_for
-from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
@@ -159,6 +160,9 @@ class Examination(Reading):
             self.facts.storage_bound = self.storage_limit.at(self.facts.requests_in_flight)
         num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
         self.facts.cold_passes = max(1.0, num_read / len(rows))
+        if self.remote is not None:
+            self.facts.throttled_requests = int(loader.facts["throttled"])
+            self.facts.storage_requests = num_read / (self.facts.images_per_request or 1.0) + loader.facts["retries"]
         self._note_ceiling("loader_cold", loader)
 
     def _batch_in(self, span: Span) -> int:
@@ -171,6 +175,8 @@ class Examination(Reading):
             return configured
         num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * self.testbed.batches_per_round
         fitting = int(reads.images_per_second * span.limit / num_batches)
+        if self.testbed.loading.shuffle == "block":
+            fitting -= fitting % LEAST_BLOCK
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
     def _check_time_for_run(self) -> None:
@@ -240,7 +246,7 @@ class Examination(Reading):
             facts=self.facts,
             curves=self.curves,
             growing=testbed.growing,
-            machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
+            machine=hardware | machine.hardware(self.samples.index.place, on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
             command=command,

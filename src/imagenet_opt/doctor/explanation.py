@@ -1,6 +1,6 @@
 """Explains a verdict: cause, evidence, cure and command; the unexplained gap; the slowest stage."""
 
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
+from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.doctor.verdict import CAUSES, is_judged, meaning
 
@@ -42,9 +42,11 @@ def least_stage(diagnosis: Diagnosis) -> str | None:
     if not measured or not is_judged(diagnosis):
         return None
     least = min(measured, key=evidence.rate)
-    where = "on storage" if evidence.is_cold else "in memory"
-    sentence = f"With files {where} the full run reaches {diagnosis.measured:,.0f} images/s"
-    stage = f"'{STAGES[least]}' reaches {evidence.rate(least):,.0f} images/s"
+    is_remote = evidence.facts.cache_room is not None
+    warm = "samples in the local cache" if is_remote else "files in memory"
+    where = "files on storage" if evidence.is_cold else warm
+    sentence = f"With {where} the full run reaches {diagnosis.measured:,.0f} images/s"
+    stage = f"'{diagnosis.measurements.stages[least]}' reaches {evidence.rate(least):,.0f} images/s"
     if diagnosis.measured > AGREES * evidence.rate(least):
         return f"{sentence}, but its stage {stage} alone. Something changed between the two measurements."
     return f"{sentence}; its slowest stage {stage}."

@@ -35,9 +35,18 @@ class Facts:
     rated_images_per_second: float | None = None
     """Rate of a healthy device of this kind with this network."""
     cached_share: float | None = None
-    """Share of the data in the page cache before the first experiment, 0 to 1."""
+    """Share of the data in the page cache (for a URL: in the local cache) before the first experiment, 0 to 1."""
     cached_share_method: str | None = None
     """How `cached_share` was measured, or why it is unknown."""
+    cache_room: float | None = None
+    """Share of the training set, in bytes, for which the local cache has room; None if data.root is a folder. For a
+    URL, `cached_share` is the share in the local cache."""
+    cache_evidence: str | None = None
+    """How much the local cache keeps, and what limits it."""
+    storage_requests: float | None = None
+    """Requests of the loader to the service of a URL, with those that were repeated."""
+    throttled_requests: int | None = None
+    """Those of them that the service refused as too many (429, 503)."""
     mb_per_image: float | None = None
     megapixels: float | None = None
     """Mean size of an image."""

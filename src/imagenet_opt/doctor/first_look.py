@@ -9,6 +9,7 @@ import torch
 
 from imagenet_opt import machine
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
+from imagenet_opt.display.progress import size
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import check_cpus
 from imagenet_opt.doctor.environment.lustre import check_limits, check_released
@@ -17,7 +18,9 @@ from imagenet_opt.doctor.environment.mount import check_mount, check_options
 from imagenet_opt.doctor.environment.tensor_cores import check_channels_last, check_multiples, check_precision
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.errors import printable
 from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
+from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.testbed import Testbed
 
 _NUM_CHECKED = 200
@@ -47,6 +50,9 @@ def facts_of_run(testbed: Testbed) -> Facts:
         cached_share=cached.share,
         cached_share_method=cached.method,
     )
+    if isinstance(testbed.samples, RemoteSamples):
+        facts.cache_room, facts.lazy = testbed.samples.cache_room, False
+        facts.cache_evidence = cache_text(testbed.samples)
     if (profile := testbed.simulated) is not None:
         facts.profile_estimate = bool(profile.get("estimate", True))
         rate = f"{profile.images_per_second:g} images/s{' (estimate)' if facts.profile_estimate else ''}"
@@ -60,23 +66,13 @@ def check_machine(testbed: Testbed) -> list[Finding]:
     config, loading, samples = testbed.config, testbed.loading, testbed.samples
     batches = _batches(testbed)
     installed, available = os.cpu_count() or 1, machine.available_memory()
-    data = DataPlace.configured(config.data, packed=samples.is_packed)
-    data_bytes = int(mb_per_image(samples.encoded) * 1e6 * len(samples.index))
-    mount = machine.find_mount(str(samples.index.folder))
-    kind, model = ("", "") if mount is None else (mount.kind, machine.disk_model(mount.device))
-    is_lustre = kind == "lustre"
-    files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
     has_gpu, precision = testbed.device.type == "cuda", str(config.trainer.precision)
     channels_last = bool(config.callbacks.get("acceleration", {}).get("channels_last", False))
     return [
         check_cpus(machine.cpu_limits(), installed=installed, slurm=os.environ),
         check_shared_memory(batches, free=machine.free_shared_memory()),
         check_memory(batches, available=available),
-        check_page_cache(batches, data, data_bytes=data_bytes, available=available),
-        check_mount(mount, data, model=model),
-        check_options(mount),
-        check_released(read_hsm_states(files) if is_lustre else None, data, kind),
-        check_limits(read_limits() if is_lustre else None, kind, num_cpus=installed),
+        *([] if isinstance(samples, RemoteSamples) else _check_files(testbed, batches, available=available)),
         check_multiples(
             has_gpu=has_gpu,
             precision=precision,
@@ -86,6 +82,36 @@ def check_machine(testbed: Testbed) -> list[Finding]:
         ),
         check_channels_last(has_gpu=has_gpu, precision=precision, channels_last=channels_last),
     ]
+
+
+def _check_files(testbed: Testbed, batches: Batches, *, available: int) -> list[Finding]:
+    """Checks of the mount of a folder, and of the memory for its files."""
+    samples = testbed.samples
+    data = DataPlace.configured(testbed.config.data, packed=samples.is_packed)
+    data_bytes = int(mb_per_image(samples.encoded) * 1e6 * len(samples.index))
+    mount = machine.find_mount(str(samples.index.folder))
+    kind, model = ("", "") if mount is None else (mount.kind, machine.disk_model(mount.device))
+    is_lustre = kind == "lustre"
+    files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
+    return [
+        check_page_cache(batches, data, data_bytes=data_bytes, available=available),
+        check_mount(mount, data, model=model),
+        check_options(mount),
+        check_released(read_hsm_states(files) if is_lustre else None, data, kind),
+        check_limits(read_limits() if is_lustre else None, kind, num_cpus=os.cpu_count() or 1),
+    ]
+
+
+def cache_text(samples: RemoteSamples) -> str:
+    """How much of the data the local cache keeps, and what limits it."""
+    if samples.cache is None:
+        return "there is no local cache (data.cache_gb=0, or data.cache_dir cannot be written)"
+    total = int(samples.cache.starts[-1])
+    kept, place = round(samples.cache_room * total), printable(str(samples.cache.path))
+    limit = "data.cache_gb" if samples.loading.cache_gb is not None else "the disk, of which 5 % stay free"
+    limit = samples.cache.stopped or limit
+    text = f"the local cache {place} keeps {size(kept)} of the {size(total)}"
+    return text if kept == total else f"{text}; the limit is {limit}"
 
 
 def _batches(testbed: Testbed) -> Batches:

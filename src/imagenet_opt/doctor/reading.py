@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.data.storage.concurrency import FIRST
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -16,6 +17,7 @@ from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_t
 from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
+from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
@@ -50,6 +52,7 @@ class Reading:
         self.facts: Facts
         self.failed: dict[str, str] = {}
         self.storage_limit: StorageLimit | None = None
+        self.remote = self.samples if isinstance(self.samples, RemoteSamples) else None
 
     def _span(self, units: float) -> Span:
         """Time limits of an experiment; a slow experiment may take the whole budget."""
@@ -68,7 +71,8 @@ class Reading:
     def read(self) -> None:
         """Run the experiments; they fill `ceilings`, `curves` and `facts`."""
         with self._experiment("first and second touch of files"):
-            self._touch()
+            if self.remote is None:  # a service has no files that come from elsewhere at the first touch
+                self._touch()
         with self._experiment("reading from storage, 1 to 256 requests in flight"):
             self._read_from_storage()
         with self._experiment(_WARMING):
@@ -79,7 +83,7 @@ class Reading:
                 self._read_from_memory()
 
     def _touch(self) -> None:
-        facts, groups = self.facts, list(self._groups(self.samples.take(40)))
+        facts, groups = self.facts, list(self._groups(self.samples.take(40), self.samples.storage))
         facts.images_per_request = sum(map(len, groups)) / len(groups)
         touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=max(_TOUCHING, 2 * self.unit))
         facts.first_touch_seconds = float(np.median(touch.first_seconds))
@@ -92,7 +96,8 @@ class Reading:
     def _read_from_storage(self) -> None:
         rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
         self._note_eviction(self.samples.evict(rows))
-        groups = list(self._groups(rows))
+        groups = list(self._groups(rows, self.samples.storage))
+        self.facts.images_per_request = sum(map(len, groups)) / len(groups)
         again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would measure a cache instead
         curve = read_at_depths(
             self.samples.read_and_drop,
@@ -108,7 +113,7 @@ class Reading:
             self.facts.storage_evidence = self.storage_limit.evidence
 
     def _read_from_memory(self) -> None:
-        groups = itertools.cycle(self._groups(self.samples.warm_rows))
+        groups = itertools.cycle(self._groups(self.samples.warm_rows, self.samples.store))
         curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=self.unit / len(_DEPTHS_CACHED))
         latency = curve[0].latency_median
         if self.facts.kept_in_memory is None and latency >= NOT_MEMORY_SECONDS:
@@ -125,21 +130,23 @@ class Reading:
         if kept.share is None:
             return
         self.facts.kept_in_memory = kept.share >= MOSTLY
-        if not self.facts.kept_in_memory:
-            self.facts.memory_evidence = (
-                f"recently read files are not in this machine's memory ({kept.share:.0%} of them are; {kept.method}), "
-                "so the stages with files in memory are left out"
-            )
+        if self.facts.kept_in_memory:
+            return
+        what, where = ("files", "in memory") if self.remote is None else ("samples", "in the local cache")
+        self.facts.memory_evidence = (
+            f"recently read {what} are not {where} ({kept.share:.0%} of them are; {kept.method}), so the stages with "
+            f"{what} {where} are left out"
+        )
 
     def _note_eviction(self, eviction: Eviction) -> None:
         """Keep the evidence of the first eviction that is not verified."""
         if self.facts.cold_verified is not False:
             self.facts.cold_verified, self.facts.cold_evidence = eviction.verified, eviction.evidence
 
-    def _groups(self, rows: Rows) -> Iterator[Rows]:
-        """The rows that each request reads, batch by batch."""
+    def _groups(self, rows: Rows, store: Store) -> Iterator[Rows]:
+        """The rows that each request to the store reads, batch by batch."""
         size = self.testbed.loading.batch_size
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
-            for group in self.samples.store.groups(batch):
+            for group in store.groups(batch):
                 yield batch[group]

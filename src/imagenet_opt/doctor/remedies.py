@@ -4,24 +4,28 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import printable
+from imagenet_opt.object_storage import is_url
 
 LOCAL = "/local/disk/packed"
-"""Placeholder for a folder on a local disk that the user must choose."""
+LOCAL_CACHE = "/local/nvme/cache"
+"""Placeholders for folders on a local disk that the user must choose."""
 
 
 @dataclass(frozen=True)
 class DataPlace:
-    """Where the data is. root: data.root as configured; None if unknown. packed: whether the data is in shards."""
+    """Where the data is. root: data.root as configured; None if unknown. packed: whether the data is in shards. cache:
+    the configured keys of the local cache of a URL, with their values."""
 
     root: str | None = None
     train_folder: str = "train"
     val_folder: str = "val"
     packed: bool = False
+    cache: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def configured(cls, data: Mapping[str, Any] | None, *, packed: bool) -> "DataPlace":
@@ -30,7 +34,9 @@ class DataPlace:
         root = data.get("root")
         is_known = isinstance(root, str) and "${" not in root
         folders = {split: data.get(f"{split}_folder") or split for split in ("train", "val")}
-        return cls(root if is_known else None, folders["train"], folders["val"], packed)
+        cache = {f"data.{key}": data.get(key) for key in ("cache_dir", "cache_gb")} if is_url(root) else {}
+        cache = {key: value for key, value in cache.items() if value is not None and "${" not in str(value)}
+        return cls(root if is_known else None, folders["train"], folders["val"], packed, cache)
 
     @property
     def words(self) -> str:
@@ -41,12 +47,18 @@ class DataPlace:
             words += [f"data.{split}_folder={folder}" for split, folder in folders.items() if folder != split]
         return " ".join(shlex.quote(printable(word)) for word in words)
 
-    def hydrate(self) -> str:
-        return f"imagenet-opt hydrate {self.words}"
+    def hydrate(self, *changes: str) -> str:
+        """The command that reads all data once; of a URL, into the local cache. changes: other settings of the cache,
+        such as data.cache_gb=null."""
+        changed = {change.partition("=")[0] for change in changes}
+        same = [f"{key}={_text(value)}" for key, value in self.cache.items() if key not in changed]
+        return " ".join(["imagenet-opt hydrate", self.words, *map(shlex.quote, map(printable, (*same, *changes)))])
 
     def pack(self, *options: str) -> str:
         """The command that packs the data onto a local disk. Shards are copied; with options, the original images are
         packed again. options: make images smaller, such as for=224."""
+        if self.packed and not options and is_url(self.root):
+            return self.hydrate(f"data.cache_dir={LOCAL_CACHE}")
         if self.packed and not options:
             folder = "YOUR_FOLDER" if self.root is None else os.path.expanduser(self.root)
             return f"cp -r {shlex.quote(printable(folder))} {LOCAL}"

@@ -1,9 +1,10 @@
 """Conditions that several rules share: which stage limits a run."""
 
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+import math
 
-SLOWER = 0.8
-"""A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
+from imagenet_opt.measure.storage.page_cache import MOSTLY
+
 NEAR = 1.5
 """A storage slower than this many times the loader's rate limits the loader; both rates vary in bursts."""
 AMPLE = 1.1
@@ -82,6 +83,30 @@ def is_lazy_at_first(evidence: Evidence) -> bool:
     first = evidence.first_epoch_rate
     is_slower = first is not None and first < SLOWER * evidence.measured_rate
     return evidence.is_cold and bool(is_lazy(evidence)) and is_slower
+
+
+def is_cache_too_small(evidence: Evidence) -> bool:
+    """Whether the local cache of a URL has so little room that later epochs wait for the storage too."""
+    room = evidence.facts.cache_room
+    is_partial = evidence.is_cold and room is not None and room < MOSTLY
+    return is_partial and is_slow_reading(evidence) and evidence.later_rate < SLOWER * evidence.whole_rate
+
+
+def is_cold_cache(evidence: Evidence) -> bool:
+    """Whether the present epoch waits for the storage of a URL, and later epochs will find the samples in the local
+    cache."""
+    is_slower = evidence.is_cold and evidence.present_rate < SLOWER * evidence.later_rate
+    return evidence.facts.cache_room is not None and is_slower and is_slow_reading(evidence)
+
+
+def deeper(evidence: Evidence) -> tuple[str, ...]:
+    """The override for more requests in flight, if more requests were measured to be faster: the fastest number
+    if data.reads_in_flight is "auto", else "auto"."""
+    depth, rate = evidence.best_depth
+    if SLOWER * rate <= evidence.storage_rate_at_depth:
+        return ()
+    number = math.ceil(depth / max(1, evidence.facts.num_workers))
+    return (f"data.reads_in_flight={number if evidence.facts.reads_in_flight == 'auto' else 'auto'}",)
 
 
 def released(evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.confidence import confidence, is_unverified
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, evidence_of
 from imagenet_opt.doctor.explanation import explanation, gap
 from imagenet_opt.doctor.verdict import is_judged, meaning, rate_in_trouble
@@ -29,7 +29,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis. console: with `markup=False, highlight=False`, and at least 80 columns."""
     console.print(_verdict(diagnosis), _ceilings(diagnosis, console), Text())
     facts = diagnosis.measurements.facts
-    for evidence in filter(None, (facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence)):
+    texts = facts.cache_evidence, facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence
+    for evidence in filter(None, texts):
         console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
     fired.sort(key=lambda finding: -(finding.gain or 0))
@@ -78,7 +79,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if is_judged(diagnosis):
         rows += _growing_rows(diagnosis)
     if diagnosis.next_stage is not None:
-        rows.append(("next limit", STAGES.get(diagnosis.next_stage, diagnosis.next_stage)))
+        rows.append(("next limit", diagnosis.measurements.stages.get(diagnosis.next_stage, diagnosis.next_stage)))
     return rows
 
 
@@ -95,7 +96,8 @@ def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
     ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" if is_unverified(diagnosis) else ""
-    names = {name: text + unverified * name.endswith("_cold") for name, text in STAGES.items() if name in ceilings}
+    stages = diagnosis.measurements.stages
+    names = {name: text + unverified * name.endswith("_cold") for name, text in stages.items() if name in ceilings}
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
     table = Table(box=box.SIMPLE_HEAD, title="what each stage reaches alone", padding=(0, 1, 0, 0))
     table.title_justify = "left"

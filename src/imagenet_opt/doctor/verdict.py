@@ -3,14 +3,15 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from imagenet_opt.doctor.causes.cache import cache_too_small, cold_cache, slow_cache, throttled
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
 from imagenet_opt.doctor.causes.device import launch_bound, slow_copy, slow_gpu
 from imagenet_opt.doctor.causes.loader import lazy_mount, small_prefetch, storage_bandwidth, storage_latency
 from imagenet_opt.doctor.causes.main_process import checkpoint_stall, host_sync, slow_callback, slow_logging
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding, Step
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
-from imagenet_opt.doctor.symptoms import is_lazy_at_first
+from imagenet_opt.doctor.symptoms import is_cache_too_small, is_cold_cache, is_lazy_at_first
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Cause:
 CAUSES = {
     "healthy": Cause("Healthy", "the GPU is the limit"),
     "slow_gpu": Cause("Slow GPU", "the GPU is slower than other GPUs of its kind"),
+    "throttled": Cause("Storage-bound", "the service refuses requests, because it gets too many"),
+    "cold_cache": Cause("Storage-bound", "the local cache is not filled yet"),
+    "cache_too_small": Cause("Storage-bound", "the local cache has too little room for the data"),
+    "slow_cache": Cause("Storage-bound", "the disk of the local cache is slow"),
     "storage_latency": Cause("Storage-bound", "storage answers late"),
     "storage_bandwidth": Cause("Storage-bound", "storage gives too few MB/s"),
     "lazy_mount": Cause("Storage-bound", "the mount fetches each file from a remote store at first touch"),
@@ -66,12 +71,14 @@ class Rule:
     def look(self, evidence: Evidence, fired: Collection[str] = ()) -> Finding:
         """Check the rule. fired: earlier rules that fired. If a needed ceiling is missing, `Finding.fired` is None."""
         if missing := evidence.lacks(self.needs):
-            return Finding(self.name, None, f"not measured: {', '.join(STAGES[name] for name in missing)}")
+            names = map(evidence.measurements.stages.__getitem__, missing)
+            return Finding(self.name, None, f"not measured: {', '.join(names)}")
         finding = self.finding(evidence)
         is_excluded = finding.fired and not set(self.unless).isdisjoint(fired)
         return replace(finding, fired=False, gain=None) if is_excluded else finding
 
 
+_OF_URLS = ("throttled", "cold_cache", "cache_too_small", "slow_cache")
 _MAIN_PROCESS = ("checkpoint_stall", "slow_logging", "host_sync", "slow_callback")
 RULES = (
     Rule(slow_gpu, ("gpu",)),
@@ -79,9 +86,13 @@ RULES = (
     Rule(slow_logging, NEEDS),
     Rule(host_sync, NEEDS, unless=("checkpoint_stall", "slow_logging")),
     Rule(slow_callback, NEEDS, unless=("host_sync",)),  # a callback that waits for the GPU is slow too
+    Rule(throttled, _READS),
+    Rule(cache_too_small, _READS, unless=("throttled",)),
+    Rule(cold_cache, _READS, unless=("throttled", "cache_too_small")),
+    Rule(slow_cache, _READS),
     Rule(lazy_mount, _READS),
-    Rule(storage_bandwidth, _READS),
-    Rule(storage_latency, _READS),
+    Rule(storage_bandwidth, _READS, unless=_OF_URLS),
+    Rule(storage_latency, _READS, unless=_OF_URLS),
     Rule(small_prefetch, _READS),
     Rule(slow_copy, NEEDS),
     Rule(busy_neighbour, _READS, unless=(*_MAIN_PROCESS, "small_prefetch")),
@@ -150,7 +161,8 @@ def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
     if lacks_cpus or abs(evidence.cpu_rate - rate) < 0.03 * rate:
         return "decode_all"
     limits = [evidence.copy_stage, "decode_all", "loader_warm"]
-    limits += ["loader_cold", "storage_cold"] if evidence.is_cold else []
+    is_read = evidence.is_cold and cause not in ("cold_cache", "cache_too_small")  # else from the local cache
+    limits += ["loader_cold", "storage_cold"] if is_read else []
     limits += ["gpu", "gpu_beside_loader"] if cause != "healthy" else []
     rates = {name: evidence.rate(name) for name in limits if name in evidence.ceilings}
     above = {name: limit for name, limit in rates.items() if limit >= 0.97 * rate}
@@ -158,7 +170,12 @@ def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
 
 
 def rate_in_trouble(evidence: Evidence) -> float:
-    """Images per second while the cause lasts: of the first epoch if only the first epoch is slow, else of the run."""
+    """Images per second while the cause lasts: of the first epoch if only the first epoch is slow, of later epochs if
+    the local cache is too small, else of the run."""
+    if is_cache_too_small(evidence):
+        return evidence.later_rate
+    if is_cold_cache(evidence):
+        return evidence.present_rate
     first = evidence.first_epoch_rate if is_lazy_at_first(evidence) else None
     return first or evidence.measured_rate
 
@@ -174,6 +191,11 @@ def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
         return f"{measured:.0f} of the {evidence.expected_rate:.0f} img/s that the stages alone allow"
     if cause == "lazy_mount" and is_lazy_at_first(evidence):
         return f"about {rate_in_trouble(evidence):.0f} img/s in the first epoch, {measured:.0f} in later ones"
+    present = rate_in_trouble(evidence)
+    if cause == "cold_cache":
+        return f"about {present:.0f} img/s in the first epoch, {evidence.later_rate:.0f} in later ones"
+    if cause == "cache_too_small":
+        return f"about {present:.0f} img/s in each later epoch, of a possible {evidence.whole_rate:.0f}"
     if gain is None:
         return f"{measured:.0f} img/s, and {device} alone reaches {evidence.rate('gpu'):.0f}"
     return f"{measured:.0f} of a possible {gain * measured:.0f} img/s"

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing import util
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -33,6 +34,8 @@ def main() -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in result:
         _write(result, folder)
     sys.stdout.flush()
+    # The queues of workers that were not forked from this process have semaphores with names
+    util._run_finalizers(0)  # type: ignore[attr-defined]
     # Lightning ends the other processes when one fails. Shutting loaders down may hang and is not measured, so skip it
     os._exit("error" in result)
 

@@ -14,6 +14,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.order import LEAST_BLOCK, block_size_for
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.storage.page_cache import (
@@ -61,7 +62,9 @@ class Samples:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
         self.index: Index = index
         self.loading = loading
-        self.rows = np.random.default_rng(seed).permutation(len(index))
+        is_in_blocks = loading.shuffle == "block" and loading.batch_size >= LEAST_BLOCK  # tune begins with one image
+        self._block = block_size_for(loading.batch_size) if is_in_blocks else 1
+        self.rows = in_blocks(len(index), self._block, seed=seed)
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
@@ -69,14 +72,25 @@ class Samples:
 
     @cached_property
     def store(self) -> Store:
-        return store_of(self.index, self.loading)
+        """Leaves in memory what it reads."""
+        return self.store_for(self.index, cold=False)
+
+    @cached_property
+    def storage(self) -> Store:
+        """Reads from storage each time."""
+        return self.store_for(self.index, cold=True)
+
+    def store_for(self, index: Index, *, cold: bool) -> Store:
+        """The store of an index of these samples. cold: whether each read goes to storage."""
+        return store_of(index, self.loading, drop_pages=cold)
 
     @property
     def is_packed(self) -> bool:
         return isinstance(self.index, ShardIndex)
 
     def take(self, num: int) -> Rows:
-        """Samples that no experiment has read; once all are used, the least recently used ones."""
+        """Samples that no experiment has read, in whole blocks; once all are used, the least recently used ones."""
+        num = -(-num // self._block) * self._block
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
         self._taken += len(rows)
         return rows
@@ -91,15 +105,21 @@ class Samples:
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
-        return _read(self.store, rows)
+        return self._read(self.store, rows)
 
     def read_and_drop(self, rows: Rows) -> list[bytes]:
         """Read samples and evict their files from the page cache."""
-        return _read(self._dropping_store, rows)
+        return self._read(self.storage, rows)
 
-    @cached_property
-    def _dropping_store(self) -> Store:
-        return store_of(self.index, self.loading, drop_pages=True)
+    def _read(self, store: Store, rows: Rows) -> list[bytes]:
+        try:
+            return store.read_many(rows)
+        except (OSError, BadSample):
+            return [b""] * len(rows)
+
+    def keepable(self, rows: Rows) -> Rows:
+        """Those of the samples that stay in memory after they were read."""
+        return rows
 
     def read_few(self) -> None:
         """Read a few samples, which later experiments use only if no other samples are left."""
@@ -111,7 +131,11 @@ class Samples:
     def warm(self, seconds: float) -> None:
         """Read files into memory for this many seconds, at least the files of two batches."""
         least = min(2 * self.loading.batch_size, len(self.index))
-        self.read_into_memory(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+        rows = self._rows_to_warm(max(min(4096, len(self.index) // 4), least))
+        self.read_into_memory(rows, least=least, seconds=seconds)
+
+    def _rows_to_warm(self, num: int) -> Rows:
+        return self.take(num)
 
     def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         """Read these samples into memory for this many seconds, at least `least` of them. Raises DataError if none
@@ -132,7 +156,7 @@ class Samples:
         self.encoded = [content for content in contents if content]
         if not self.encoded:
             reason = self._reason(rows[:1])
-            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
+            raise DataError(f"none of {len(rows)} files under {self.index.place} can be read (data.root): {reason}")
         has_bytes = np.array([bool(content) for content in contents])
         was_read = np.array([content is not None for content in contents])
         self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])
@@ -184,11 +208,11 @@ class Samples:
         return self.listed(self.warm_rows[: len(self.encoded)])
 
 
-def _read(store: Store, rows: Rows) -> list[bytes]:
-    try:
-        return store.read_many(rows)
-    except (OSError, BadSample):
-        return [b""] * len(rows)
+def in_blocks(num: int, block_size: int, *, seed: int | None = None) -> Rows:
+    """Samples in a random order of blocks of neighbours, as with data.shuffle=block; blocks of 1: in any order."""
+    blocks = np.random.default_rng(seed).permutation(num // block_size)
+    rows: Rows = (block_size * blocks[:, None] + np.arange(block_size)).ravel()
+    return rows
 
 
 def listed(index: Index, rows: Rows, num: int) -> Index:

@@ -24,11 +24,10 @@ from imagenet_opt.config.build import (
     precision_of,
     share_batch,
 )
-from imagenet_opt.config.dataset import refuse_url
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.loader import RankInfo, image_dtype, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
 from imagenet_opt.data.storage.store import MemoryStore, Store
@@ -38,12 +37,13 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round
-from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
+from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
-from imagenet_opt.probe.samples import Index, Samples
+from imagenet_opt.probe.samples import Index
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, fit_ceiling, timed_copy
 from imagenet_opt.probe.throwaway_run import offline, only, run_folder
 from imagenet_opt.run.loggers.wandb_logger import finish
@@ -69,7 +69,6 @@ class Testbed:
 
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
-        refuse_url(config.data.get("root"), "a measurement")
         self.compared, self._image_sizes = compared, image_sizes(config)
         at_one_size(config)
         num = num_processes(config, self.device)[1]
@@ -81,7 +80,7 @@ class Testbed:
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
         self.loading = self.data.loading
-        self.samples = Samples(self.data.train, self.loading, seed=seed)
+        self.samples = samples_of(self.data.train, self.loading, seed=seed)
 
     @cached_property
     def device(self) -> torch.device:
@@ -126,25 +125,24 @@ class Testbed:
         return drain(self.from_memory(num_workers), span)
 
     def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
-        """Stages B and C: the loader alone. cold: whether files are evicted after reading, so that each read goes to
-        storage. batch_size: None for the configured size."""
-        loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
+        """Stages B and C: the loader alone. cold: whether reads go to storage. batch_size: None for the configured."""
+        loader = self.loader(index, store=self.samples.store_for(index, cold=cold), batch_size=batch_size)
         return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
-
-    def _store(self, index: Index, *, cold: bool) -> Store | None:
-        """The store that evicts files after reading; None for the usual one."""
-        return store_of(index, self.loading, drop_pages=True) if cold else None
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether the loader beside
         it reads files."""
         other = None
         if beside:
-            other = self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
+            other = self._from_warm_files() if from_files else self.from_memory()
         with self._resident(other) as resident:
             timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
             timing.copy_seconds = None if other is None else other.pop_metrics().get("loader/copy_seconds")
         return timing
+
+    def _from_warm_files(self) -> DevicePrefetcher:
+        index = self.samples.listed(self.samples.warm_rows)
+        return self.loader(index, store=self.samples.store_for(index, cold=False))
 
     def compute_in_turns(self, turns: Turns) -> None:
         """Stage A in turns with other training loops of this process."""
@@ -165,7 +163,8 @@ class Testbed:
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
         loading = replace(self.loading, samples_per_epoch=None)
-        return self._fit(self.config, ImageData(index, self.data.val, loading, self._store(index, cold=cold)), span)
+        store = self.samples.store_for(index, cold=cold)
+        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
         """Timing and images per second of one run of all stages together. cold: whether to evict files from the page

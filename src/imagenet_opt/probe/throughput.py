@@ -11,8 +11,8 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round, images_ahead
-from imagenet_opt.probe.fit_timer import FitTiming
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout, name_rows
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
+from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.downsample import min_max
@@ -21,7 +21,7 @@ SIMULATED_STAGES = ("gpu", "copy", "full")
 CURVES = {
     "workers": ("Loader workers", "workers", "decode"),
     "reads_in_flight": ("Reads in flight", "requests in flight", "storage"),
-    "cached_share": ("Share of the data in the page cache", "share in the page cache", "storage"),
+    "cached_share": ("Share of the data in memory or in the local cache", "share of the data", "storage"),
 }
 """Name of a curve -> title, label of the x axis, stage whose colour it has."""
 
@@ -32,12 +32,13 @@ def ceilings(diagnosis: Diagnosis) -> go.Figure:
     The lines are drawn only if the diagnosis was judged.
     """
     measured, simulated = diagnosis.measurements.ceilings, diagnosis.measurements.simulated is not None
-    stages = [name for name in STAGES if name in measured]
+    names = diagnosis.measurements.stages
+    stages = [name for name in names if name in measured]
     ends = [measured[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
     limit = REACH * max([*ends, diagnosis.measured, diagnosis.expected])
     figure, labels = go.Figure(), dict[str, str]()
     for name in stages:
-        stage = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
+        stage = names[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
         _add_ceiling(figure, stage, name, measured[name], limit)
         rate = measured[name].images_per_second
         labels[stage] = f"{stage}  <b>{rate:,.0f}{' →' if rate > limit else ''}</b>"

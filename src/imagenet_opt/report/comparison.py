@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.verdict import is_judged, meaning
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.run_files import Record, leaves
@@ -61,7 +61,7 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
         "cause": meaning(diagnosis),
         "verdict": diagnosis.sentence,
         "confidence": confidence(diagnosis).level,
-        "next limit": STAGES.get(diagnosis.next_stage or "", diagnosis.next_stage or "none"),
+        "next limit": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage or "none"),
         "date": diagnosis.measurements.date,
     }
 
@@ -92,9 +92,8 @@ def step_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
 def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Rows for the stages that both diagnoses measured."""
     mine, other = ours.measurements.ceilings, theirs.measurements.ceilings
-    return [
-        _ceiling_row(label, mine[name], other[name]) for name, label in STAGES.items() if name in mine and name in other
-    ]
+    stages = ours.measurements.stages.items()
+    return [_ceiling_row(label, mine[name], other[name]) for name, label in stages if name in mine and name in other]
 
 
 def _ceiling_row(label: str, ours: Ceiling, theirs: Ceiling) -> Row:

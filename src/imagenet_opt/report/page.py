@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.explanation import explanation, least_stage
 from imagenet_opt.doctor.verdict import is_judged, meaning
 from imagenet_opt.report import charts
@@ -98,7 +98,7 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
         "explanation": [(label, text) for label, text in explained if label not in _COMMANDS],
         "commands": [text for label, text in explained if label in _COMMANDS],
         "least_stage": least_stage(diagnosis),
-        "next_stage": STAGES.get(diagnosis.next_stage or "", diagnosis.next_stage),
+        "next_stage": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage),
         "sure": confidence(diagnosis),
         "findings": {"fired": sorted(fired, key=_gain, reverse=True), "quiet": quiet, "blind": blind},
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import num_processes
-from imagenet_opt.data.loader import RankInfo, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
@@ -86,7 +86,7 @@ def _rate(testbed: Testbed, rank_info: RankInfo, setting: LoaderSetting, seconds
     loading = replace(testbed.loading, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
     rows = testbed.samples.cold_rows()
     index = testbed.samples.listed(rows)
-    loader = train_loader(index, loading, rank_info, store_of(index, loading, drop_pages=True))
+    loader = train_loader(index, loading, rank_info, testbed.samples.store_for(index, cold=True))
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
 
 

@@ -87,7 +87,9 @@ def test_batches_of_a_worker_are_the_same_while_requests_fail(
     faults = itertools.cycle((*FAULTS, *[""] * 9))
     proxy.fault = lambda number, path: next(faults)
     assert_equal(batches(made), expected)
-    assert proxy.num_faults > 3
+    metrics = made.pop_metrics()
+    assert 3 < metrics["loader/retries"] <= proxy.num_faults
+    assert 0 < metrics["loader/throttled"] < metrics["loader/retries"]
 
 
 def test_many_requests_are_in_flight_while_answers_are_late(
@@ -118,8 +120,12 @@ def test_nothing_is_lost_while_requests_fail(
     also_of_index = fault != "short"
     proxy.fault = lambda number, path: fault * (number % 3 == 1 and (also_of_index or path.endswith(IMAGES)))
     index = open_index(url, "train", tmp_path / "cache")
-    result = reading(store_of(index, loading(cache_gb=0))).read((0, 0), index.sizes.argsort())
+    before, reader = proxy.num_faults, reading(store_of(index, loading(cache_gb=0)))
+    result = reader.read((0, 0), index.sizes.argsort())
     proxy.fault = lambda number, path: ""
+    retries = proxy.num_faults - before
+    assert reader.take_failures() == (retries, retries if fault in ("429", "503") else 0)
+    assert reader.take_failures() == (0, 0)
     assert result.samples == store_of(local, loading(cache_gb=0)).read_many(index.sizes.argsort())
     assert proxy.num_faults > 0
 

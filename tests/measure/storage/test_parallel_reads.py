@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from imagenet_opt.errors import ReadTimeout
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.storage.parallel_reads import BatchRead, checked, read_shares, sum_up, timed
 
+FORK = multiprocessing.get_context("fork")
+
 
 def share(began: float) -> list[BatchRead]:
     """Batches whose number of files is the id of the process."""
@@ -18,13 +21,13 @@ def share(began: float) -> list[BatchRead]:
 
 
 def test_each_process_reads_one_share() -> None:
-    reads = read_shares([partial(share, 10.0), partial(share, 11.0)])
+    reads = read_shares([partial(share, 10.0), partial(share, 11.0)], FORK)
     assert (reads.seconds, reads.num_batches, reads.num_bytes) == (4.0, 4, 8000)
     assert reads.num_files not in (4 * os.getpid(), 0)
     assert reads.seconds_per_batch == 1.0
     assert reads.megabytes_per_second == pytest.approx(8e-3 / 4)
     one_bit_of_the_process_id = [lambda: [BatchRead(0, 1, 1, 1 << os.getpid() % 60)]] * 3
-    assert read_shares(one_bit_of_the_process_id).num_bytes.bit_count() == 3
+    assert read_shares(one_bit_of_the_process_id, FORK).num_bytes.bit_count() == 3
 
 
 def fail() -> list[BatchRead]:
@@ -38,11 +41,11 @@ def fail() -> list[BatchRead]:
 )
 def test_the_error_of_a_process_is_raised(other: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        read_shares([other, partial(share, 1.0)])
+        read_shares([other, partial(share, 1.0)], FORK)
 
 
 STOPPED = """
-import os, signal
+import multiprocessing, os, signal
 from imagenet_opt.measure.storage.parallel_reads import read_shares
 
 def wait_for_ever():
@@ -51,7 +54,7 @@ def wait_for_ever():
         signal.pause()
 
 try:
-    read_shares([wait_for_ever] * 3)
+    read_shares([wait_for_ever] * 3, multiprocessing.get_context("fork"))
 except KeyboardInterrupt:
     print("stopped")
 """

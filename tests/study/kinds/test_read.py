@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.measure.storage.parallel_reads import ReadPass
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.probe.samples import in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import read as study_read
-from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_table, run, turn, used_up
+from imagenet_opt.study.kinds.read import Files, Setting, read, read_table, run, turn, used_up
 from tests.conftest import write_images
+from tests.object_server import upload
 from tests.study.studies import small_request
 
 GRID = {"num_workers": [1, 2], "reads_in_flight": [1, 4], "batch_size": [8]}
@@ -72,6 +75,21 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
     (table,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
     assert "packed (shards: " in table.title and "90 images, data.shuffle=block" in table.title
     assert len(table.rows) == 4 and all(float(row[4] or 0) > 0 for row in table.rows)
+
+
+@pytest.mark.slow
+def test_objects_are_read_from_the_service_or_from_the_local_cache(
+    root: Path, bucket: str, tmp_path: Path, checked: None
+) -> None:
+    overrides = (f"data.root={upload(root, bucket)}", f"data.cache_dir={tmp_path}/cache")
+    request = partial(small_request, "read", tmp_path, *overrides)
+    (table,) = run(request(seconds=0.05, state=["cold", "warm"], **GRID | {"reads_in_flight": [4]}))
+    assert "one object each, 90 images" in table.title
+    rates = {row[:2]: float(row[4] or 0) for row in table.rows}
+    assert rates["warm", "2"] > 2 * rates["cold", "2"] > 0, rates
+    assert {row[9] for row in table.rows} == {"verified", None}
+    with pytest.raises(ConfigError, match=r"local cache, which keeps none here; set data.cache_gb=null, or"):
+        run(small_request("read", tmp_path, *overrides, "data.cache_gb=0", state=["warm"], **GRID))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.columns import fingerprint_of, open_column
 from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.remote_index import Part, RemoteIndex
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
@@ -51,6 +51,7 @@ class ObjectIndex(RemoteIndex, FileIndex):
     etags: NDArray[np.bytes_]
     listed: str
     is_whole: bool = True
+    part: Part | None = None
 
     @property
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from imagenet_opt.data.index.columns import fingerprint_of
 from imagenet_opt.data.index.index_cache import alone, new_folder
 from imagenet_opt.data.index.object_index import KEY, patiently
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.remote_index import Part, RemoteIndex
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
@@ -38,6 +38,7 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
     url: str
     shard_etags: tuple[str, ...]
     is_whole: bool = True
+    part: Part | None = None
 
     @property
     def fingerprint(self) -> str:

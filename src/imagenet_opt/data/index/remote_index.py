@@ -2,21 +2,30 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+class Part(NamedTuple):
+    """Some samples of an index. rows: int64 (num_samples,), their places in `whole`."""
+
+    whole: "RemoteIndex"
+    rows: NDArray[np.int64]
+
+
 class RemoteIndex:
     """Base of the dataclasses of such indexes. url: of the split. folder: of the columns, in data.cache_dir. sizes:
     int64 (num_samples,), bytes of each sample. is_whole: False for some samples of an index, and for an index that is
-    not in data.cache_dir; then pickle copies the columns, which another process maps otherwise."""
+    not in data.cache_dir; then pickle copies the columns, which another process maps otherwise. part: of which index
+    these samples are a part."""
 
     url: str
     folder: Path
     sizes: NDArray[np.int64]
     is_whole: bool
+    part: Part | None
 
     @property
     def place(self) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.remote_index import Part, RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 
 _PER_SAMPLE = ("labels", "shard_ids", "offsets", "sizes", "checksums", "etags")
@@ -35,5 +35,8 @@ def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex 
     names = np.asarray(index.names[places])
     columns = [name for name in _PER_SAMPLE if hasattr(index, name)]
     chosen = {column: getattr(index, column)[rows] for column in columns}
-    not_whole: dict[str, Any] = {"is_whole": False} if isinstance(index, RemoteIndex) else {}
-    return replace(index, names=names, name_offsets=offsets, **chosen, **not_whole)
+    is_part: dict[str, Any] = {}
+    if isinstance(index, RemoteIndex):
+        part = Part(index, rows) if index.part is None else Part(index.part.whole, index.part.rows[rows])
+        is_part = {"is_whole": False, "part": part}
+    return replace(index, names=names, name_offsets=offsets, **chosen, **is_part)

@@ -89,7 +89,7 @@ class CacheFolder:
     def read(self, index: int) -> bytes | None:
         """Bytes of a present sample; None if they are damaged or gone, and then the sample is absent. Raises OSError
         without file descriptors or memory."""
-        segment, offset, size = self._place(index)
+        segment, offset, size = self.place(index)
         try:
             encoded = self._pread(segment, offset, size)
         except OSError as error:
@@ -108,7 +108,7 @@ class CacheFolder:
     def write(self, index: int, encoded: bytes) -> None:
         """Keep a sample, if it is one to keep and has the size that the index says. If that fails, nothing more is
         written by this process, and one process of the machine logs a warning."""
-        segment, offset, size = self._place(index)
+        segment, offset, size = self.place(index)
         if not self.keeps(index) or len(encoded) != size:
             return
         try:
@@ -122,7 +122,7 @@ class CacheFolder:
         self._checked[index] = 1
         self.state[index] = 1
 
-    def _place(self, index: int) -> tuple[str, int, int]:
+    def place(self, index: int) -> tuple[str, int, int]:
         """Path of the segment, and offset and size of the sample in it."""
         start, end = self.starts[index : index + 2].tolist()
         segment, offset = divmod(start, _SEGMENT_BYTES)

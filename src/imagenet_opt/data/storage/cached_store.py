@@ -40,36 +40,40 @@ class Counts(NamedTuple):
 
 
 class CachedStore:
-    """`store`, with the samples that were read once in a folder on a local disk.
+    """`store`, with the samples that were read once in a folder on a local disk. rows: int64 (n,), the samples of
+    `store` that this store has, in order; None: all.
 
     Threads and processes of a machine fetch each sample once: the others wait until it is there, for up to
     `patience_seconds`, because the request of the first may hang.
     """
 
-    def __init__(self, store: Store, folder: CacheFolder, *, patience_seconds: float = 15.0) -> None:
-        self.store, self.folder = store, folder
+    def __init__(
+        self, store: Store, folder: CacheFolder, *, rows: Indices | None = None, patience_seconds: float = 15.0
+    ) -> None:
+        self.store, self.folder, self.rows = store, folder, rows
         self.patience_seconds = patience_seconds
         self._counts, self._counted_by = Counts(), os.getpid()
 
     def __len__(self) -> int:
-        return len(self.store)
+        return len(self.store if self.rows is None else self.rows)
 
     def name(self, index: int) -> str:
-        return self.store.name(index)
+        return self.store.name(index if self.rows is None else int(self.rows[index]))
 
     def holds(self, indices: Indices) -> bool:
         """Whether the cache has all of these samples."""
-        return bool(self.folder.holds(indices).all())
+        return bool(self.folder.holds(self._in_whole(indices)).all())
 
     def groups(self, indices: Indices) -> list[Indices]:
         """Samples in the cache are one group, because each of them needs no request of its own."""
+        indices = self._in_whole(indices)
         held = self.folder.holds(indices)
         hits, misses = np.flatnonzero(held), np.flatnonzero(~held)
         fetched = [misses[group] for group in self.store.groups(indices[misses])] if len(misses) else []
         return [hits, *fetched] if len(hits) else fetched
 
     def read_many(self, indices: Indices) -> list[bytes]:
-        found: dict[int, bytes] = {}
+        indices, found = self._in_whole(indices), dict[int, bytes]()
         patient_until = time.monotonic() + self.patience_seconds
         wanted = np.unique(indices)
         while len(left := np.array([index for index in wanted.tolist() if index not in found], np.int64)):
@@ -79,6 +83,10 @@ class CachedStore:
             elif not self._fetch(left, found, patient=time.monotonic() < patient_until):
                 time.sleep(_PAUSE)
         return [found[index] for index in indices.tolist()]
+
+    def _in_whole(self, indices: Indices) -> Indices:
+        """The same samples, as samples of `store`."""
+        return indices if self.rows is None else self.rows[indices]
 
     def _read_present(self, indices: Indices, found: dict[int, bytes]) -> None:
         num_bytes = num_damaged = 0
@@ -137,14 +145,13 @@ def take_counts(store: Store) -> Counts:
     return store.take_counts() if isinstance(store, CachedStore) else Counts()
 
 
-def cached(store: Store, index: RemoteIndex, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """`store` with a cache below data.cache_dir; `store` itself if `options` want no cache, or no folder can be used.
+def cache_of(index: RemoteIndex, options: LoaderOptions, *, drop_pages: bool = False) -> CacheFolder | None:
+    """The cache of a whole split below data.cache_dir; None if `options` want none, or no folder can be used.
 
     drop_pages: whether to evict samples from the page cache after reading.
     """
-    if options.cache_gb == 0:
-        return store
+    if options.cache_gb == 0 or not index.is_whole:
+        return None
     most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
     path = index.cache_dir / "samples" / index.fingerprint
-    folder = open_cache(path, index.place, index.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
-    return store if folder is None else CachedStore(store, folder, patience_seconds=options.read_timeout / 4)
+    return open_cache(path, index.place, index.sizes, most_bytes=most_bytes, drop_pages=drop_pages)

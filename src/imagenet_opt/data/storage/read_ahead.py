@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from imagenet_opt.data.options import Auto
 from imagenet_opt.data.storage.concurrency import ReadConcurrency
 from imagenet_opt.data.storage.read_pool import READS_PER_TASK, ReadPool, ReadTask, Sample
+from imagenet_opt.data.storage.retry import FailureCounts
 from imagenet_opt.data.storage.store import Indices, Store
 
 READ_AHEAD_BYTES = 128 * 2**20
@@ -79,6 +80,10 @@ class ReadAhead:
     def reads_in_flight(self) -> int:
         """Present limit of simultaneous requests."""
         return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
+
+    def take_failures(self) -> FailureCounts:
+        """Requests of this process that failed with a temporary error since the last call."""
+        return self._requests.failures.take()
 
     def read_unplanned(self, indices: Indices) -> list[Sample]:
         """Read samples that were not read ahead."""

@@ -15,7 +15,7 @@ from imagenet_opt import machine
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
-from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
@@ -56,7 +56,7 @@ class ReadTask:
 
 
 class ReadPool:
-    """Makes requests in threads; measures latency and size.
+    """Makes requests in threads; measures latency and size. failures: of the requests of this process.
 
     Temporary errors are retried for half of `timeout_seconds`. If other samples can be read after that, the sample is a
     BadSample; otherwise the task ends with StorageFailed.
@@ -70,11 +70,12 @@ class ReadPool:
         self._threads: DaemonPool | None = None
         self._running: set[ReadTask] = set()
         self._process = os.getpid()
+        self.failures = Failures()
         self._warn = SparseWarnings(log)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process starts its own threads."""
-        return self.__dict__ | {"_threads": None, "_running": set()}
+        """Another process starts its own threads and counts."""
+        return self.__dict__ | {"_threads": None, "_running": set(), "failures": Failures()}
 
     def forked(self) -> bool:
         """Whether earlier requests are lost, because threads do not survive a fork."""
@@ -84,6 +85,7 @@ class ReadPool:
         """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused."""
         if self.forked():
             self._threads, self._running, self._process = None, set(), os.getpid()
+            self.failures = Failures()
         if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
             self._threads = DaemonPool(depth)
         task = ReadTask(groups, wanted)
@@ -157,7 +159,8 @@ class ReadPool:
         task.index, task.since = int(indices[0]), time.monotonic()
         is_hit = isinstance(self.store, CachedStore) and self.store.holds(indices)
         began = time.perf_counter()
-        samples = self.store.read_many(indices)
+        with self.failures.counted():
+            samples = self.store.read_many(indices)
         self._latencies[is_hit].append(time.perf_counter() - began)
         self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
         return samples

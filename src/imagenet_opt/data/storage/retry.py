@@ -4,9 +4,10 @@ import errno
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import SystemRandom
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from imagenet_opt.errors import BadSample
 
@@ -64,6 +65,39 @@ def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
             if error.errno not in TRANSIENT:
                 return False
     return True
+
+
+class FailureCounts(NamedTuple):
+    """retries: requests that failed with a temporary error. throttled: those of them that the service refused because
+    it got too many (429, 503)."""
+
+    retries: int = 0
+    throttled: int = 0
+
+    def plus(self, other: "FailureCounts") -> "FailureCounts":
+        return FailureCounts(*map(sum, zip(self, other, strict=True)))
+
+
+class Failures:
+    """Counts the temporary errors of requests; threads may share it."""
+
+    def __init__(self) -> None:
+        self._codes: list[int | None] = []
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a temporary error that is raised inside."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in TRANSIENT:
+                self._codes.append(error.errno)
+            raise
+
+    def take(self) -> FailureCounts:
+        """Counts since the last call."""
+        codes, self._codes = self._codes, []
+        return FailureCounts(len(codes), codes.count(errno.EBUSY))
 
 
 class SparseWarnings:

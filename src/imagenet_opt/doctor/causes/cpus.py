@@ -2,11 +2,10 @@
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
 from imagenet_opt.doctor.gains import cpus_gain, gpu_gain, most_gain, pack_gain
 from imagenet_opt.doctor.remedies import list_processes, smaller_pack
 from imagenet_opt.doctor.symptoms import (
-    SLOWER,
     has_neighbours,
     is_ample,
     is_crowded,

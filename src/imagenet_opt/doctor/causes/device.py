@@ -4,10 +4,10 @@ import math
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.gpu import LINK
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
 from imagenet_opt.doctor.gains import gpu_gain
 from imagenet_opt.doctor.remedies import changing, data_place
-from imagenet_opt.doctor.symptoms import ORDINARY_WAITS, SLOWER, has_neighbours, is_slow_to_copy, is_starved
+from imagenet_opt.doctor.symptoms import ORDINARY_WAITS, has_neighbours, is_slow_to_copy, is_starved
 
 _SWITCHES = ("compile", "compile_mode", "cuda_graph")
 _RECORD = "imagenet-opt doctor --record-profile stores the rate of a healthy GPU"

@@ -7,8 +7,8 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.gains import loader_gain, stages_gain
 from imagenet_opt.doctor.remedies import data_place, smaller_pack
 from imagenet_opt.doctor.symptoms import (
-    SLOWER,
     STALL_SECONDS,
+    deeper,
     is_ample,
     is_crowded,
     is_lazy,
@@ -69,22 +69,12 @@ def storage_latency(evidence: Evidence) -> Finding:
     text += f": {evidence.rate('loader'):.0f} img/s"
     if evidence.longest_gap_seconds >= STALL_SECONDS:
         text += f", with pauses of up to {evidence.longest_gap_seconds:.1f} s"
-    data, overrides = data_place(evidence), _deeper(evidence)
+    data, overrides = data_place(evidence), deeper(evidence)
     remedy, rate = _NEARER[data.packed], evidence.rate("decode_all")
     if overrides:
         remedy, rate = f"keep more requests in flight, or {remedy}", min(rate, evidence.best_depth[1])
     gain = loader_gain(evidence, rate) if fired else None
     return Finding("storage_latency", fired, text, remedy, overrides, (data.pack(),), gain)
-
-
-def _deeper(evidence: Evidence) -> tuple[str, ...]:
-    """The override for more requests in flight, if more requests were measured to be faster: the fastest number
-    if data.reads_in_flight is "auto", else "auto"."""
-    depth, rate = evidence.best_depth
-    if SLOWER * rate <= evidence.storage_rate_at_depth:
-        return ()
-    number = math.ceil(depth / max(1, evidence.facts.num_workers))
-    return (f"data.reads_in_flight={number if evidence.facts.reads_in_flight == 'auto' else 'auto'}",)
 
 
 def small_prefetch(evidence: Evidence) -> Finding:

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
@@ -81,13 +82,12 @@ def checked(reads: ReadPass) -> ReadPass:
     return reads
 
 
-def read_shares(shares: Sequence[Share]) -> ReadPass:
-    """Read each share in its own process, forked as a loader's workers are; all processes start at the same time.
+def read_shares(shares: Sequence[Share], context: BaseContext) -> ReadPass:
+    """Read each share in its own process of `context`, as a loader's workers are; all start at the same time.
 
     On Ctrl-C, which the terminal sends to all processes, only this process reacts, and ends the others. Raises the
     errors of a share; TurnFailed if a process dies.
     """
-    context = multiprocessing.get_context("fork")
     begin = context.Barrier(len(shares))  # also ensures that no process takes two shares
     try:
         with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes, _ended_when_stopped():
@@ -125,6 +125,7 @@ _inherited: tuple[Sequence[Share], Any] = ((), None)
 
 def _inherit(shares: Sequence[Share], begin: Any) -> None:
     global _inherited
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process of a fork server does not inherit the block
     _inherited = (shares, begin)
 
 

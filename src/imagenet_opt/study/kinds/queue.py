@@ -192,7 +192,7 @@ def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     testbed = Testbed(composed(request.overrides))
-    num_requests = len(testbed.samples.store.groups(testbed.samples.rows[: testbed.loading.batch_size]))
+    num_requests = len(testbed.samples.storage.groups(testbed.samples.rows[: testbed.loading.batch_size]))
     loading = slowed(testbed.loading, options.load_seconds, num_requests)
     with announced(1) as announce:
         announce("the loader alone")
@@ -213,8 +213,8 @@ def run(request: Request) -> list[Table]:
 
 def slowed(loading: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
     """A loader with one worker and one request in flight; each of the `num_requests` of a batch has added latency.
-    The worker reads one batch ahead (see ReadAhead)."""
-    options = replace(loading, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
+    The worker reads one batch ahead (see ReadAhead). Without a local cache, which would speed up some batches."""
+    options = replace(loading, samples_per_epoch=None, num_workers=1, reads_in_flight=1, cache_gb=0)
     return options if load_seconds is None else replace(options, added_latency_ms=1000 * load_seconds / num_requests)
 
 

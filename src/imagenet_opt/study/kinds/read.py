@@ -1,6 +1,7 @@
 """Study `read`: reading alone, by workers, batch size and requests in flight, from memory and from storage."""
 
 import itertools
+import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,15 +14,17 @@ from pydantic import BaseModel, Field, PositiveInt
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.order import block_size_for
-from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Table
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.fork_server import WorkerContext
 from imagenet_opt.measure.stats.block_ratios import measured_ratios, verdict
-from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
-from imagenet_opt.probe.samples import Rows, Samples
+from imagenet_opt.measure.storage.parallel_reads import ReadPass, checked, read_shares
+from imagenet_opt.probe.remote_samples import RemoteSamples
+from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
+from imagenet_opt.study.kinds.read_batches import read_batches
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import run_rounds
 
@@ -163,14 +166,19 @@ class Files:
     def __init__(self, samples: Samples, settings: Sequence[Setting]) -> None:
         self.samples = samples
         most = max((max(_WARM_FILES, warm.num_at_a_time) for warm in settings if warm.state == WARM), default=0)
-        self._warm, samples.rows = np.split(samples.rows, [min(most, len(samples.rows) // _WARM_SHARE)])
+        self._warm = samples.keepable(samples.rows)[: min(most, len(samples.rows) // _WARM_SHARE)]
+        samples.rows = samples.rows[~np.isin(samples.rows, self._warm)]
+
+    @property
+    def num_warm(self) -> int:
+        return len(self._warm)
 
     def bring(self) -> None:
         """Read files into memory. Raises DataError if none can be read."""
-        if num_warm := len(self._warm):
+        if self.num_warm:
             with announced(1) as announce:
-                announce(f"reading {num_warm} files into memory")
-                self.samples.read_into_memory(self._warm, least=num_warm, seconds=0.0)
+                announce(f"reading {self.num_warm} files into memory")
+                self.samples.read_into_memory(self._warm, least=self.num_warm, seconds=0.0)
 
     def most(self, setting: Setting) -> int:
         """Largest number of batches per worker in a turn; each file on storage is read at most once per turn."""
@@ -196,6 +204,11 @@ def run(request: Request) -> list[Table]:
         samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
     files = Files(samples, settings)
     for setting in settings:
+        if setting.state == WARM and not files.num_warm:
+            raise ConfigError(
+                f"study={request.name}: warm samples of {samples.index.place} (data.root) come from the local "
+                "cache, which keeps none here; set data.cache_gb=null, or study.state=[cold]"
+            )
         if not files.most(setting):
             remedy = "set smaller study.batch_size=[N] or study.num_workers=[N]"
             raise ConfigError(f"study={request.name}: {setting}: only {len(samples.rows)} files; {remedy}")
@@ -204,7 +217,8 @@ def run(request: Request) -> list[Table]:
     rounds = run_rounds(turns, request, ReadPass)
     passes_of = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
     index = samples.index
-    kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
+    plain = "one object each," if isinstance(samples, RemoteSamples) else "a folder,"
+    kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else plain
     table = read_table(passes_of, f"{kind} {len(index):,} images, data.shuffle={testbed.loading.shuffle}")
     return [replace(table, notes=(*rounds.reasons, *used_up(files, passes_of, request.seconds), *table.notes))]
 
@@ -225,12 +239,6 @@ def used_up(files: Files, passes_of: Mapping[Setting, Sequence[ReadPass]], secon
         )
 
 
-def in_blocks(num: int, block_size: int) -> Rows:
-    """Samples in a random order of blocks of neighbours, as with data.shuffle=block."""
-    blocks = np.random.default_rng().permutation(num // block_size)
-    return (block_size * blocks[:, None] + np.arange(block_size)).ravel()
-
-
 def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
     """Measure one setting. Two trials, with one and with several batches per worker, show how many batches take
     `seconds`; only the third measurement counts."""
@@ -248,22 +256,13 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
     """Read this many batches in each process; the processes take turns like a loader's workers."""
     rows, is_cold = files.rows(setting, num_each * setting.num_at_a_time)
     batches = rows.reshape(-1, setting.batch_size)
-    read_pass = read_shares(
-        [
-            partial(_share, files.samples, setting.reads_in_flight, batches[worker :: setting.num_workers])
-            for worker in range(setting.num_workers)
-        ]
+    samples, num = files.samples, setting.num_workers
+    share = partial(
+        read_batches,
+        samples.storage if setting.state == COLD else samples.store,
+        reads_in_flight=setting.reads_in_flight,
+        timeout_seconds=samples.loading.read_timeout,
     )
+    context = WorkerContext() if isinstance(samples, RemoteSamples) else multiprocessing.get_context("fork")
+    read_pass = read_shares([partial(share, batches[worker::num]) for worker in range(num)], context)
     return replace(checked(read_pass), is_cold=is_cold)
-
-
-def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:
-    """Read the batches of one worker, in the worker's process, and request further batches ahead; decode nothing."""
-    reader = ReadAhead(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.loading.read_timeout)
-    places = [((0, step), batch) for step, batch in enumerate(batches)]
-
-    def read_batch(step: int) -> list[bytes | Exception]:
-        following = map(places.__getitem__, range(step + 1, len(places)))
-        return [*reader.read(*places[step], following=following).samples]
-
-    return [timed(partial(read_batch, step)) for step in range(len(places))]

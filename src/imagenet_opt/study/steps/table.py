@@ -119,7 +119,7 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
         f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
         f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
         _MIDDLES,
-        f"Full runs read {'from storage' if study.cold else 'files that are in memory'}.",
+        f"Full runs read {'from storage' if study.cold else 'files in memory (of a URL: in the local cache)'}.",
     ]
     lines += [f"{result.row.name} failed: {result.failure}." for result in results if result.failure is not None]
     lines += [

@@ -1,0 +1,94 @@
+"""Samples below a URL: "in memory" is the local cache, "on storage" the service."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.data.loader import open_index
+from imagenet_opt.measure.storage.page_cache import evict, residency
+from imagenet_opt.probe.remote_samples import RemoteSamples, samples_of
+from tests.conftest import loading, write_images
+from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.object_server import upload
+
+NUM = 90
+
+
+@pytest.fixture
+def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    with faulty_proxy(object_server) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
+        yield made
+
+
+@pytest.fixture
+def url(bucket: str, proxy: FaultyProxy, tmp_path: Path) -> str:
+    return upload(write_images(tmp_path / "images", num_classes=3, per_class=NUM // 3), f"{bucket}/in1k")
+
+
+def samples(url: str, cache: Path, **how: float) -> RemoteSamples:
+    made = samples_of(open_index(url, "train", cache), loading(**how))
+    assert isinstance(made, RemoteSamples)
+    return made
+
+
+def num_requests(proxy: FaultyProxy) -> int:
+    return sum(path.endswith(".JPEG") for path in proxy.paths)
+
+
+def test_samples_on_storage_are_requests_and_samples_in_memory_come_from_the_cache(
+    url: str, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    own = samples(url, tmp_path / "cache")
+    assert own.residency().share == 0 and own.cache_room == 1
+    rows, eviction = own.cold()
+    assert eviction.verified
+    proxy.paths.clear()
+    assert all(own.read_and_drop(rows[:7])) and own.read_and_drop(rows[:7]) == own.read_and_drop(rows[:7])
+    assert num_requests(proxy) == 21 and own.residency().share == 0
+    own.warm(0.0)
+    assert own.kept().share == 1 and own.residency().share == len(own.warm_rows) / NUM
+    proxy.paths.clear()
+    assert own.read(own.warm_rows) == own.encoded and not num_requests(proxy)
+    listed = own.listed(own.warm_rows[:5], 20)
+    assert own.store_for(listed, cold=False).read_many(own.rows[:0]) == []
+    index = own.rows[:5] % 20
+    assert own.store_for(listed, cold=False).read_many(index) and not num_requests(proxy)
+    assert own.store_for(listed, cold=True).read_many(index) and num_requests(proxy) == 5
+
+
+def test_what_was_written_to_the_cache_leaves_the_page_cache(url: str, tmp_path: Path) -> None:
+    """Most of it: the kernel keeps a page that another CPU uses."""
+    own = samples(url, tmp_path / "cache")
+    own.warm(0.0)
+    assert own.cache is not None
+    (segment,) = (own.cache.path / "segments").iterdir()
+    share = residency(str(segment)).share
+    evict(str(segment), write_out=True)
+    if residency(str(segment)).share != 0:
+        pytest.skip("nothing can be evicted here")
+    assert share is not None and share < 0.5
+
+
+def test_only_samples_that_the_cache_keeps_are_brought_there(url: str, tmp_path: Path) -> None:
+    whole = samples(url, tmp_path / "cache")
+    assert whole.cache is not None
+    gigabytes = float(whole.cache.starts[30]) / 1e9
+    small = samples(url, tmp_path / "cache", cache_gb=gigabytes)
+    assert small.cache_room == pytest.approx(whole.cache.starts[30] / whole.cache.starts[-1])
+    small.warm(0.0)
+    assert small.kept().share == 1 and small.warm_rows.max() < 30
+    none = samples(url, tmp_path / "cache", cache_gb=0)
+    none.warm(0.0)
+    assert (none.cache_room, none.kept().share, len(none.keepable(none.rows))) == (0.0, 0.0, 0)
+    assert all(none.encoded)
+
+
+def test_refused_requests_are_repeated_and_not_taken_for_quick_answers(
+    url: str, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    own = samples(url, tmp_path / "cache", cache_gb=0)
+    proxy.fault = lambda number, path: "503" * (number % 2)
+    assert all(own.read_and_drop(own.rows[i : i + 1])[0] for i in range(4))
+    assert proxy.num_faults >= 3

@@ -116,7 +116,7 @@ def bench(options: Options) -> "Report":
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import refuse_url
-    from imagenet_opt.data.datamodule import cache_folder
+    from imagenet_opt.data.index.index_cache import cache_folder
 
     config = composed(options.overrides)
     refuse_url(config.data.get("root"), "imagenet-opt bench")

@@ -9,13 +9,12 @@ import pytest
 from imagenet_opt.data.loader import open_index
 from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch, StorageFailed
 from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.pack_lock import CLAIM
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.pack.verify import open_packed, verify
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.object_server import client, objects, put, upload
 from tests.pack.packs import SMALL, contents
-
-CLAIM = "claim"
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +50,7 @@ def test_a_pack_in_a_bucket_is_that_of_a_folder(
     expected, actual = packed(whole), objects(f"{bucket}/out")
     plans = {f"{split}/plan.json" for split in ("train", "val")}  # they name the source
     assert actual.keys() == expected.keys()
-    assert all(from_bucket and name in plans or actual[name] == expected[name] for name in expected)
+    assert all((from_bucket and name in plans) or actual[name] == expected[name] for name in expected)
     assert list((cache / "pack").rglob("*.tar")) == []
     assert pack(root, f"{bucket}/out", SMALL).images_seen == 0 < first.images_seen == 78
     for split in ("train", "val"):
@@ -77,7 +76,9 @@ def test_a_stopped_pack_keeps_its_shards_on_another_machine(
 
     proxy.fault, before = lambda number, path: "", len(proxy.paths)
     pack(images_root, f"{bucket}/out", SMALL, cache_dir=str(tmp_path / "two"))
-    again = {path.rpartition("/")[2] for path in proxy.paths[before:] if "/train/shard-" in path and path[-4:] == ".tar"}
+    again = {
+        path.rpartition("/")[2] for path in proxy.paths[before:] if "/train/shard-" in path and path[-4:] == ".tar"
+    }
     assert not {"shard-00000.tar", "shard-00001.tar"} & again and third in again
     assert objects(f"{bucket}/out") == packed(whole)
 
@@ -98,7 +99,9 @@ def test_lost_and_cut_shards_are_written_again(images_root: Path, whole: Path, b
     pack(images_root, f"{bucket}/out", SMALL)
     client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="out/train/shard-00001.tar")
     put(f"{bucket}/out/val/shard-00000.tar", b"cut")
-    with pytest.raises(ShardMismatch, match=rf"shard-00001.tar is missing .*\(out={bucket}/out\).*intact shards are kept"):
+    with pytest.raises(
+        ShardMismatch, match=rf"shard-00001.tar is missing .*\(out={bucket}/out\).*intact shards are kept"
+    ):
         open_packed(f"{bucket}/out/train")
     assert 0 < pack(images_root, f"{bucket}/out", SMALL).images_seen < 78
     assert objects(f"{bucket}/out") == packed(whole)

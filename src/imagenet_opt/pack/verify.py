@@ -105,4 +105,4 @@ def _check_shard(split: PackedSplit, number: int, samples: range) -> list[str]:
 
 
 def _no_pack(place: Path | str) -> ConfigError:
-    return ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}= that imagenet-opt pack was given")
+    return ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}=FOLDER that imagenet-opt pack was given")

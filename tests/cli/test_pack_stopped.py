@@ -98,12 +98,7 @@ def test_after_kill_9_a_pack_into_a_bucket_resumes(
     piped: Path, whole: dict[str, bytes], bucket: str, tmp_path: Path
 ) -> None:
     out = f"{bucket}/packed"
-    arguments = [
-        *words(piped, tmp_path)[:1],
-        f"out={out}",
-        f"data.cache_dir={tmp_path}/cache",
-        *words(piped, tmp_path)[2:],
-    ]
+    arguments = [*words(piped, tmp_path), f"out={out}", f"data.cache_dir={tmp_path}/cache"]
     process = start(*arguments)
     descriptor = reach(piped, process)
     workers = workers_of(process)

@@ -118,7 +118,8 @@ def _read_plan(target: FolderTarget) -> Any:
         if target.is_empty():
             return None
         raise ConfigError(
-            f"{target.place} is not empty and has no {PLAN} to resume; choose another folder with out=FOLDER, or empty it"
+            f"{target.place} is not empty and has no {PLAN} to resume; choose another folder with out=FOLDER, or "
+            "empty it"
         ) from error
 
 
@@ -128,7 +129,7 @@ def _check_same(target: FolderTarget, stored: Any, wanted: dict[str, Any]) -> No
     raise ConfigError(
         f"{target.place} holds a pack of {_describe(stored)}, but this command packs {_describe(wanted)}"
         f"{', and the images have other names, labels or sizes' * (stored['fingerprint'] != wanted['fingerprint'])}. "
-        f"Choose another folder with out=FOLDER, use the options of the existing pack, or remove "
+        "Choose another folder with out=FOLDER, use the options of the existing pack, or remove "
         f"{target.place.rpartition('/')[0]} to start over"
     )
 

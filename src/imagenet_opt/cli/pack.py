@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.arguments import key_and_value
+from imagenet_opt.cli.arguments import key_and_value, local_or_url
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.object_storage import check_package, is_url
+from imagenet_opt.object_storage import is_url
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
@@ -99,8 +99,8 @@ def parse(argv: list[str]) -> Namespace:
     from imagenet_opt.pack.plan import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
 
     return Namespace(
-        root=_place(words, "data.root"),
-        out=_place(words, "out"),
+        root=local_or_url(words["data.root"], "data.root") if "data.root" in words else None,
+        out=local_or_url(words["out"], "out"),
         options=replace(PRESETS[int(words["for"])] if "for" in words else PackOptions(), **options),
         workers=usable_cpus() if workers == "auto" else _whole(words, "workers", 1, 1024, ", or auto"),
         val_labels=Path(words["val_labels"]).expanduser() if "val_labels" in words else None,
@@ -109,16 +109,6 @@ def parse(argv: list[str]) -> Namespace:
         val_folder=words.get("data.val_folder", "val"),
         verify=verify,
     )
-
-
-def _place(words: dict[str, str], key: str) -> Path | str | None:
-    """A folder, or a URL without a slash at its end."""
-    if key not in words:
-        return None
-    if is_url(words[key]):
-        check_package(words[key], key)
-        return words[key].rstrip("/")
-    return Path(words[key]).expanduser()
 
 
 def _whole(words: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:

@@ -169,7 +169,8 @@ def _download(storage: ObjectStorage, name: str, target: Path, content: Content 
                 raise _differs(storage, name)
     except OSError as error:
         raise RunFolderError(
-            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with hydra.run.dir"
+            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with "
+            f"{'TMPDIR' if storage.key == 'ckpt' else 'hydra.run.dir'}"
         ) from error
 
 

@@ -63,7 +63,7 @@ def test_evaluate_prefers_the_best(run: str, images_root: Path, tmp_path: Path) 
     def loss(ckpt: str) -> float:
         words = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
         evaluate.main([f"ckpt={ckpt}", *words, "--json", f"{tmp_path}/out.json"])
-        return float(json.loads((tmp_path / "out.json").read_text())["loss"])
+        return float(json.loads((tmp_path / "out.json").read_text())["nll"])
 
     best, newest = loss(f"{tmp_path}/best.ckpt"), loss(f"{tmp_path}/newest.ckpt")
     assert loss(run) == best != newest == loss(f"{run}/checkpoints/step_00000002.ckpt")

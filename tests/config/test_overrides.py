@@ -39,7 +39,7 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     def command() -> None:
         if isinstance(mistake, ImagenetOptError):
             raise mistake
-        composed("~hydra", mistake)
+        composed("~hydra", *mistake.split(" "))
 
     with pytest.raises(SystemExit) as ended:
         report_mistakes(command)
@@ -60,6 +60,11 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
         ),
         ("expriment=rn18_ffcv16", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
+        (
+            "experiment=demo data.root=s3://bucket/in1k",
+            "ConfigError: data.root does not belong to the data= that these words choose, as experiment=demo chooses "
+            "data=demo; leave data.root out, or choose another data= (data=folder for data.root=...)",
+        ),
         (
             "experiment=agressive",
             "ConfigError: there is no experiment 'agressive'; did you mean aggressive? "

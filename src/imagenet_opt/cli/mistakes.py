@@ -97,7 +97,15 @@ def _explain(error: Exception) -> str:
         return text
     if explanation := explain_removed(key):
         return explanation
-    hint = did_you_mean(key, [*_default_keys(), *_groups()], "python train.py --cfg job shows every key")
+    known = _default_keys()
+    if key in known:  # of the usual option of a group, and not of the chosen option
+        group = key.partition(".")[0]
+        usual = " (data=folder for data.root=...)" if group == "data" else ""
+        return (
+            f"{key} does not belong to the {group}= that these words choose, as experiment=demo chooses data=demo; "
+            f"leave {key} out, or choose another {group}={usual}"
+        )
+    hint = did_you_mean(key, [*known, *_groups()], "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 

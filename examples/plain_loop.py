@@ -10,7 +10,8 @@ import timm
 import torch
 
 import imagenet_opt
-from imagenet_opt.data.datamodule import cache_folder, demo_folder
+from imagenet_opt.data.datamodule import demo_folder
+from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 
 EPOCHS = 2

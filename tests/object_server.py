@@ -57,3 +57,12 @@ def upload(folder: Path, url: str) -> str:
             key = f"{prefix}/{file.relative_to(folder).as_posix()}".removeprefix("/")
             to.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
     return url
+
+
+def objects(url: str) -> dict[str, bytes]:
+    """Content of all objects below a URL, by their path there."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    to = client()
+    found = to.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/").get("Contents", [])
+    keys = [each["Key"] for each in found]
+    return {key.removeprefix(f"{prefix}/"): to.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}

@@ -5,6 +5,7 @@ its own client at its first request, and a process that was forked from a proces
 """
 
 import errno
+import io
 import logging
 import os
 import re
@@ -135,6 +136,14 @@ class ObjectStorage:
         with self._request(path) as (obstore, client):
             obstore.put(client, path, content)
 
+    def upload(self, path: str, file: Path) -> None:
+        """Write the content of a file, and compare the size of the object with that of the file."""
+        self.write(path, file)
+        found, size = self.head(path), file.stat().st_size
+        if found is None or found.size != size:
+            arrived = "nothing" if found is None else f"{found.size} bytes"
+            raise OSError(errno.EIO, f"{arrived} of {size} bytes arrived")
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the storage."""
         with self._request(source) as (obstore, client):
@@ -143,6 +152,14 @@ class ObjectStorage:
     def delete(self, path: str) -> None:
         with self._request(path) as (obstore, client):
             obstore.delete(client, path)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise StorageFailed instead of an OSError, for requests that were repeated for two minutes."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailed(f"{self.name('')} ({self.key}): {error.strerror or error}") from error
 
     @contextmanager
     def _request(self, path: str) -> Iterator[tuple[Any, Any]]:
@@ -166,6 +183,28 @@ class ObjectStorage:
                 f"({self.key}); requests of a forked process never end. Start processes with multiprocessing's "
                 "forkserver or spawn"
             )
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file to read. size: bytes. Reads raise StorageFailed. Use it in an io.BufferedReader, since each
+    read is a request."""
+
+    def __init__(self, storage: ObjectStorage, path: str, size: int, etag: str = "") -> None:
+        self._storage, self._path, self._size, self._etag, self._at = storage, path, size, etag, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), self._size - self._at)
+        if size > 0:
+            with self._storage.explained():
+                buffer[:size] = self._storage.read(self._path, start=self._at, size=size, etag=self._etag)
+            self._at += size
+        return size
+
+    def tell(self) -> int:
+        return self._at
 
 
 def _found(path: str, meta: Any) -> FoundObject:

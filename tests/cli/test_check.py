@@ -1,5 +1,6 @@
 """The check command on data sets with one fault each."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,8 @@ from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB
 from tests.cli.checks import Check, copies
+from tests.conftest import loading
+from tests.faulty_proxy import faulty_proxy
 from tests.object_server import upload
 
 
@@ -150,7 +153,7 @@ def test_several_processes_find_the_same_files_as_one_process(root: Path) -> Non
     index, rows = scan_split(root, "train"), np.tile(np.arange(36), 4)
     progress: list[tuple[int, int]] = []
     suspects = [
-        examine(index, rows, workers=workers, timeout_seconds=20, on_progress=lambda *place: progress.append(place))
+        examine(index, rows, workers=workers, loading=loading(), on_progress=lambda *place: progress.append(place))
         for workers in (1, 2)
     ]
     assert suspects[0] == suspects[1] and [suspect.row for suspect in suspects[0]] == [14, 21] * 4
@@ -186,8 +189,33 @@ def test_the_demo_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         main([f"data.cache_dir={tmp_path}"])
 
 
-def test_a_url_is_checked_without_its_files(check: Check, root: Path, bucket: str) -> None:
-    status, verdicts, _ = check(f"data.root={upload(root, bucket)}", "trainer.accelerator=cpu")
-    assert status == 0 and verdicts["training images"]["text"] == "36, 12 to 12 a class"
-    assert verdicts["files"]["text"] == f"not decoded or compared, because data.root={bucket} is a URL"
-    assert "spot notice" in verdicts and not [name for name in verdicts if name.startswith("decoding")]
+@pytest.mark.parametrize("cache_gb", ["null", "0"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_url_is_checked_as_the_folder_is(
+    check: Check, root: Path, bucket: str, object_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    packed: bool, cache_gb: str,
+) -> None:  # fmt: skip
+    """With the same verdicts, and as many requests as the first line says."""
+    copies(root / "train/class0/image000.JPEG", root / "val/class0/image007.JPEG")
+    copies(root / "val/class1/image003.JPEG", root / "val/class2/image004.JPEG")
+    Image.new("CMYK", (40, 40)).save(root / "train/class1/image005.JPEG")
+    if packed:
+        pack.main([f"data.root={root}", f"out={tmp_path}/packed", "shard_mb=0.02"])
+        root = tmp_path / "packed"
+    else:
+        (root / "train/class0/image001.JPEG").write_bytes(b"")
+        (root / "val/class1/image002.JPEG").write_bytes(b"no image at all")
+    options = ("trainer.accelerator=cpu", f"data.cache_gb={cache_gb}", "--sample", "30")
+    expected = check(f"data.root={root}", *options)
+    url = upload(root, f"{bucket}/data")
+    with faulty_proxy(object_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        status, verdicts, output = check(f"data.root={url}", *options)
+        first = output.splitlines()[0]
+        num = int(re.fullmatch(rf"{url}: the images are read with about (\d+) GET requests, .*", first)[1])  # type: ignore[index]
+        assert num == len([path for path in proxy.paths if path.endswith(".tar" if packed else ".JPEG")])
+        again = check(f"data.root={url}", *options)
+    del expected[1]["spot notice"], verdicts["spot notice"], again[1]["spot notice"]
+    assert status == expected[0] == 1
+    assert verdicts == json.loads(json.dumps(expected[1]).replace(str(root), url)) == again[1]
+    assert f"about {num if cache_gb == '0' else 0} GET requests" in again[2]

@@ -14,7 +14,9 @@ import pytest
 
 from imagenet_opt.cli.pack import main
 from imagenet_opt.errors import PackStopped
+from imagenet_opt.pack.pack_lock import CLAIM
 from tests.cli.packs import finish, images, start, words
+from tests.object_server import objects
 from tests.pack.packs import contents, jpeg
 
 
@@ -88,6 +90,34 @@ def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[
     assert code == 0 and printed.startswith(f"packed {out}: 32 images, 0 rejected, ")
     assert contents(out) == whole
     assert len(finished) == 1 or untouched.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piped", ["val/b/001.JPEG"], indirect=True)
+def test_after_kill_9_a_pack_into_a_bucket_resumes(
+    piped: Path, whole: dict[str, bytes], bucket: str, tmp_path: Path
+) -> None:
+    out = f"{bucket}/packed"
+    arguments = [*words(piped, tmp_path), f"out={out}", f"data.cache_dir={tmp_path}/cache"]
+    process = start(*arguments)
+    descriptor = reach(piped, process)
+    workers = workers_of(process)
+    process.kill()
+    finish(process)
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    os.close(descriptor)
+    half = objects(out)
+    finished = shards(half)
+    assert finished and finished < shards(whole) and "val/index.json" not in half
+    assert all(half[name] == whole[name] for name in finished)
+
+    code, printed, errors = feed(piped, start(*arguments))
+    assert code == 0 and printed.startswith(f"packed {out}: 32 images, 0 rejected, "), errors
+    assert f"packing: {32 - 4 * len(finished)} of" in errors  # no finished shard is packed again
+    assert objects(out) == {name: content for name, content in whole.items() if name != CLAIM}
+    code, printed, errors = finish(start(f"out={out}", "--verify"))
+    assert (code, printed) == (0, f"{out} is intact: all 32 images match their checksums\n"), errors
+    assert "verifying: 32 of 32 images, " in errors
 
 
 @pytest.mark.parametrize(

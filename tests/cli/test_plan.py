@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from imagenet_opt.cli import hydrate
 from imagenet_opt.cli.plan import main, parse
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
+from tests.object_server import upload
 
 
 def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +48,35 @@ def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: p
     main([*own, "trainer.max_epochs=3", "model=resnet18", "--json", f"{tmp_path}/plan.json"])
     assert json.loads((tmp_path / "plan.json").read_text())["total_steps"] == 3 * (39 // 4)
     assert "it could not be measured: 39 training images are too few" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_url_has_requests_and_their_price(
+    images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned(url: str, *words: str) -> list[tuple[int, float, float]]:
+        own = [f"data.root={url}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8", "trainer.max_epochs=3"]
+        main([*own, "model=resnet18", *words, "--loader-rate", "1e6", "--json", f"{tmp_path}/plan.json"])
+        epochs = json.loads((tmp_path / "plan.json").read_text())["requests"]
+        return [(each["requests"], each["num_bytes"], each["cached_percent"]) for each in epochs]
+
+    url = upload(images_root, f"{bucket}/in1k")
+    files = {split: sorted(images_root.glob(f"{split}/*/*")) for split in ("train", "val")}
+    sizes = {split: [file.stat().st_size for file in files[split]] for split in files}
+    num_bytes = sum(map(sum, sizes.values()))
+    assert planned(url, "data.cache_gb=0") == [(78, num_bytes, 0)] * 2
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"Requests to {url}" in output and "less than a cent for the requests of all 3 epochs, at $0.0004" in output
+    assert planned(url) == [(78, num_bytes, 0), (0, 0, 100)]
+    half = sum(sizes["train"][:20])  # of each split
+    kept = 20 + int((np.cumsum(sizes["val"]) <= half).sum())
+    first, later = planned(url, f"data.cache_gb={(half + 1) / 1e9}")
+    assert first[0] == 78 and later[0] == 78 - kept and later[2] == pytest.approx(100 * kept / 78)
+    hydrate.main([f"data.root={url}", f"data.cache_dir={tmp_path}/cache"])
+    assert planned(url) == [(0, 0, 100)] * 2
+
+    pack(images_root, f"{bucket}/packed", PackOptions(), cache_dir=f"{tmp_path}/cache")
+    packed = planned(f"{bucket}/packed", "data.shuffle=block", "data.cache_gb=0")
+    assert packed == [(2 * 5, num_bytes, 0)] * 2  # blocks of eight of 39 samples
 
 
 @pytest.mark.slow

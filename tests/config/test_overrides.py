@@ -39,7 +39,7 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     def command() -> None:
         if isinstance(mistake, ImagenetOptError):
             raise mistake
-        composed("~hydra", *mistake.split())
+        composed("~hydra", *mistake.split(" "))
 
     with pytest.raises(SystemExit) as ended:
         report_mistakes(command)

@@ -18,6 +18,7 @@ from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.shard_writer import ShardPart, write_shard
 from imagenet_opt.pack.source import Source
+from imagenet_opt.pack.target import FolderTarget
 from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
 
 
@@ -122,12 +123,12 @@ class Faulty(Source):
 def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
     """A function that writes a shard of eight files whose reads fail as `fails` says, with 0.3 s of retries."""
     monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
-    source = open_train(small_tree(tmp_path / "data"), "train")
+    source = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
     options: dict[str, Any] = {"encoding": Encoding(), "first": 0, "advance": lambda: None}
 
     def write(fails: Callable[[int, int], bool]) -> ShardPart:
         Faulty.fails, Faulty.tries = staticmethod(fails), Counter()
-        return write_shard(tmp_path / "a.tar", Faulty(source.files, nested=True), **options)
+        return write_shard(FolderTarget(tmp_path), "a.tar", Faulty(source.files, nested=True), **options)
 
     return write
 

@@ -10,7 +10,7 @@ from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ShardMismatch
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
-from imagenet_opt.pack.verify import verify
+from imagenet_opt.pack.verify import open_packed, verify
 from tests.pack.packs import jpeg, names_of, small_tree, tree
 
 
@@ -22,7 +22,7 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
 
 def test_a_whole_pack_verifies(whole: Path) -> None:
     counts: list[int] = []
-    assert verify(whole / "train", 2, counts.append) == []
+    assert verify(open_packed(whole / "train"), 2, counts.append) == []
     assert counts == sorted(counts) and counts[-1] == 39
 
 
@@ -35,7 +35,7 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
     os.truncate(folder / index.shards[2], int(index.offsets[last]) + 7)
     (folder / index.shards[3]).unlink()
     size = (out.parent / "out/train" / index.shards[2]).stat().st_size
-    lines = verify(folder, 2)
+    lines = verify(open_packed(folder), 2)
     assert lines[0] == f"{index.path(1)}: the bytes do not match the checksum"
     assert lines[1] == f"{folder}/shard-00001.tar: the images are intact, but a label, a name or padding is damaged"
     assert lines[2] == f"{index.path(last)}: truncated, 7 of {index.sizes[last]} bytes"
@@ -56,10 +56,10 @@ def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
 
 def test_a_damaged_column_is_named(out: Path) -> None:
     overwrite(out / "val/labels.npy", 128, b"\1")
-    assert verify(out / "val", 1) == [f"{out}/val/labels.npy is damaged"]
+    assert verify(open_packed(out / "val"), 1) == [f"{out}/val/labels.npy is damaged"]
 
 
 def test_without_an_index_there_is_nothing_to_verify(out: Path) -> None:
     (out / "train/index.json").unlink()
     with pytest.raises(ShardMismatch, match=r"no finished pack"):
-        verify(out / "train", 1)
+        open_packed(out / "train")

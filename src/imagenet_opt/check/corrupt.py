@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, is_jpeg, is_whole_jpeg, open_image
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.loader import store_of
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.read_ahead import ReadAhead
-from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.errors import BadSample
 
 Rows = NDArray[np.int64]
 
-_CHUNK = 64
+CHUNK = 64
+"""Samples that a process reads and decodes together."""
 _READS_IN_FLIGHT = 32
 """Reads in flight of each process; chunks are not read ahead."""
 
@@ -45,7 +47,7 @@ def examine(
     rows: Rows,
     *,
     workers: int,
-    timeout_seconds: float,
+    loading: LoaderOptions,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ScanResult]:
     """The samples that cannot be used, are truncated, or are not in RGB.
@@ -53,10 +55,10 @@ def examine(
     workers: number of processes; 1 examines in this process. on_progress: called with (samples done, all samples).
     Raises StorageFailed, ReadTimeout.
     """
-    chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
+    chunks = [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)]
     suspects: list[ScanResult] = []
     done = 0
-    with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
+    with _examiners(min(workers, len(chunks)), index, loading) as examined:
         for chunk, of_chunk in zip(chunks, examined(chunks), strict=True):
             suspects += of_chunk
             on_progress(done := done + len(chunk), len(rows))
@@ -90,9 +92,9 @@ def _examine(rows: Rows) -> list[ScanResult]:
 
 
 class _Examiner:
-    def __init__(self, index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
-        store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
-        self.reader = ReadAhead(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+    def __init__(self, index: FileIndex | ShardIndex, loading: LoaderOptions) -> None:
+        store, patience = store_of(index, loading), loading.read_timeout
+        self.reader = ReadAhead(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=patience)
         self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
 
     def examine(self, rows: Rows) -> list[ScanResult]:

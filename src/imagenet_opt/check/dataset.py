@@ -10,16 +10,18 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_opt.check.checkpoint_size import checkpoint_bytes
 from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.check.corrupt import examine
-from imagenet_opt.check.duplicates import find_twins
+from imagenet_opt.check.duplicates import find_twins, of_equal_size
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
 from imagenet_opt.check.labels import Selection, check_labels
+from imagenet_opt.check.reads import about_reads
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.check.spot_notice import judge_spot_notice
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed, run_folder
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
-from imagenet_opt.data.index.files import files_of, status_of
+from imagenet_opt.data.index.files import Status, files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import spread_over_classes
 from imagenet_opt.display.progress import progress
@@ -41,8 +43,7 @@ def check(
 ) -> tuple[list[CheckResult], dict[str, Any] | None]:
     """All verdicts; with a checkpoint also the accuracy of each class.
 
-    num_samples: number of samples of each split to decode, compare and classify; None for all. Of a URL no files are
-    decoded or compared.
+    num_samples: number of samples of each split to decode, compare and classify; None for all.
     Raises ImagenetOptError where nothing can be checked.
     """
     config = composed(overrides)
@@ -58,12 +59,7 @@ def check(
     train, val = opened
     rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
-    if is_url(data.root):
-        verdicts.append(
-            CheckResult("files", "info", f"not decoded or compared, because data.root={data.root} is a URL")
-        )
-    else:
-        verdicts += _files(data, train, val, rows)
+    verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
     verdicts += _spot_notice(config, run_folder(overrides), num_classes=len(train.classes))
     if ckpt is None:
@@ -79,25 +75,30 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     (train_sizes, results), (val_sizes, val_results) = _sizes("train", train), _sizes("val", val)
     results += val_results
+    same, sizes = train.place == val.place, (train_sizes, val_sizes)
+    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    if is_url(data.root):
+        candidates = [rows[0][:0]] * 2 if same else of_equal_size(sizes, compared)
+        print(f"{data.root}: {about_reads((train, val), sizes, rows, candidates, data.loading)}", flush=True)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
             workers = usable_cpus() if len(decoded) > _FEW else 1
-            suspects = examine(
-                index, decoded, workers=workers, timeout_seconds=data.loading.read_timeout, on_progress=show
-            )
+            suspects = examine(index, decoded, workers=workers, loading=data.loading, on_progress=show)
         results += judge_examined(name, len(decoded), suspects)
-    if train.folder == val.folder:
+    if same:
         return [*results, same_folder(train)]
-    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), (train_sizes, val_sizes), compared, show)
+        twins = find_twins((train, val), sizes, compared, data.loading, show)
     return [*results, *judge_twins(train, val, compared, twins)]
 
 
 def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[CheckResult]]:
-    """Size of each sample in bytes, and verdicts on empty and not yet fetched files; a shard index has the sizes."""
+    """Size of each sample in bytes, and verdicts on empty and not yet fetched files; indexes of shards and of objects
+    have the sizes."""
     if isinstance(index, ShardIndex):
         return index.sizes, []
+    if isinstance(index, ObjectIndex):
+        return index.sizes, list(judge_status(name, index, Status(index.sizes, index.sizes), on_lustre=False))
     with progress(f"sizes, {name}", "files") as show:
         status = status_of(files_of(index), show)
     return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))

@@ -67,7 +67,7 @@ def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequen
 
 def same_folder(index: Split) -> CheckResult:
     """The verdict when train and val are one folder, in place of a list of all images."""
-    text = f"train and val are the same folder, {index.folder}: accuracy will be meaningless (data.val_folder)"
+    text = f"train and val are the same folder, {index.place}: accuracy will be meaningless (data.val_folder)"
     return CheckResult("val in train", "error", text)
 
 

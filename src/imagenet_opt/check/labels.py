@@ -89,7 +89,7 @@ def _confusion(
 def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
     train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
     shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
-    mapping = tuple(f"{val.index.folder / classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
+    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
     first = "; ".join(mapping[:_MOST_NAMED])
     if labels.kind == "permuted":
         same = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.object_storage import check_package, is_url
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
 _LEAST_SECONDS, _MOST_SECONDS = 10, 3600
@@ -31,6 +32,15 @@ def check_writable(file: Path | None, flag: str = "--json") -> None:
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise ConfigError(f"{flag} {file} cannot be written; choose a file in a folder that exists")
+
+
+def local_or_url(place: str, key: str) -> Path | str:
+    """A path, or a URL without a slash at its end. key: the option that has the value `place`. Raises ConfigError if
+    the package that reads URLs is not installed."""
+    if not is_url(place):
+        return Path(place).expanduser()
+    check_package(place, key)
+    return place.rstrip("/")
 
 
 def budget_seconds(text: str) -> float:

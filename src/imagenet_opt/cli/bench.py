@@ -115,7 +115,7 @@ def bench(options: Options) -> "Report":
     from imagenet_opt.bench.result import Report, data_facts
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.data.datamodule import cache_folder
+    from imagenet_opt.data.index.index_cache import cache_folder
 
     config = composed(options.overrides)
     device = device_of(config)

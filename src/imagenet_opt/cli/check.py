@@ -23,7 +23,8 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
 Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
 
-With data.root=s3://... the files are neither decoded nor compared; all other checks are made.
+With data.root=s3://... (gs://, https://) a line says first how many requests and bytes the check reads. What it reads
+stays in the cache of the training, data.cache_dir.
 
 Checks:
   classes      whether train and val have the same folders; empty folders

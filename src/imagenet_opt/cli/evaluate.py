@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
 HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
@@ -14,7 +14,8 @@ imagenet-opt evaluate ckpt=RUN_FOLDER/last.ckpt data.root=/fsx/imagenet eval=ffc
 imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.root=/fsx/imagenet
 
   ckpt=PATH      a checkpoint of train.py, or a run's folder: its best.ckpt, else its last.ckpt. If the run averaged its
-                 weights (EMA), the averaged weights are used
+                 weights (EMA), the averaged weights are used. Also s3://bucket/run, a checkpoint.mirror, or a .ckpt
+                 object
   model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size, crop and
                  interpolation
   eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
@@ -40,7 +41,7 @@ _VIEW_KEYS = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpol
 @dataclass(frozen=True)
 class Options:
     overrides: tuple[str, ...]
-    ckpt: Path | None = None
+    ckpt: Path | str | None = None
     convention: str | None = None
     tta: bool = False
     real_labels: Path | None = None
@@ -59,10 +60,15 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.evaluate.real_labels import read_real_labels
     from imagenet_opt.evaluate.result import tables
     from imagenet_opt.evaluate.view import view_of
+    from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     name = composed(options.overrides).model.name
-    network = pretrained(name) if options.ckpt is None else saved(options.ckpt)
+    if options.ckpt is None:
+        network = pretrained(name)
+    else:
+        with local_checkpoint(options.ckpt, best=True) as file:
+            network = saved(file)
     if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
         raise ConfigError(
             f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
@@ -80,7 +86,7 @@ def main(argv: list[str]) -> None:
         raise CheckpointMismatch(
             f"data.root is not set, so these are the demo's images; set data.root=FOLDER ({error})"
         ) from error
-    label = f"timm's {name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
+    label = f"timm's {name}" if options.ckpt is None else "/".join(Path(options.ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
@@ -107,8 +113,8 @@ def parse(argv: list[str]) -> Options:
     overrides = tuple(word for word in arguments.overrides if not word.startswith(("ckpt=", "eval=")))
     if convention is not None and (words := [word for word in overrides if word.startswith(_VIEW_KEYS)]):
         raise ConfigError(f"eval={convention} and {words[0]} both set how images are cut out; leave one of them out")
-    ckpt = None if path is None else Path(path).expanduser()
-    if ckpt is not None and ckpt.is_dir():
+    ckpt = None if path is None else local_or_url(path, "ckpt")
+    if isinstance(ckpt, Path) and ckpt.is_dir():
         ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
     switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json
     return Options(overrides, ckpt, convention, *switches)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import key_and_value
+from imagenet_opt.cli.arguments import key_and_value, local_or_url
 from imagenet_opt.errors import ConfigError
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
@@ -12,9 +12,10 @@ imagenet-opt export ckpt=RUN_FOLDER                           RUN_FOLDER/last.sa
 imagenet-opt export ckpt=RUN_FOLDER/best.ckpt format=onnx     RUN_FOLDER/best.onnx, for ONNX Runtime, TensorRT, ...
 imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
-  ckpt        a run's folder, whose last.ckpt is used, or a checkpoint file
+  ckpt        a run's folder, whose last.ckpt is used, or a checkpoint file; also s3://bucket/run, a checkpoint.mirror,
+              whose newest checkpoint is used, or a .ckpt object
   format      safetensors (default) or onnx, which needs pip install "imagenet-opt[export]"
-  out         the file to write; default: beside the checkpoint, under its name
+  out         the file to write; default: beside the checkpoint, under its name; of a URL, in the working folder
   image_size  side of the images in pixels; default: the run's validation size. An ONNX file accepts only this size
 
 If the run averaged its weights (EMA), the averaged weights are written. The metadata of both formats contain the
@@ -34,7 +35,7 @@ FORMATS = ("safetensors", "onnx")
 class Arguments:
     """image_size: None for the image size of the checkpoint."""
 
-    ckpt: Path
+    ckpt: Path | str
     format: str
     out: Path
     image_size: int | None
@@ -43,8 +44,10 @@ class Arguments:
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     from imagenet_opt.export import export
+    from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
-    print(export(**vars(arguments)))
+    with local_checkpoint(arguments.ckpt) as file:
+        print(export(**vars(arguments) | {"ckpt": file}))
 
 
 def parse(argv: list[str]) -> Arguments:
@@ -55,14 +58,21 @@ def parse(argv: list[str]) -> Arguments:
     values = dict(key_and_value(argument, KEYS) for argument in argv)
     if "ckpt" not in values:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
-    ckpt = Path(values["ckpt"]).expanduser()
-    ckpt = ckpt / "last.ckpt" if ckpt.is_dir() else ckpt
+    ckpt = local_or_url(values["ckpt"], "ckpt")
+    ckpt = ckpt / "last.ckpt" if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
     format, size = values.get("format", "safetensors"), values.get("image_size")
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
-    out = Path(values["out"]).expanduser() if "out" in values else ckpt.with_suffix(f".{format}")
+    out = Path(values["out"]).expanduser() if "out" in values else _beside(ckpt).with_suffix(f".{format}")
     if out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
     if size is not None and not (size.isdecimal() and int(size) > 0):
         raise ConfigError(f"image_size={size} is not a number of pixels; expected one such as image_size=224")
     return Arguments(ckpt, format, out, None if size is None else int(size))
+
+
+def _beside(ckpt: Path | str) -> Path:
+    """The checkpoint's path; of a URL, a path in the working folder."""
+    if isinstance(ckpt, Path):
+        return ckpt
+    return Path(ckpt.rpartition("/")[2] if ckpt.endswith(".ckpt") else "last.ckpt")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.arguments import key_and_value
+from imagenet_opt.cli.arguments import key_and_value, local_or_url
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
@@ -21,13 +21,16 @@ disk, and can contain smaller images.
 
 imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet                     keeps all bytes of the images
 imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-224 for=224         smaller images, for training at 224 px
+imagenet-opt pack data.root=/fsx/imagenet out=s3://bucket/imagenet               into a bucket (also gs://)
 imagenet-opt pack out=/nvme/imagenet --verify                                    checks the packed data
 
 Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
 only read. out needs about as much space as the images, unless for or max_side shrinks them.
 
-  data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC
-  out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv
+  data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC;
+                     or the URL of a bucket with a folder per class
+  out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
+                     bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets
                      for ResNet-50 and ResNet-18. docs/packing.md has rates, bytes and published accuracies
   max_side           images with a longer side are shrunk to this number of pixels; default: keep all bytes
@@ -40,6 +43,7 @@ only read. out needs about as much space as the images, unless for or max_side s
                      val/ or up to four folders above, or a file with lines FILE CLASS
   data.train_folder  below data.root; default train
   data.val_folder    below data.root; default val
+  data.cache_dir     local folder for shards on their way to a bucket; default ~/.cache/imagenet_opt
   --verify           read the shards in out and list every difference from the packed data; needs only out
 
 Every file is checked: a JPEG whose bytes are kept must have a header and an end; any other image must decode
@@ -52,7 +56,7 @@ resumes, and the result is the same to the byte. The same command also rewrites 
 FLAGS = ("--verify",)
 KEYS = (
     "data.root", "out", "for", "max_side", "quality", "reencode", "shard_mb", "workers", "seed", "val_labels",
-    "data.train_folder", "data.val_folder",
+    "data.train_folder", "data.val_folder", "data.cache_dir",
 )  # fmt: skip
 _ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
 """Key of a whole number -> its least and its greatest value."""
@@ -95,23 +99,16 @@ def parse(argv: list[str]) -> Namespace:
     from imagenet_opt.pack.plan import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
 
     return Namespace(
-        root=_path(words, "data.root"),
-        out=_path(words, "out"),
+        root=local_or_url(words["data.root"], "data.root") if "data.root" in words else None,
+        out=local_or_url(words["out"], "out"),
         options=replace(PRESETS[int(words["for"])] if "for" in words else PackOptions(), **options),
         workers=usable_cpus() if workers == "auto" else _whole(words, "workers", 1, 1024, ", or auto"),
-        val_labels=_path(words, "val_labels"),
+        val_labels=Path(words["val_labels"]).expanduser() if "val_labels" in words else None,
+        cache_dir=words.get("data.cache_dir"),
         train_folder=words.get("data.train_folder", "train"),
         val_folder=words.get("data.val_folder", "val"),
         verify=verify,
     )
-
-
-def _path(words: dict[str, str], key: str) -> Path | None:
-    if key not in words:
-        return None
-    if is_url(words[key]):
-        raise ConfigError(f"{key}={words[key]}: imagenet-opt pack does not read or write URLs yet, only folders")
-    return Path(words[key]).expanduser()
 
 
 def _whole(words: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:
@@ -143,6 +140,7 @@ def _pack(arguments: Namespace) -> str:
             arguments.options,
             train_folder=arguments.train_folder,
             val_folder=arguments.val_folder,
+            cache_dir=arguments.cache_dir,
             val_labels=arguments.val_labels,
             workers=arguments.workers,
             on_progress=show,
@@ -162,27 +160,24 @@ def _verify(arguments: Namespace) -> str:
 
     Raises ConfigError if nothing was packed; ShardMismatch if anything differs, after a line for each difference.
     """
-    from imagenet_opt.data.index.shard_index import is_packed, load_index
-    from imagenet_opt.pack.verify import verify
+    from imagenet_opt.pack.verify import open_packed, verify
 
-    folders = [arguments.out / split for split in ("train", "val")]
-    for folder in folders:
-        if not is_packed(folder):
-            raise ConfigError(f"no pack in {folder} (out); expected the out=FOLDER that imagenet-opt pack was given")
-    sizes = [len(load_index(folder)) for folder in folders]
+    out = arguments.out
+    splits = [open_packed(f"{out}/{name}" if is_url(out) else out / name) for name in ("train", "val")]
+    sizes = [len(split.index) for split in splits]
     lines: list[str] = []
     with progress("verifying", "images") as show:
-        for folder, before in zip(folders, (0, sizes[0]), strict=True):
+        for split, before in zip(splits, (0, sizes[0]), strict=True):
 
             def advance(done: int, before: int = before) -> None:
                 show(before + done, sum(sizes))
 
-            lines += verify(folder, arguments.workers, advance)
+            lines += verify(split, arguments.workers, advance)
     for line in lines:
         print(printable(line))
     if lines:
         raise ShardMismatch(
-            f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
+            f"{out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
             "folder if an .npy is damaged, and run the same pack command again to write the missing files"
         )
-    return f"{arguments.out} is intact: all {sum(sizes)} images match their checksums"
+    return f"{out} is intact: all {sum(sizes)} images match their checksums"

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.object_storage import is_url
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,11 +27,13 @@ imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
   --watts W           power of your GPU while it trains (gpu/power_watts of a run), for the energy
   --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, gpu_hours,
                       price (in dollars; null without --price-per-hour), published_top1, reproduced,
-                      changed (keys of the command line that change the recipe), expected_top1 (null if any changed)
+                      changed (keys of the command line that change the recipe), expected_top1 (null if any changed),
+                      requests (of the first epoch and of each later epoch; null without a URL)
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
 is trained; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
-images/s at 224 px are 1,760 at 160 px. Where the loader is too slow, some images are packed in memory to
+images/s at 224 px are 1,760 at 160 px. For data.root=s3://... a table has the GET requests of an epoch, their price,
+and how much of the data the local cache will hold. Where the loader is too slow, some images are packed in memory to
 show what imagenet-opt pack would give."""
 
 
@@ -40,7 +44,8 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.display.terminal_table import print_tables
     from imagenet_opt.plan.packs import packed_runs
     from imagenet_opt.plan.plan import IMAGENET, changed_keys, make_plan
-    from imagenet_opt.plan.tables import tables
+    from imagenet_opt.plan.requests import epoch_requests
+    from imagenet_opt.plan.tables import requests_table, tables
 
     config, sizes = composed(tuple(options.overrides)), IMAGENET
     has_data = bool(config.data.get("root")) or "root" not in config.data
@@ -62,12 +67,17 @@ def main(argv: list[str]) -> None:
     shown = tables(
         plan, is_estimate=options.rate is None, about_loader=about_loader, packed=packed, changed=changed, **costs
     )
+    requests = None
+    if has_data and is_url(data.root):
+        requests = epoch_requests(train, val, data.loading)
+        shown.append(requests_table(str(data.root), *requests, num_epochs=len(plan.lr)))
     print_tables(shown)
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
         price = {"price": options.price_per_hour and options.price_per_hour * plan.gpu_hours}
         packs = {"packed": [run._asdict() for run in packed]}
-        options.json.write_text(json.dumps(command | plan.plain(changed) | price | packs, indent=1))
+        epochs = {"requests": requests and [asdict(epoch) for epoch in requests]}
+        options.json.write_text(json.dumps(command | plan.plain(changed) | price | packs | epochs, indent=1))
 
 
 def _loader_rates(

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.split_folder import root_of, split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
@@ -59,7 +60,7 @@ def check_folders(config: DictConfig) -> None:
 
 def demo_of(config: DictConfig) -> DataSet:
     """The data set of data=demo, drawn if it does not exist yet. Raises ConfigError."""
-    from imagenet_opt.data.datamodule import cache_folder, demo_data, demo_folder
+    from imagenet_opt.data.datamodule import demo_data, demo_folder
 
     options = _options(config, demo_data)
     cache = cache_folder(options.pop("cache_dir"))
@@ -71,7 +72,7 @@ def data_of(config: DictConfig) -> DataSet:
     """The data set of data=folder. Raises ConfigError for other data."""
     if config.data.get("root") is None:
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
-    from imagenet_opt.data.datamodule import cache_folder, folder_data
+    from imagenet_opt.data.datamodule import folder_data
 
     options = _options(config, folder_data)
     root, cache = root_of(options.pop("root")), cache_folder(options.pop("cache_dir"))

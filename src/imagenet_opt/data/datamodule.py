@@ -16,6 +16,7 @@ from lightning.pytorch import LightningDataModule
 from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
+from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.split_folder import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
@@ -240,10 +241,3 @@ def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: i
 def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
     """Folder of the demo images, which are drawn if they are missing."""
     return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
-
-
-def cache_folder(cache_dir: str | None) -> Path:
-    """`cache_dir`, or imagenet_opt below $XDG_CACHE_HOME or ~/.cache."""
-    if cache_dir is not None:
-        return Path(cache_dir).expanduser().resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "imagenet_opt"

@@ -8,31 +8,40 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.object_index import open_objects
+from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
-from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
+from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_url
 from imagenet_opt.data.storage.retry import retry_transient
-from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass, StorageFailed
 from imagenet_opt.pack.labels import find_labels, read_labels
 from imagenet_opt.pack.source import PATIENCE, Source, file_index
 
 _THREADS = 32
 
 
-def open_train(root: Path, split: str) -> Source:
-    """Open `root`/`split` with a folder or a tar file per class. Raises DatasetNotFound, EmptyClass, DataError."""
+def open_train(root: Path | str, split: str, cache_dir: Path) -> Source:
+    """Open `root`/`split` with a folder or a tar file per class; of a URL, with a folder per class, whose list is kept
+    in `cache_dir`. Raises DatasetNotFound, EmptyClass, DataError."""
+    if isinstance(root, str):
+        return _open_url(split_url(root, split), cache_dir)
     folder = (root.expanduser() / split).resolve()
     if is_packed(folder):
-        raise ConfigError(f"{folder} is packed already; set data.root to the folder with the original images")
+        raise _packed_already(folder)
     if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
         return _open_archives(folder)
     return Source(scan_split(root, split), nested=True)
 
 
-def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | None) -> Source:
+def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> Source:
     """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
 
     Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
     """
+    if isinstance(root, str):
+        if labels is not None:
+            raise ConfigError(f"val_labels={labels} is for a folder of images, and data.root={root} is a URL")
+        return _open_url(split_url(root, split), cache_dir)
     folder = (root.expanduser() / split).resolve()
     if _kinds(folder) == {"image"}:
         return _open_flat(folder, classes, labels or find_labels(folder))
@@ -41,7 +50,20 @@ def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | No
             f"val_labels={labels} is for images directly in {folder}, but this folder has subfolders or archives: "
             "leave val_labels out"
         )
-    return open_train(root, split)
+    return open_train(root, split, cache_dir)
+
+
+def _open_url(url: str, cache_dir: Path) -> Source:
+    try:
+        if open_object_shards(url, cache_dir) is not None:
+            raise _packed_already(url)
+        return Source(open_objects(url, cache_dir), nested=True)
+    except OSError as error:
+        raise StorageFailed(f"cannot read {url} (data.root): {error.strerror or error}") from error
+
+
+def _packed_already(place: Path | str) -> ConfigError:
+    return ConfigError(f"{place} is packed already; set data.root to the folder with the original images")
 
 
 def _kinds(folder: Path) -> set[str]:

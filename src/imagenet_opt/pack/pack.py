@@ -1,4 +1,4 @@
-"""Pack a data set into tar shards with an index; see docs/packing.md.
+"""Pack a data set into tar shards with an index, in a folder or in a bucket; see docs/packing.md.
 
 A pack may be stopped at any moment. plan.json is written first and fixes the samples of each shard; a complete shard
 gets its name, then its part of the index; index.json comes last. So every existing file is complete, and the next call
@@ -6,11 +6,11 @@ writes only the missing files.
 """
 
 import csv
+import hashlib
 import io
 import json
 import logging
 import os
-import shutil
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import check_same_classes
+from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     FORMAT,
@@ -30,15 +31,17 @@ from imagenet_opt.data.index.shard_index import (
     load_index,
     read_about,
     shard_name,
-    wrong_shards,
 )
+from imagenet_opt.data.index.split_folder import split_url
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
+from imagenet_opt.object_storage import is_url, is_web
 from imagenet_opt.pack.layouts import open_train, open_val
 from imagenet_opt.pack.pack_lock import pack_lock
 from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.processes import make_shards
-from imagenet_opt.pack.shard_writer import ShardPart, atomic_file, write_json
+from imagenet_opt.pack.shard_writer import ShardPart
+from imagenet_opt.pack.target import KEY, BucketTarget, FolderTarget
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +60,11 @@ class Packed:
 
 
 def pack(
-    root: Path,
-    out: Path,
+    root: Path | str,
+    out: Path | str,
     options: PackOptions,
     *,
+    cache_dir: str | None = None,
     train_folder: str = "train",
     val_folder: str = "val",
     val_labels: Path | None = None,
@@ -69,26 +73,33 @@ def pack(
 ) -> Packed:
     """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or resume an earlier pack.
 
-    workers: processes; 0 packs in this process, where Ctrl-C waits for a hanging read. on_progress: called with (files
-    processed by this call, all files), several times a second, or after each shard with workers=0.
+    root, out: folders, or URLs of objects. cache_dir: data.cache_dir, for the list of the images of a URL, and for
+    files on their way to a bucket: one shard of each process. workers: processes; 0 packs in this process, where Ctrl-C
+    waits for a hanging read. on_progress: called with (files processed by this call, all files), several times a
+    second, or after each shard with workers=0.
 
     Raises ConfigError for an `out` with other content; DataError if no image can be packed; PackStopped for a failure
-    after which the pack can resume.
+    after which the pack can resume; StorageFailed for a storage that refuses requests.
     """
-    _check_folders(root, out, train_folder, val_folder)
-    train = open_train(root, train_folder)
-    val = open_val(root, val_folder, train.files.classes, val_labels)
+    _check_places(root, out, train_folder, val_folder)
+    cache = cache_folder(cache_dir)
+    train = open_train(root, train_folder, cache)
+    val = open_val(root, val_folder, train.files.classes, val_labels, cache)
     check_same_classes(train.files, val.files)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
-    with pack_lock(out):
+    folder, key = (out, KEY) if isinstance(out, Path) else (_work_folder(out, cache), "data.cache_dir")
+    with pack_lock(folder, str(out), key):
+        targets = [_target(out, folder, split) for split in ("train", "val")]
         splits = plan(
-            PackSplit(out / "train", train, shuffled, options),
-            PackSplit(out / "val", val, np.arange(len(val)), options),
+            PackSplit(targets[0], train, shuffled, options),
+            PackSplit(targets[1], val, np.arange(len(val)), options),
         )
         missing = [_missing(split) for split in splits]
         tasks = [split.task(i) for split, shards in zip(splits, missing, strict=True) for i in shards]
         make_shards(tasks, workers, on_progress)
         abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
+        for target in targets:
+            target.close()
     return Packed(
         images=sum(about.samples for about in abouts),
         rejected=sum(about.rejected for about in abouts),
@@ -98,12 +109,28 @@ def pack(
     )
 
 
-def _check_folders(root: Path, out: Path, train_folder: str, val_folder: str) -> None:
-    out, root = out.resolve(), root.expanduser()
-    train, val = (root / train_folder).resolve(), (root / val_folder).resolve()
-    for images in (root.resolve(), train, val):
-        if out.is_relative_to(images) or images.is_relative_to(out):
-            raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
+def _work_folder(url: str, cache: Path) -> Path:
+    """Folder for files on their way to a bucket."""
+    return cache / "pack" / hashlib.sha256(url.encode()).hexdigest()[:24]
+
+
+def _target(out: Path | str, folder: Path, split: str) -> FolderTarget:
+    """The target of a split, opened. folder: where its files are written."""
+    target = FolderTarget(folder / split) if isinstance(out, Path) else BucketTarget(folder / split, f"{out}/{split}")
+    target.open()
+    return target
+
+
+def _check_places(root: Path | str, out: Path | str, train_folder: str, val_folder: str) -> None:
+    if isinstance(out, str) and is_web(out):
+        raise ConfigError(f"out={out} is no bucket; expected a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
+    train, val = _place(root, train_folder), _place(root, val_folder)
+    target = _place(out, ".")
+    for images in (_place(root, "."), train, val):
+        if is_url(images) == is_url(target) and (_is_below(target, images) or _is_below(images, target)):
+            raise ConfigError(
+                f"out={target} and the images in {images} (data.root) overlap; choose a folder beside them"
+            )
     if train == val:
         log.warning(
             f"train and val are the same folder, {train_folder} under {root}: validation will measure training images "
@@ -111,58 +138,67 @@ def _check_folders(root: Path, out: Path, train_folder: str, val_folder: str) ->
         )
 
 
+def _place(root: Path | str, folder: str) -> str:
+    """Full path or URL, without . and .. and links."""
+    return split_url(root, folder) if isinstance(root, str) else str((root.expanduser() / folder).resolve())
+
+
+def _is_below(place: str, other: str) -> bool:
+    return f"{place}/".startswith(f"{other.rstrip('/')}/")
+
+
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are missing or incomplete."""
     if (about := _finished(split)) is not None:
-        return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
+        return sorted(split.target.wrong_shards({i: shard.bytes for i, shard in enumerate(about.shards)}))
     parts = {}
     for i in range(split.num_shards):
         with suppress(FileNotFoundError, ValueError, TypeError):  # missing or damaged
-            parts[i] = _read_part(split.part(i))
-    wrong = wrong_shards(split.folder, {i: part.num_bytes for i, part in parts.items()})
+            parts[i] = _read_part(split, i)
+    wrong = split.target.wrong_shards({i: part.num_bytes for i, part in parts.items()})
     return [i for i in range(split.num_shards) if i not in parts or i in wrong]
 
 
 def _finished(split: PackSplit) -> About | None:
     """index.json; None if it is missing or does not match its columns and the plan."""
     try:
-        load_index(split.folder)
-        about = read_about(split.folder)
+        load_index(split.target.folder)
+        about = read_about(split.target.folder)
     except ShardMismatch:
         return None
     return about if len(about.shards) == split.num_shards else None
 
 
-def _read_part(path: Path) -> ShardPart:
-    return ShardPart(**json.loads(path.read_bytes()))
+def _read_part(split: PackSplit, shard: int) -> ShardPart:
+    return ShardPart(**json.loads((split.target.folder / split.part(shard)).read_bytes()))
 
 
 def _finish(split: PackSplit, made: list[int]) -> About:
     """Write the index of a split whose shards are complete. made: shards of this call. Returns index.json."""
     about = _finished(split) or _write_index(split)
     for i in made:
-        if _read_part(split.part(i)).checksum != about.shards[i].crc32:
-            (split.folder / shard_name(i)).unlink()
+        if _read_part(split, i).checksum != about.shards[i].crc32:
+            split.target.remove(shard_name(i))
             raise ShardMismatch(
-                f"{split.folder / shard_name(i)} cannot be restored with the same content: the images in "
-                f"{split.source.files.folder} (data.root) or Pillow's version changed; "
-                f"remove {split.folder.parent} (out) and pack again"
+                f"{split.target.place}/{shard_name(i)} cannot be restored with the same content: the images in "
+                f"{split.source.files.place} (data.root) or Pillow's version changed; "
+                f"remove {split.target.place.rpartition('/')[0]} (out) and pack again"
             )
-    shutil.rmtree(split.part(0).parent, ignore_errors=True)
+    split.target.remove_parts()
     return about
 
 
 def _write_index(split: PackSplit) -> About:
-    parts = [_read_part(split.part(i)) for i in range(split.num_shards)]
+    target, parts = split.target, [_read_part(split, i) for i in range(split.num_shards)]
     rejected = [row for part in parts for row in part.rejected]
-    with atomic_file(split.folder / REJECTED) as file:
+    with target.file(REJECTED) as file:
         text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
         csv.writer(text).writerows([("file", "reason"), *rejected])
         text.detach()
     columns = _columns(parts)
     if not len(columns["labels"]):
         raise DataError(
-            f"no image in {split.source.files.folder} (data.root) can be packed; {split.folder / REJECTED} says why"
+            f"no image in {split.source.files.place} (data.root) can be packed; {target.place}/{REJECTED} says why"
         )
     shards = [{"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)]
     about = {
@@ -171,11 +207,11 @@ def _write_index(split: PackSplit) -> About:
         "samples": len(columns["labels"]),
         "rejected": len(rejected),
         "bytes_in": sum(part.bytes_in for part in parts),
-        "columns": {name: _write_column(split.folder / f"{name}.npy", column) for name, column in columns.items()},
+        "columns": {name: _write_column(target, f"{name}.npy", column) for name, column in columns.items()},
         "shards": shards,
     }
-    write_json(split.folder / INDEX, about)
-    return read_about(split.folder)
+    target.write_json(INDEX, about)
+    return read_about(target.folder)
 
 
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
@@ -190,10 +226,10 @@ def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
     return {name: columns[name].astype(dtype) for name, dtype in COLUMNS.items()}
 
 
-def _write_column(path: Path, column: NDArray[Any]) -> int:
+def _write_column(target: FolderTarget, name: str, column: NDArray[Any]) -> int:
     """Write a column as .npy; returns zlib.crc32 of the file."""
     content = io.BytesIO()
     np.save(content, column)
-    with atomic_file(path) as file:
+    with target.file(name) as file:
         file.write(content.getbuffer())
     return zlib.crc32(content.getbuffer())

@@ -15,17 +15,20 @@ CLAIM = "claim"
 
 
 @contextmanager
-def pack_lock(out: Path) -> Iterator[None]:
-    """Lock the folder until this pack ends in any way, and remove half-written files before and after."""
+def pack_lock(out: Path, place: str, key: str) -> Iterator[None]:
+    """Lock the folder until this pack ends in any way, and remove half-written files before and after.
+
+    place: the target of the pack, whose files are written to `out`. key: the option that names `out`.
+    """
     try:
         for folder in (out / "train", out / "val"):
             folder.mkdir(parents=True, exist_ok=True)
         held = lock_file(out / CLAIM)
     except Timeout as error:
-        raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
+        raise ConfigError(f"another imagenet-opt pack writes into {place} (out); wait for it, or end it") from error
     except OSError as error:
         raise ConfigError(
-            f"cannot write into {out} ({error.strerror}); choose another folder with out=FOLDER"
+            f"cannot write into {out} ({error.strerror}); choose another folder with {key}=FOLDER"
         ) from error
     with ExitStack() as stack:
         stack.callback(held.release)

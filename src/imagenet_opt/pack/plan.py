@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from imagenet_opt.data.index.shard_index import FORMAT, PLAN, shard_name
 from imagenet_opt.errors import BadSample, ConfigError
 from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.processes import ShardTask
-from imagenet_opt.pack.shard_writer import write_json
 from imagenet_opt.pack.source import Source
+from imagenet_opt.pack.target import PARTS, FolderTarget
 
 _TAR_BYTES = 2048
 """Overhead of tar per sample: two headers, the label, padding."""
@@ -53,9 +52,9 @@ def preset_for(image_size: int) -> int:
 
 @dataclass(frozen=True)
 class PackSplit:
-    """A split to pack into `folder`. order[i]: number of the source file that becomes sample i."""
+    """A split to pack into `target`. order[i]: number of the source file that becomes sample i."""
 
-    folder: Path
+    target: FolderTarget
     source: Source
     order: NDArray[np.int64]
     options: PackOptions
@@ -64,12 +63,12 @@ class PackSplit:
     def task(self, shard: int) -> ShardTask:
         """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
-        path, source, options = self.folder / shard_name(shard), self.source.take(self.order[first:end]), self.options
-        return ShardTask(path, self.part(shard), source, first, options.encoding)
+        name, source = shard_name(shard), self.source.take(self.order[first:end])
+        return ShardTask(self.target, name, self.part(shard), source, first, self.options.encoding)
 
-    def part(self, shard: int) -> Path:
-        """File with a finished shard's part of the index, until the index is written."""
-        return self.folder / "parts" / f"{shard_name(shard)}.json"
+    def part(self, shard: int) -> str:
+        """Name of the file with a finished shard's part of the index, until the index is written."""
+        return f"{PARTS}/{shard_name(shard)}.json"
 
 
 def plan(*splits: PackSplit) -> list[PackSplit]:
@@ -78,13 +77,13 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
     Raises ConfigError for a folder with other content, before any plan is written.
     """
     wanted = [_about(split) for split in splits]
-    plans = [_read_plan(split.folder) for split in splits]
+    plans = [_read_plan(split.target) for split in splits]
     for split, want, stored in zip(splits, wanted, plans, strict=True):
-        _check_same(split.folder, stored, want)
+        _check_same(split.target, stored, want)
     for number, split in enumerate(splits):
         if plans[number] is None:
             plans[number] = wanted[number] | {"num_shards": _fitting_shards(split)}
-            write_json(split.folder / PLAN, plans[number])
+            split.target.write_json(PLAN, plans[number])
     return [replace(split, num_shards=stored["num_shards"]) for split, stored in zip(splits, plans, strict=True)]
 
 
@@ -99,7 +98,7 @@ def _about(split: PackSplit) -> dict[str, Any]:
     digest = hashlib.sha256(json.dumps(files.classes).encode())
     for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
         digest.update(column.tobytes())
-    about = {"format": FORMAT, "folder": str(files.folder), "images": len(files), "options": options}
+    about = {"format": FORMAT, "folder": files.place, "images": len(files), "options": options}
     return about | {"fingerprint": digest.hexdigest()}
 
 
@@ -108,29 +107,30 @@ def _some(order: NDArray[np.int64], num: int) -> NDArray[np.int64]:
     return order[np.linspace(0, len(order) - 1, min(num, len(order))).astype(np.int64)]
 
 
-def _read_plan(folder: Path) -> Any:
-    """The content of plan.json; None in an empty folder. Raises ConfigError for a folder with other content."""
+def _read_plan(target: FolderTarget) -> Any:
+    """The content of plan.json; None in an empty target. Raises ConfigError for a target with other content."""
     try:
-        plan = json.loads((folder / PLAN).read_bytes())
+        plan = json.loads((target.folder / PLAN).read_bytes())
         if not (_describe(plan) and plan["fingerprint"] and 1 <= plan["num_shards"] <= plan["images"]):
             raise ValueError("the plan is incomplete")
         return plan
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if not any(folder.iterdir()):
+        if target.is_empty():
             return None
         raise ConfigError(
-            f"{folder} is not empty and has no {PLAN} to resume; choose another folder with out=FOLDER, or empty it"
+            f"{target.place} is not empty and has no {PLAN} to resume; choose another folder with out=FOLDER, or "
+            "empty it"
         ) from error
 
 
-def _check_same(folder: Path, stored: Any, wanted: dict[str, Any]) -> None:
+def _check_same(target: FolderTarget, stored: Any, wanted: dict[str, Any]) -> None:
     if stored is None or all(stored.get(key) == wanted[key] for key in ("format", "options", "fingerprint")):
         return
     raise ConfigError(
-        f"{folder} holds a pack of {_describe(stored)}, but this command packs {_describe(wanted)}"
+        f"{target.place} holds a pack of {_describe(stored)}, but this command packs {_describe(wanted)}"
         f"{', and the images have other names, labels or sizes' * (stored['fingerprint'] != wanted['fingerprint'])}. "
-        f"Choose another folder with out=FOLDER, use the options of the existing pack, or remove {folder.parent} to "
-        "start over"
+        "Choose another folder with out=FOLDER, use the options of the existing pack, or remove "
+        f"{target.place.rpartition('/')[0]} to start over"
     )
 
 

@@ -11,22 +11,24 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from pathlib import Path
 
 from imagenet_opt.errors import PackStopped
 from imagenet_opt.pack.image import Encoding
-from imagenet_opt.pack.shard_writer import write_json, write_shard
+from imagenet_opt.pack.shard_writer import write_shard
 from imagenet_opt.pack.source import Source
+from imagenet_opt.pack.target import FolderTarget
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to write to `path`; its part of the index goes to `part`. first: number of the shard's first sample."""
+    """A shard to write; its part of the index goes to `part`. name, part: of files in `target`. first: number of the
+    shard's first sample."""
 
-    path: Path
-    part: Path
+    target: FolderTarget
+    name: str
+    part: str
     source: Source
     first: int
     encoding: Encoding
@@ -107,5 +109,5 @@ def _make_shard(slot: int, task: ShardTask) -> None:
 
 
 def _write(task: ShardTask, advance: Callable[[], None]) -> None:
-    part = write_shard(task.path, task.source, task.encoding, first=task.first, advance=advance)
-    write_json(task.part, asdict(part))
+    part = write_shard(task.target, task.name, task.source, task.encoding, first=task.first, advance=advance)
+    task.target.write_json(task.part, asdict(part))

@@ -1,7 +1,6 @@
 """Writes one tar shard and its part of the index."""
 
 import io
-import json
 import os
 import re
 import tarfile
@@ -9,15 +8,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from imagenet_opt.atomic_file import replacing
-from imagenet_opt.errors import BadSample, PackStopped
+from imagenet_opt.errors import BadSample
 from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.source import Source
+from imagenet_opt.pack.target import FolderTarget
 
 _READS_IN_FLIGHT = 16
 
@@ -42,14 +39,14 @@ class ShardPart:
 
 
 def write_shard(
-    path: Path, source: Source, encoding: Encoding, *, first: int, advance: Callable[[], None]
+    target: FolderTarget, name: str, source: Source, encoding: Encoding, *, first: int, advance: Callable[[], None]
 ) -> ShardPart:
     """Write all of `source` as samples numbered from `first`; `advance` is called after each sample.
 
-    Raises PackStopped when the file cannot be written or the storage of the source fails; `path` does not exist then.
+    Raises PackStopped when the file `name` cannot be written or the storage of the source fails; there is no file then.
     """
     part = ShardPart()
-    with atomic_file(path) as file:
+    with target.file(name) as file:
         summed = _Summed(file)
         with tarfile.TarFile(fileobj=summed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
             for i, encoded in enumerate(_read_ahead(source)):
@@ -76,26 +73,6 @@ def key_of_sample(name: str, number: int) -> str:
     plain = os.fsencode(os.path.splitext(name)[0]).decode("utf-8", "backslashreplace")
     folder, _, file = re.sub(r"[\x00-\x1f\x7f]", "_", plain).rpartition("/")
     return f"{folder}/{file.replace('.', '_')}-{number:08d}".lstrip("_/")
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that gets its name only when it is complete and on the disk. Raises PackStopped."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path, sync=True) as fresh, fresh.open("wb", buffering=2**20) as file:
-            yield file
-    except OSError as error:
-        raise PackStopped(
-            f"cannot write {path}: {error.strerror or error}; fix the cause (out) and run the same command again: "
-            "it resumes where it stopped"
-        ) from error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically. Raises PackStopped."""
-    with atomic_file(path) as file:
-        file.write(json.dumps(content).encode())
 
 
 def _append(archive: tarfile.TarFile, part: ShardPart, source: Source, i: int, name: str, image: bytes) -> None:

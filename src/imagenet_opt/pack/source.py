@@ -5,12 +5,17 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.object_index import ObjectIndex
+from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.storage.object_store import ObjectStore
 from imagenet_opt.data.storage.retry import is_out, retry_transient
 from imagenet_opt.errors import PackStopped
 
@@ -23,7 +28,8 @@ _OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISD
 
 @dataclass(frozen=True)
 class Source:
-    """Images of one split. With starts and sizes, int64 (n,), image i is a part of <class>.tar; otherwise a file.
+    """Images of one split. With starts and sizes, int64 (n,), image i is a part of <class>.tar; otherwise a file, or an
+    object of an ObjectIndex.
 
     nested: whether file names begin with the class.
     """
@@ -56,6 +62,8 @@ class Source:
             raise
 
     def read_once(self, i: int) -> bytes:
+        if self._objects is not None:
+            return self._objects.read_many(np.array([i]))[0]
         if self.starts is None or self.sizes is None:
             with open(self.files.path(i), "rb", buffering=0) as file:
                 return file.readall()
@@ -65,17 +73,21 @@ class Source:
 
     def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sizes of these files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
-        if self.sizes is not None:
-            return self.sizes[indices]
+        sizes = self.files.sizes if isinstance(self.files, ObjectIndex) else self.sizes
+        if sizes is not None:
+            return sizes[indices]
         with ThreadPoolExecutor(_THREADS) as threads:
             return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> "Source":
         """The source with only these images, to send to another process."""
-        names = [self._file(i) for i in indices.tolist()]
-        files = file_index(self.files.folder, self.files.classes, self.files.labels[indices], names)
+        files: Any = subset(self.files, indices)
         columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
         return Source(files, self.nested, *columns)
+
+    @cached_property
+    def _objects(self) -> ObjectStore | None:
+        return ObjectStore(self.files) if isinstance(self.files, ObjectIndex) else None
 
     def _file(self, i: int) -> bytes:
         return self.files.names[self.files.name_offsets[i] : self.files.name_offsets[i + 1]].tobytes()
@@ -93,7 +105,7 @@ class Source:
 
     def _check_storage(self, error: OSError, i: int) -> None:
         """Raises PackStopped if the error of file i comes from the storage."""
-        if not os.path.isdir(self.files.folder):
+        if self._objects is None and not os.path.isdir(self.files.folder):
             failure = f"{self.files.folder} has disappeared"
         elif error.errno not in _OF_ONE_FILE and is_out(i, len(self), self.read_once):
             failure = f"{self.place(i)} and other files cannot be read"

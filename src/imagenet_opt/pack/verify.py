@@ -1,34 +1,76 @@
-"""Compares a packed split with its checksums."""
+"""Compares a packed split, in a folder or in a bucket, with its checksums."""
 
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from imagenet_opt.data.index.shard_index import COLUMNS, AboutShard, ShardIndex, load_index, read_about
+from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
+from imagenet_opt.data.index.shard_index import COLUMNS, About, ShardIndex, is_packed, load_index, read_about
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.object_storage import ObjectFile, ObjectStorage
+from imagenet_opt.pack.target import KEY
 
 _CHUNK = 2**20
+_REQUEST = 2**23
+"""Bytes of a request to a bucket."""
 
 
-def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
-    """A line for each damaged column, shard or sample of a packed split; empty if all are intact.
+@dataclass(frozen=True)
+class PackedSplit:
+    """A packed split. damaged_columns: a line for each."""
 
-    on_progress: called after each shard with the number of samples that were read.
+    index: ShardIndex
+    about: About
+    damaged_columns: list[str]
 
-    Raises ShardMismatch where there is no index to compare with.
+    def open_shard(self, shard: int) -> BufferedReader:
+        index, name = self.index, self.index.shards[shard]
+        if not isinstance(index, ObjectShardIndex):
+            return open(index.folder / name, "rb")
+        storage = ObjectStorage(index.url, KEY)
+        file = ObjectFile(storage, name, self.about.shards[shard].bytes, index.shard_etags[shard])
+        return BufferedReader(file, _REQUEST)
+
+
+def open_packed(place: Path | str) -> PackedSplit:
+    """Open the packed split in a folder or at a URL.
+
+    Raises ConfigError if nothing was packed there; ShardMismatch for a pack without an index to compare with, and, at a
+    URL, for a damaged column, and for shards that are missing or have another size; StorageFailed.
     """
-    index, about = load_index(folder), read_about(folder)
-    columns = {name: zlib.crc32((folder / f"{name}.npy").read_bytes()) for name in COLUMNS}
-    if lines := [f"{folder / name}.npy is damaged" for name in COLUMNS if columns[name] != about.columns.get(name)]:
-        return lines
+    if isinstance(place, str):
+        with ObjectStorage(place, KEY).explained(), TemporaryDirectory() as copy:  # the maps stay when the files go
+            index = open_object_shards(place, Path(copy), key=KEY)
+            if index is None:
+                raise _no_pack(place)
+            return PackedSplit(index, read_about(index.folder), [])
+    if not is_packed(place):
+        raise _no_pack(place)
+    packed, about, damaged = load_index(place), read_about(place), []
+    for name in COLUMNS:
+        if zlib.crc32((place / f"{name}.npy").read_bytes()) != about.columns.get(name):
+            damaged.append(f"{place / name}.npy is damaged")
+    return PackedSplit(packed, about, damaged)
+
+
+def verify(split: PackedSplit, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
+    """A line for each damaged column, shard or sample; empty if all are intact. workers: shards that are read at a
+    time. on_progress: called after each shard with the number of samples that were read. Raises StorageFailed."""
+    if split.damaged_columns:
+        return split.damaged_columns
+    index, lines = split.index, list[str]()
     ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
     ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
-    threads = ThreadPoolExecutor(workers)  # both reading and zlib.crc32 let other threads run
+    threads = ThreadPoolExecutor(workers)  # reading and zlib.crc32 let other threads run
     try:
-        checks = threads.map(partial(_check_shard, index), ranges, index.shards, about.shards)
+        checks = threads.map(partial(_check_shard, split), range(len(ranges)), ranges)
         for samples, damage in zip(ranges, checks, strict=True):
             lines += damage
             on_progress(samples.stop)
@@ -37,11 +79,12 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
     return lines
 
 
-def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard) -> list[str]:
+def _check_shard(split: PackedSplit, number: int, samples: range) -> list[str]:
     """Check a shard in one pass over the file. Returns a line for each damaged sample, or for the damaged shard."""
-    path, lines, checksum = index.folder / name, [], 0
+    index, shard = split.index, split.about.shards[number]
+    path, lines, checksum = f"{index.place}/{index.shards[number]}", [], 0
     try:
-        with open(path, "rb") as file:
+        with split.open_shard(number) as file:
             for i in samples:
                 checksum = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), checksum)
                 encoded = file.read(int(index.sizes[i]))
@@ -59,3 +102,7 @@ def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard
     except OSError as error:
         lines.append(f"{path}: {error.strerror}; this shard holds {len(samples)} images")
     return lines
+
+
+def _no_pack(place: Path | str) -> ConfigError:
+    return ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}=FOLDER that imagenet-opt pack was given")

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagenet_opt.display.table import Column, Table
+from imagenet_opt.measure.storage.request_price import DOLLARS_PER_1000_GETS, dollars, price_of_gets
 from imagenet_opt.plan.packs import PackedRun
 from imagenet_opt.plan.plan import A10G_RATE, Plan
+from imagenet_opt.plan.requests import EpochRequests
 
 
 def tables(
@@ -48,6 +50,29 @@ def tables(
     facts += list(_published(plan.recipe, changed))
     run = Table("The run", (Column("fact"), Column("value")), tuple(facts))
     return [run, phases, _packs(packed)] if packed else [run, phases]
+
+
+def requests_table(url: str, first: EpochRequests, later: EpochRequests, num_epochs: int) -> Table:
+    """The requests of a run that reads from `url`, and their price."""
+    columns = (
+        Column("epoch"),
+        Column("GET requests", "{:,.0f}"),
+        Column("GB read", "{:,.2f}"),
+        Column("% from the cache", "{:.0f}"),
+        Column("price of the requests"),
+    )
+    rows = tuple(
+        (name, each.requests, each.num_bytes / 1e9, each.cached_percent, dollars(price_of_gets(each.requests)))
+        for name, each in (("first", first), ("each later", later))
+    )
+    price = price_of_gets(first.requests + (num_epochs - 1) * later.requests)
+    notes = (
+        f"{dollars(price)} for the requests of all {num_epochs} epochs, at ${DOLLARS_PER_1000_GETS} per 1000 GET "
+        "requests (S3 Standard, us-east-1). Traffic is not included; it costs nothing within a region of AWS.",
+        "data.cache_gb and the disk of data.cache_dir limit the cache. The first epoch waits for the storage, later "
+        "epochs only for what the cache does not hold.",
+    )
+    return Table(f"Requests to {url}", columns, rows, notes)
 
 
 def _packs(packed: Sequence[PackedRun]) -> Table:

@@ -1,4 +1,4 @@
-"""Folders below data.cache_dir that hold an index: written by one process, completely or not at all."""
+"""data.cache_dir, and its folders that hold an index: written by one process, completely or not at all."""
 
 import errno
 import json
@@ -20,6 +20,13 @@ log = logging.getLogger(__name__)
 ABOUT = "about.json"
 _LOCK_SECONDS = 1800.0
 """More than a listing takes; a lock that is held longer was probably left behind by a broken mount."""
+
+
+def cache_folder(cache_dir: str | None) -> Path:
+    """`cache_dir`, or imagenet_opt below $XDG_CACHE_HOME or ~/.cache."""
+    if cache_dir is not None:
+        return Path(cache_dir).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "imagenet_opt"
 
 
 @contextmanager

@@ -50,24 +50,24 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
         return self._as_copy()
 
 
-def open_object_shards(url: str, cache_dir: Path) -> ObjectShardIndex | None:
-    """Open a packed split; None if the URL has none. Raises ShardMismatch for an unfinished pack, a damaged column, or
-    a missing or resized shard; StorageFailed."""
-    storage = ObjectStorage(url, KEY, retries=False)
+def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectShardIndex | None:
+    """Open a packed split; None if the URL has none. key: the option that holds the URL, for messages. Raises
+    ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard; StorageFailed."""
+    storage = ObjectStorage(url, key, retries=False)
     try:
         content = patiently(lambda: storage.read(INDEX), url)
     except FileNotFoundError:
         if any(patiently(partial(storage.head, name), url) for name in (PLAN, shard_name(0))):
-            raise _mismatch(url, f"{url} is no finished pack: it has no {INDEX}") from None
+            raise _mismatch(storage, f"{url} is no finished pack: it has no {INDEX}") from None
         return None
     try:
         about = parse_about(content, f"{url}/{INDEX}")
     except ValueError as error:
-        raise _mismatch(url, str(error)) from error
-    key = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
-    folder = cache_dir / "index" / key
+        raise _mismatch(storage, str(error)) from error
+    mark = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
+    folder = cache_dir / "index" / mark
     if not (folder / INDEX).is_file():
-        with alone(cache_dir / "locks" / f"{key}.lock", url):
+        with alone(cache_dir / "locks" / f"{mark}.lock", url):
             if not (folder / INDEX).is_file():
                 _copy_index(storage, content, about, folder)
     return _load(folder, url, _etags(storage, about))
@@ -88,9 +88,9 @@ def _column(storage: ObjectStorage, name: str, about: About) -> bytes:
     try:
         column = patiently(lambda: storage.read(f"{name}.npy"), storage.url)
     except FileNotFoundError:
-        raise _mismatch(storage.url, f"{storage.url} has no {name}.npy") from None
+        raise _mismatch(storage, f"{storage.url} has no {name}.npy") from None
     if zlib.crc32(column) != about.columns.get(name):
-        raise _mismatch(storage.url, f"{storage.url}/{name}.npy is not the file of its {INDEX}")
+        raise _mismatch(storage, f"{storage.url}/{name}.npy is not the file of its {INDEX}")
     return column
 
 
@@ -107,7 +107,7 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
         size = found.get(name, FoundObject(name, -1, "")).size
         if size != shard.bytes:
             what = f"is missing in {storage.url}" if size < 0 else f"in {storage.url} has {size} bytes"
-            raise _mismatch(storage.url, f"{name} {what}; its {INDEX} expects {shard.bytes} bytes")
+            raise _mismatch(storage, f"{name} {what}; its {INDEX} expects {shard.bytes} bytes")
     return tuple(found[name].etag for name in names)
 
 
@@ -116,10 +116,14 @@ def _load(folder: Path, url: str, etags: tuple[str, ...]) -> ObjectShardIndex:
         about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
         columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
-        raise _mismatch(url, f"{error}; it is a copy: remove {folder} first") from error
+        raise _mismatch(ObjectStorage(url, KEY), f"{error}; it is a copy: remove {folder} first") from error
     shards = tuple(map(shard_name, range(len(about.shards))))
     return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=url, shard_etags=etags)
 
 
-def _mismatch(url: str, what: str) -> ShardMismatch:
-    return ShardMismatch(f"{what} ({KEY}={url.rpartition('/')[0]}); upload all files of the packed folder again")
+def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:
+    root = storage.url.rpartition("/")[0]
+    return ShardMismatch(
+        f"{what} ({storage.key}={root}); upload all files of the packed folder again, or run the imagenet-opt pack "
+        f"out={root} again that wrote it: intact shards are kept"
+    )

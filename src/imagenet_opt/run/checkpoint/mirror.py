@@ -8,13 +8,11 @@ These functions run in a process of their own (`mirror_process.call`), so this m
 results are values of JSON.
 """
 
-import errno
 import json
 import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError, StorageFailed
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
 
 KEY = "checkpoint.mirror"
@@ -91,12 +89,12 @@ def upload(
     before = _read_last(storage)
     now = Last(step, name, _content(checkpoint), None if best is None else _content(best))
     if before is None or (before.name, before.content) != (name, now.content) or storage.head(name) is None:
-        _put(storage, name, checkpoint, now.content)
+        storage.upload(name, Path(checkpoint))
     if best is not None and now.best is not None and (before is None or before.best != now.best):
         if now.best == now.content:
             storage.copy(name, BEST)
         else:
-            _put(storage, BEST, best, now.best)
+            storage.upload(BEST, Path(best))
     for other in map(Path, others):
         storage.write(other.name, other.read_bytes())
     if now != before:
@@ -145,14 +143,6 @@ def _content(path: str) -> Content:
         return Content(os.fstat(file.fileno()).st_size, crc32)
 
 
-def _put(storage: ObjectStorage, name: str, file: str, content: Content) -> None:
-    storage.write(name, Path(file))
-    found = storage.head(name)
-    if found is None or found.size != content.size:
-        arrived = "nothing" if found is None else f"{found.size} bytes"
-        raise OSError(errno.EIO, f"{arrived} of {content.size} bytes arrived")
-
-
 def _remove_others(storage: ObjectStorage, name: str, keep: int) -> None:
     steps = sorted(
         (found.path for portion in storage.objects("checkpoints") for found in portion if re.match(_NAME, found.path)),
@@ -164,7 +154,7 @@ def _remove_others(storage: ObjectStorage, name: str, keep: int) -> None:
 
 
 def _download(storage: ObjectStorage, name: str, target: Path, content: Content | None) -> None:
-    with explained(storage):
+    with storage.explained():
         found = storage.head(name)
     if found is None or (content is not None and found.size != content.size):
         raise _differs(storage, name)
@@ -179,14 +169,15 @@ def _download(storage: ObjectStorage, name: str, target: Path, content: Content 
                 raise _differs(storage, name)
     except OSError as error:
         raise RunFolderError(
-            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with hydra.run.dir"
+            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with "
+            f"{'TMPDIR' if storage.key == 'ckpt' else 'hydra.run.dir'}"
         ) from error
 
 
 def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
     with progress(f"downloading {storage.name(found.path)}", "MB") as show:
         for start in range(0, found.size, _PIECE_BYTES):
-            with explained(storage):
+            with storage.explained():
                 size = min(_PIECE_BYTES, found.size - start)
                 piece = storage.read(found.path, start=start, size=size, etag=found.etag)
             yield piece
@@ -198,12 +189,3 @@ def _differs(storage: ObjectStorage, name: str) -> CheckpointError:
         f"{storage.name(name)} differs from what {LAST} says: it is damaged or was replaced. Resume from another "
         f"checkpoint there with resume_from={storage.url}/checkpoints/step_N.ckpt"
     )
-
-
-@contextmanager
-def explained(storage: ObjectStorage) -> Iterator[None]:
-    """Raise StorageFailed instead of an OSError of the storage, which repeated its requests for two minutes."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"{storage.name('')} ({storage.key}): {error.strerror or error}") from error

@@ -62,7 +62,7 @@ def main() -> None:
     storage = ObjectStorage(job["url"], job["key"])
     answer: dict[str, Any]
     try:
-        with mirror.explained(storage):
+        with storage.explained():
             answer = {"result": _TASKS[job["task"]](storage, **job["arguments"])}
     except ImagenetOptError as error:
         answer = {"error": type(error).__name__, "message": str(error)}

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -99,11 +100,8 @@ def _fetch(url: str, run_folder: Path) -> Found:
 
     The name of the file contains a checksum of the object's tag: the same command finds the file again.
     """
-    key, folder, name = "resume_from", url.rstrip("/"), mirror.LAST
-    if url.endswith(".ckpt"):
-        folder, _, name = url.rpartition("/")
-    elif (found := _last(folder, key)) is not None:
-        name = found.name
+    key = "resume_from"
+    folder, name = _locate(url, key)
     about = call("head", folder, key, name=name)
     mark = zlib.crc32(f"{folder}/{name} {about['etag']}".encode())
     path = run_folder / f"resumed_from_{mark:08x}.ckpt"
@@ -112,6 +110,38 @@ def _fetch(url: str, run_folder: Path) -> Found:
         call("download", folder, key, files=[(name, str(path), None)])
     _wait_for(path, about["size"], url)
     return Found(files.find(str(path), run_folder), url, [path])
+
+
+@contextmanager
+def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False) -> Iterator[Path]:
+    """A checkpoint as a local file: `ckpt` itself, or a download from a URL, which is a .ckpt object or a mirror, into
+    a temporary folder. best: prefer best.ckpt of a mirror to its newest checkpoint.
+
+    Raises CheckpointError, StorageFailed, ConfigError, RunFolderError; a CheckpointError of the block names the URL.
+    """
+    if isinstance(ckpt, Path):
+        yield ckpt
+        return
+    folder, name = _locate(ckpt, key, best=best)
+    call("head", folder, key, name=name)  # raises CheckpointNotFound
+    with tempfile.TemporaryDirectory(prefix="imagenet_opt_") as temporary:
+        path = Path(temporary, Path(name).name)
+        call("download", folder, key, files=[(name, str(path), None)])
+        try:
+            files.verify(path, key)
+            yield path
+        except CheckpointError as error:
+            raise type(error)(f"the checkpoint from {folder}/{name}: {error}") from error
+
+
+def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
+    """Folder and name of a checkpoint; its newest for a mirror, and for last.ckpt in a mirror."""
+    folder, name = url.rstrip("/"), mirror.LAST
+    if url.endswith(".ckpt"):
+        folder, _, name = url.rpartition("/")
+    if name in (mirror.LAST, files.LAST) and (found := _last(folder, key)) is not None:
+        return folder, files.BEST if best and found.best is not None else found.name
+    return folder, name
 
 
 def _is_first() -> bool:

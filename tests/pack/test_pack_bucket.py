@@ -1,0 +1,162 @@
+"""A pack into a bucket, or from a bucket, is the pack of the folder to the last byte, and resumes."""
+
+import fcntl
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.data.loader import open_index
+from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch, StorageFailed
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.pack_lock import CLAIM
+from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.verify import open_packed, verify
+from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.object_server import client, objects, put, upload
+from tests.pack.packs import SMALL, contents
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "imagenet_opt"
+
+
+@pytest.fixture
+def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    with faulty_proxy(object_server) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
+        yield made
+
+
+def packed(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, content in contents(folder).items() if name != CLAIM}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("from_bucket", [False, True])
+def test_a_pack_in_a_bucket_is_that_of_a_folder(
+    images_root: Path, whole: Path, bucket: str, cache: Path, from_bucket: bool, workers: int
+) -> None:
+    root = upload(images_root, f"{bucket}/in1k") if from_bucket else images_root
+    first = pack(root, f"{bucket}/out", SMALL, workers=workers)
+    expected, actual = packed(whole), objects(f"{bucket}/out")
+    plans = {f"{split}/plan.json" for split in ("train", "val")}  # they name the source
+    assert actual.keys() == expected.keys()
+    assert all((from_bucket and name in plans) or actual[name] == expected[name] for name in expected)
+    assert list((cache / "pack").rglob("*.tar")) == []
+    assert pack(root, f"{bucket}/out", SMALL).images_seen == 0 < first.images_seen == 78
+    for split in ("train", "val"):
+        assert verify(open_packed(f"{bucket}/out/{split}"), 2) == []
+
+
+def test_a_bucket_is_packed_into_a_folder(images_root: Path, whole: Path, bucket: str, tmp_path: Path) -> None:
+    pack(upload(images_root, f"{bucket}/in1k"), tmp_path / "out", SMALL)
+    expected, actual = contents(whole), contents(tmp_path / "out")
+    assert {name for name in expected if actual[name] != expected[name]} == {"train/plan.json", "val/plan.json"}
+
+
+def test_a_stopped_pack_keeps_its_shards_on_another_machine(
+    images_root: Path, whole: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    third = sorted(path.name for path in (whole / "train").glob("*.tar"))[2]
+    proxy.fault = lambda number, path: "403" * path.endswith(f"/train/{third}")
+    with pytest.raises(StorageFailed, match=rf"^{bucket}/out/train/{third} \(out\): .*no right to do that"):
+        pack(images_root, f"{bucket}/out", SMALL, cache_dir=str(tmp_path / "one"))
+    with pytest.raises(ShardMismatch, match="no finished pack"):
+        open_index(f"{bucket}/out", "train", tmp_path / "index")
+    assert list((tmp_path / "one").rglob("*.tar")) == []
+
+    proxy.fault, before = lambda number, path: "", len(proxy.paths)
+    pack(images_root, f"{bucket}/out", SMALL, cache_dir=str(tmp_path / "two"))
+    again = {path for path in proxy.paths[before:] if "/out/train/" in path and path.endswith(".tar")}
+    assert not any(path.endswith(("shard-00000.tar", "shard-00001.tar")) for path in again)
+    assert any(path.endswith(third) for path in again)
+    assert objects(f"{bucket}/out") == packed(whole)
+
+
+def test_nothing_is_lost_while_requests_fail(
+    images_root: Path, whole: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    upload(images_root, f"{bucket}/in1k")
+    proxy.fault = lambda number, path: ("503", "away", "500", "")[number % 4] if number % 5 == 0 else ""
+    pack(f"{bucket}/in1k", f"{bucket}/out", SMALL)
+    assert proxy.num_faults > 3
+    proxy.fault = lambda number, path: ""
+    found = objects(f"{bucket}/out")
+    assert all(found[name] == content for name, content in packed(whole).items() if not name.endswith("plan.json"))
+
+
+def test_lost_and_cut_shards_are_written_again(images_root: Path, whole: Path, bucket: str) -> None:
+    pack(images_root, f"{bucket}/out", SMALL)
+    client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="out/train/shard-00001.tar")
+    put(f"{bucket}/out/val/shard-00000.tar", b"cut")
+    words = rf"shard-00001.tar is missing .*\(out={bucket}/out\).*intact shards are kept"
+    with pytest.raises(ShardMismatch, match=words):
+        open_packed(f"{bucket}/out/train")
+    assert 0 < pack(images_root, f"{bucket}/out", SMALL).images_seen < 78
+    assert objects(f"{bucket}/out") == packed(whole)
+
+
+def test_verify_reads_the_bucket(images_root: Path, bucket: str) -> None:
+    pack(images_root, f"{bucket}/out", SMALL)
+    shard = objects(f"{bucket}/out")["val/shard-00001.tar"]
+    put(f"{bucket}/out/val/shard-00001.tar", shard[:700] + b"damaged" + shard[707:])
+    (line,) = verify(open_packed(f"{bucket}/out/val"), 2)
+    assert line.startswith(f"{bucket}/out/val/shard-00001.tar: class")
+    assert line.endswith("the bytes do not match the checksum")
+    with pytest.raises(ConfigError, match=rf"no pack in {bucket}/other/train \(out\)"):
+        open_packed(f"{bucket}/other/train")
+
+
+def test_what_a_pack_into_a_bucket_refuses(images_root: Path, bucket: str, cache: Path) -> None:
+    def message(kind: type[Exception], out: str, root: Path | str = images_root, **more: object) -> str:
+        with pytest.raises(kind) as raised:
+            pack(root, out, PackOptions(max_side=16), **more)  # type: ignore[arg-type]
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
+
+    put(f"{bucket}/thesis/val/chapter.txt", b"x")
+    assert "/thesis/val is not empty and has no plan.json" in message(ConfigError, f"{bucket}/thesis")
+    assert list(objects(f"{bucket}/thesis")) == ["val/chapter.txt"]
+    pack(images_root, f"{bucket}/out", SMALL)
+    before = objects(f"{bucket}/out")
+    assert f"{bucket}/out/train holds a pack of 39 images" in message(ConfigError, f"{bucket}/out")
+    assert objects(f"{bucket}/out") == before
+    assert "is packed already" in message(ConfigError, f"{bucket}/new", f"{bucket}/out")
+    url = upload(images_root, f"{bucket}/in1k")
+    for out in (url, f"{url}/train/packed", bucket):
+        assert "overlap" in message(ConfigError, out, url)
+    assert "is a URL" in message(ConfigError, f"{bucket}/new", url, val_labels=Path("labels"))
+    assert "is no bucket" in message(ConfigError, "https://host/packed")
+    assert "no such bucket" in message(StorageFailed, "s3://no-such-bucket/packed")
+    (cache / "pack").rename(cache / "old")
+    (cache / "pack").write_text("")
+    assert "choose another folder with data.cache_dir=" in message(ConfigError, f"{bucket}/new")
+
+
+def test_two_packs_of_a_machine_do_not_write_into_one_bucket(images_root: Path, bucket: str, cache: Path) -> None:
+    pack(images_root, f"{bucket}/out", SMALL)
+    (claim,) = (cache / "pack").glob("*/claim")
+    with open(claim) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=rf"another imagenet-opt pack writes into {bucket}/out \(out\)"):
+            pack(images_root, f"{bucket}/out", SMALL)
+
+
+def test_a_full_local_disk_is_one_line(images_root: Path, bucket: str) -> None:
+    """A limit on the size of files stands for the disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    words = (
+        r"^cannot write .*/train/shard-00000.tar: File too large; fix the cause \(data\.cache_dir\) and run the same"
+    )
+    try:
+        with pytest.raises(PackStopped, match=words):
+            pack(images_root, f"{bucket}/out", SMALL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not any(name.endswith(".tar") for name in objects(f"{bucket}/out"))

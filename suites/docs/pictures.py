@@ -59,7 +59,8 @@ def draw_verdict(file: Path, picture: Path) -> None:
     """The first part of what the doctor prints, as SVG."""
     diagnosis = read_diagnosis(file)
     console = Console(record=True, width=WIDTH, markup=False, highlight=False, file=io.StringIO())
-    console.print(f"$ {diagnosis.command.partition(' --json')[0]}", verdict_panel(diagnosis))
+    typed = diagnosis.measurements.command.partition(" --json")[0]
+    console.print(f"$ {typed}", verdict_panel(diagnosis))
     picture.write_text(console.export_svg(title="imagenet-opt doctor", unique_id="doctor"))
 
 

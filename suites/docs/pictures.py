@@ -49,8 +49,8 @@ def examine(sample: Path, mount: Path, folder: Path) -> None:
     """Write folder/doctor.json; the terminal's output goes to folder/doctor.txt. The folder `mount` is removed."""
     with slow_mount(sample, mount) as control, (folder / "doctor.txt").open("w") as output:
         tell(control, bytes_per_second=BYTES_PER_SECOND)
-        run("doctor", "rehearse=a10g", f"data.root={mount}", "data.train_folder=.", "data.val_folder=.", "--budget", "60s",
-            "--json", "doctor.json", cwd=folder, stdout=output)  # fmt: skip
+        words = ["rehearse=a10g", f"data.root={mount}", "data.train_folder=.", "data.val_folder=.", "--budget", "60s"]
+        run("doctor", *words, "--json", "doctor.json", cwd=folder, stdout=output)
     mount.rmdir()
     mount.with_suffix(".json").unlink()
 

@@ -1,4 +1,4 @@
-"""Draws docs/peers-light.svg and docs/peers-dark.svg, and writes the table of docs/results_loader.md, from docs/peers.json.
+"""Draws docs/peers-light.svg and docs/peers-dark.svg from docs/peers.json, and writes the table of the results.
 
 python -m suites.docs.chart
 """

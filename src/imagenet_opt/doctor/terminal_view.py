@@ -27,7 +27,7 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis. console: with `markup=False, highlight=False`, and at least 80 columns."""
-    console.print(_verdict(diagnosis), _ceilings(diagnosis, console), Text())
+    console.print(verdict_panel(diagnosis), _ceilings(diagnosis, console), Text())
     facts = diagnosis.measurements.facts
     texts = facts.cache_evidence, facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence
     for evidence in filter(None, texts):
@@ -43,7 +43,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(printable(f"not checked: {', '.join(unchecked)}"), style="dim"))
 
 
-def _verdict(diagnosis: Diagnosis) -> Panel:
+def verdict_panel(diagnosis: Diagnosis) -> Panel:
+    """The sentence, the explanation and the main numbers."""
     level, doubts = confidence(diagnosis)
     style = "green" if diagnosis.cause == "healthy" else "red"
     title = meaning(diagnosis)

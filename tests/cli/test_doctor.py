@@ -12,7 +12,7 @@ from imagenet_opt.cli import arguments
 from imagenet_opt.cli.doctor import examine, main, parse, write
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
+from imagenet_opt.doctor.apply import Trial, apply, remedy_of, write_experiment
 from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import CAUSES, judge
@@ -120,9 +120,9 @@ def test_without_overrides_nothing_is_applied(cause: str, reason: str, capsys: p
 def test_the_overrides_of_a_cause_come_before_those_of_the_environment(cause: str, rule: str) -> None:
     overrides = ("callbacks.acceleration.channels_last=true",)
     finding = Finding("channels_last", True, "NCHW", overrides=overrides, environment=True)
-    cure = cure_of(judge(replace(STORIES[cause], environment=(finding,))))
-    assert cure.rule == rule
-    assert cure.overrides == (overrides if rule == "channels_last" else ("data.num_workers=4",))
+    remedy = remedy_of(judge(replace(STORIES[cause], environment=(finding,))))
+    assert remedy.rule == rule
+    assert remedy.overrides == (overrides if rule == "channels_last" else ("data.num_workers=4",))
 
 
 def trial(before: tuple[float, ...], after: tuple[float, ...], predicted: float | None = None) -> Trial:
@@ -145,9 +145,9 @@ def test_overrides_are_tried_alternately_and_kept_if_they_help(
     quick = ("callbacks.rehearsal.images_per_second=20000", "callbacks.rehearsal.launch_seconds=0", "logger=[csv]")
     slow = (*SIMULATED, *quick, "data.num_workers=0", "data.batch_size=8")
     diagnosis = judge(STORIES["few_workers"])
-    cure = replace(cure_of(diagnosis), overrides=("data.num_workers=1",))
+    remedy = replace(remedy_of(diagnosis), overrides=("data.num_workers=1",))
     facts = replace(diagnosis.measurements.facts, cached_share=1.0)
-    diagnosis = change(diagnosis, findings=(cure,), facts=facts)
+    diagnosis = change(diagnosis, findings=(remedy,), facts=facts)
     result = apply(diagnosis, slow, seconds=0.3)
     assert len(result.before) == len(result.after) == 3 and min(*result.before, *result.after) > 0
     assert result.predicted == diagnosis.next_gain

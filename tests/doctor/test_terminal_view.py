@@ -64,7 +64,7 @@ def test_the_remedy_of_the_cause_comes_first_and_an_unpredictable_gain_is_named(
 
 def test_a_healthy_run_has_no_remedy() -> None:
     text = printed(80, cause="healthy", next_stage=None, next_gain=None, findings=(QUIET,))
-    assert "if fixed" not in text and "0 rules fired, 1 did not" in text
+    assert "if fixed" not in text and "rules that fired: 0; that did not: 1" in text
 
 
 @pytest.mark.parametrize(("busy", "word"), [(0.899, "fail"), (0.9, "pass")])

@@ -76,7 +76,7 @@ def name_rows(figure: go.Figure, labels: Mapping[str, str], *, num_bars: int = 1
     figure.update_traces(marker_line_width=0, selector={"type": "bar"})
     for name, label in labels.items():
         figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=name, yanchor="bottom", yshift=bars / 2 - 2, text=label,
+            x=0, xref="paper", xanchor="left", y=name, yanchor="bottom", yshift=bars / 2 + 1, text=label,
             showarrow=False, font_size=11,
         )  # fmt: skip
     figure.update_yaxes(

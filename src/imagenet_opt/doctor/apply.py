@@ -54,7 +54,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
 
     seconds: of each run. Raises ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
-    if (cure := cure_of(diagnosis)) is None:
+    if (remedy := remedy_of(diagnosis)) is None:
         causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
         reason = f"the verdict is {diagnosis.cause}"
         if causes:
@@ -62,8 +62,8 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
             reason = f"no key of the configuration fixes {causes[0].rule}; {remedy}"
         print(f"nothing to apply: {reason}")
         return None
-    trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
-    print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
+    trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
+    print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
     if verdict(trial.gain) == UNDECIDED:
         print("undecided: raise --budget, so that each run is longer and the interval narrower", file=sys.stderr)
     if trial.helps:
@@ -72,22 +72,22 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     return trial
 
 
-def cure_of(diagnosis: Diagnosis) -> Finding | None:
+def remedy_of(diagnosis: Diagnosis) -> Finding | None:
     """The first rule that fired and has overrides: causes in their order, then the environment."""
     fired = [finding for finding in diagnosis.findings if finding.fired and finding.overrides]
     return min(fired, key=lambda finding: finding.environment, default=None)
 
 
-def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
+def try_out(overrides: tuple[str, ...], remedy: Finding, *, seconds: float, cold: bool) -> Trial:
     """Alternate full runs with and without the overrides. cold: evict the files from the page cache before each run."""
-    testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *cure.overrides)))]
+    testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *remedy.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])
     # The second testbed reads the files in reverse order, so that no server has them in memory from the first.
     testbeds[1].samples.rows = testbeds[0].samples.rows[::-1]
     for number in range(TURNS):
         for arm in (0, 1) if number % 2 == 0 else (1, 0):
             rates[arm].append(testbeds[arm].full_run(seconds, cold=cold)[1])
-    return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
+    return Trial(remedy.rule, remedy.overrides, tuple(rates[0]), tuple(rates[1]), remedy.gain)
 
 
 def write_experiment(diagnosis: Diagnosis, trial: Trial) -> Path:

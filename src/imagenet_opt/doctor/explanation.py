@@ -1,4 +1,4 @@
-"""Explains a verdict: cause, evidence, cure and command; the unexplained gap; the slowest stage."""
+"""Explains a verdict: cause, evidence, remedy and command; the unexplained gap; the slowest stage."""
 
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import evidence_of
@@ -17,7 +17,7 @@ def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     lines = [("cause", meaning(diagnosis))]
     for finding in diagnosis.findings:
         if finding.fired and finding.rule == diagnosis.cause:
-            lines += [("evidence", finding.evidence), ("cure", finding.remedy)]
+            lines += [("evidence", finding.evidence), ("remedy", finding.remedy)]
             commands = [" ".join(finding.overrides), *finding.commands] if finding.overrides else finding.commands
             lines += [("" if number else "command", command) for number, command in enumerate(commands)]
     return [(label, text) for label, text in lines if text]

@@ -38,7 +38,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         if finding.rule != diagnosis.cause:  # the verdict explains the cause
             console.print(_finding(finding))
     num_quiet = sum(finding.fired is False for finding in diagnosis.findings)
-    console.print(Text(f"{len(fired)} rules fired, {num_quiet} did not", style="dim"))
+    console.print(Text(f"rules that fired: {len(fired)}; that did not: {num_quiet}", style="dim"))
     if unchecked := [finding.rule for finding in diagnosis.findings if finding.fired is None]:
         console.print(Text(printable(f"not checked: {', '.join(unchecked)}"), style="dim"))
 

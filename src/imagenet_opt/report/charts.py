@@ -63,7 +63,8 @@ def _add_ceiling(figure: go.Figure, stage: str, name: str, ceiling: Ceiling, lim
     }  # fmt: skip
     figure.add_bar(
         x=[min(rate, limit)], y=[stage], orientation="h", marker_color=colour(name),
-        opacity=0.55 if name == "decode_one" else 0.9, error_x=None if rate > limit or num == 1 else whisker,
+        opacity=0.35 if rate > limit else 0.55 if name == "decode_one" else 0.9,
+        error_x=None if rate > limit or num == 1 else whisker,
         hovertext=[f"{stage}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
         hoverinfo="text",
     )  # fmt: skip

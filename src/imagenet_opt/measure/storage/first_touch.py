@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from imagenet_opt.measure.storage.page_cache import Eviction
-from imagenet_opt.measure.storage.read_depths import Indices, Read
+from imagenet_opt.measure.storage.read_depths import Indices, Read, milliseconds
 
 LAZY_RATIO = 3.0
 """Smallest ratio of first to second reads of a lazy mount; a server's cache explains smaller ratios."""
@@ -45,8 +45,10 @@ class FirstTouch:
 
     @property
     def evidence(self) -> str:
-        first, second = (1000 * np.median(seconds) for seconds in (self.first_seconds, self.second_seconds))
-        times = f"first touch {first:.3g} ms, second {second:.3g} ms, medians of {len(self.first_seconds)} requests"
+        first, second = (
+            milliseconds(float(np.median(seconds))) for seconds in (self.first_seconds, self.second_seconds)
+        )
+        times = f"first touch {first}, second {second}, medians of {len(self.first_seconds)} requests"
         return f"{times}; eviction between them {self.eviction.evidence}"
 
 

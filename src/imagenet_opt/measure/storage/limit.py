@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagenet_opt.measure.storage.read_depths import DepthReads
+from imagenet_opt.measure.storage.read_depths import DepthReads, milliseconds
 
 SATURATED = 2.0
 """A rate is saturated when this many times the needed requests are in flight; half of the requests then only wait."""
@@ -62,10 +62,8 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
 
 def _evidence(kind: str, shallowest: DepthReads, best: DepthReads, deepest: DepthReads, knee: float) -> str:
     rate = f"{best.images_per_second:.4g} images/s = {best.megabytes_per_second:.3g} MB/s"
-    latencies = (
-        f"{1000 * shallowest.latency_median:.3g} ms with {shallowest.depth}, {1000 * deepest.latency_median:.3g} ms"
-    )
-    waits = f"an answer takes {latencies} with {deepest.depth} in flight"
+    shortest, longest = milliseconds(shallowest.latency_median), milliseconds(deepest.latency_median)
+    waits = f"an answer takes {shortest} with {shallowest.depth}, {longest} with {deepest.depth} in flight"
     if kind == "latency":
         times = best.images_per_second / shallowest.images_per_second
         return f"{best.depth} requests in flight read {times:.3g} times as fast as {shallowest.depth}, {rate}; {waits}"

@@ -21,6 +21,11 @@ DEPTHS = (1, 4, 16, 64, 256)
 _LOOK_SECONDS = 0.005
 
 
+def milliseconds(seconds: float) -> str:
+    """Three digits, such as 0.0312 ms or 1,640 ms."""
+    return f"{float(f'{1000 * seconds:.3g}'):,g} ms"
+
+
 class Request(NamedTuple):
     """One call of `Read`; times in seconds of the monotonic clock."""
 

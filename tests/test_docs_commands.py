@@ -205,28 +205,31 @@ def _refusal(command: Command, accept: Callable[[Sequence[str]], Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "named"),
     [
-        "    imagenet-opt doctor data.rot=/fsx/imagenet      a key that does not exist",
-        "    python train.py experiment=rn50_fcv16  # a recipe that does not exist",
-        "```bash\nimagenet-opt plan experiment=rn50_ffcv16 \\\n  --loader-rat 1100\n```",
-        "| a sweep | `imagenet-opt train -m data.batch_sizes=256,384 ...` | [sweeps](sweeps.md) |",
-        "A sentence names `imagenet-opt pack fro=224`.",
-        "    torchrun --nproc-per-node=4 train.py trainer=multi_nod",
-        "    cd mine && imagenet-opt studdy",
-        "    imagenet-opt study study=reed",
-        "    imagenet-opt study study=read study.num_worker=[4,8]",
-        "    imagenet-opt evaluate ckpt=RUN eval=ffvc",
-        "    python train.py --batch-size 64",
-        '    pip install "imagenet-opt[clowd]"',
-        "    python -m suites.fuzz.walk",
-        "    python -m suites.fuzz.run --minuts 10",
-        "    tests/gpu/walk.sh OUT",
+        ("    imagenet-opt doctor data.rot=/fsx/imagenet      a key that does not exist", "data.rot"),
+        ("    python train.py experiment=rn50_fcv16  # a recipe that does not exist", "rn50_fcv16"),
+        ("```bash\nimagenet-opt plan experiment=rn50_ffcv16 \\\n  --loader-rat 1100\n```", "--loader-rat"),
+        (
+            "| a sweep | `imagenet-opt train -m data.batch_sizes=256,384 ...` | [sweeps](sweeps.md) |",
+            "data.batch_sizes",
+        ),
+        ("A sentence names `imagenet-opt pack fro=224`.", "fro"),
+        ("    torchrun --nproc-per-node=4 train.py trainer=multi_nod", "multi_nod"),
+        ("    cd mine && imagenet-opt studdy", "studdy"),
+        ("    imagenet-opt study study=reed", "reed"),
+        ("    imagenet-opt study study=read study.num_worker=[4,8]", "num_worker"),
+        ("    imagenet-opt evaluate ckpt=RUN eval=ffvc", "ffvc"),
+        ("    python train.py --batch-size 64", "--batch-size"),
+        ('    pip install "imagenet-opt[clowd]"', "clowd"),
+        ("    python -m suites.fuzz.walk", "walk"),
+        ("    python -m suites.fuzz.run --minuts 10", "--minuts"),
+        ("    tests/gpu/walk.sh OUT", "walk.sh"),
     ],
 )
-def test_a_mistake_is_found(text: str, accept: Callable[[Sequence[str]], None]) -> None:
+def test_a_mistake_is_found(text: str, named: str, accept: Callable[[Sequence[str]], None]) -> None:
     (command,) = commands_of(f"Text before.\n\n{text}\n")
-    assert _refusal(command, accept)
+    assert named in _refusal(command, accept)
 
 
 def test_a_block_or_words_may_be_left_out() -> None:

@@ -99,9 +99,9 @@ def _explain(error: Exception) -> str:
         return explanation
     if key in (keys := _default_keys()):  # of a group for which an experiment chooses another file
         group = key.partition(".")[0]
-        option = "folder" if group == "data" else "NAME"
-        return f"there is no key {key} in the {group} of this experiment; add {group}={option}"
-    hint = did_you_mean(key, [*keys, *_groups()], "python train.py --cfg job shows every key")
+        hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
+        return f"there is no key {key} in the {group} of this experiment; {hint}"
+    hint = did_you_mean(key, dict.fromkeys([*keys, *_groups()]), "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 

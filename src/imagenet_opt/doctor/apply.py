@@ -58,8 +58,8 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
         causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
         reason = f"the verdict is {diagnosis.cause}"
         if causes:
-            remedy = "; ".join(causes[0].commands) or causes[0].remedy
-            reason = f"no key of the configuration fixes {causes[0].rule}; {remedy}"
+            advice = "; ".join(causes[0].commands) or causes[0].remedy
+            reason = f"no key of the configuration fixes {causes[0].rule}; {advice}"
         print(f"nothing to apply: {reason}")
         return None
     trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
@@ -79,7 +79,7 @@ def remedy_of(diagnosis: Diagnosis) -> Finding | None:
 
 
 def try_out(overrides: tuple[str, ...], remedy: Finding, *, seconds: float, cold: bool) -> Trial:
-    """Alternate full runs with and without the overrides. cold: evict the files from the page cache before each run."""
+    """Alternate full runs with and without the overrides. cold: whether reads go to storage."""
     testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *remedy.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])
     # The second testbed reads the files in reverse order, so that no server has them in memory from the first.

@@ -71,7 +71,7 @@ def test_every_setting_of_the_grid_has_a_row(
 def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) -> None:
     pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
     overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
-    grid = GRID | {"num_workers": [2]}
+    grid = GRID | {"num_workers": [2], "batch_size": [24]}
     (table,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
     assert "packed (shards: " in table.title and "90 images, data.shuffle=block" in table.title
     assert len(table.rows) == 4 and all(float(row[4] or 0) > 0 for row in table.rows)

@@ -37,6 +37,7 @@ def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex 
     chosen = {column: getattr(index, column)[rows] for column in columns}
     is_part: dict[str, Any] = {}
     if isinstance(index, RemoteIndex):
-        part = Part(index, rows) if index.part is None else Part(index.part.whole, index.part.rows[rows])
-        is_part = {"is_whole": False, "part": part}
+        whole = index if index.part is None else index.part.whole
+        place = rows if index.part is None else index.part.rows[rows]
+        is_part = {"is_whole": False, "part": Part(whole, place) if whole.is_whole else None}
     return replace(index, names=names, name_offsets=offsets, **chosen, **is_part)

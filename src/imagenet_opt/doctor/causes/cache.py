@@ -17,7 +17,8 @@ more."""
 def throttled(evidence: Evidence) -> Finding:
     facts, data = evidence.facts, data_place(evidence)
     if facts.throttled_requests is None or not facts.storage_requests:
-        return Finding("throttled", False if facts.cache_room is None else None, _FOLDER)
+        is_folder = facts.cache_room is None
+        return Finding("throttled", False if is_folder else None, _FOLDER if is_folder else "not measured")
     share = facts.throttled_requests / facts.storage_requests
     in_flight = facts.requests_in_flight or 1.0
     depth = min(evidence.best_depth[0] or in_flight, in_flight / 2)

@@ -189,7 +189,7 @@ class Files:
         kernel confirms that the samples are not in memory."""
         if setting.state == WARM:
             return np.resize(self._warm, num), False
-        rows = self.samples.take(num)
+        rows = self.samples.take(num)[:num]
         return rows, self.samples.evict(rows).verified
 
 

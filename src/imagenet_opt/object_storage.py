@@ -35,7 +35,7 @@ _REMEDIES = {
     "with: timedatectl set-ntp true",
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION to the region of the bucket",
     "PreconditionFailed": "the object was replaced after it was listed; its new content would mix with the old data "
-    "set. Restore the object, or list the objects again: remove the folder index in data.cache_dir, and start a new run",
+    "set. Restore the object; or remove the folder index in data.cache_dir, which lists anew, and start a new run",
     "401": "the credentials are refused; check them with: aws sts get-caller-identity",
     "403": "this identity has no right to do that; check it with: aws sts get-caller-identity, and the policy of the "
     "bucket",

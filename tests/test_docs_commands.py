@@ -57,7 +57,10 @@ def _accept(words: Sequence[str]) -> None:
     words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     program, rest = words[0].removesuffix("3"), words[1:]
     if "train.py" in words:  # also after torchrun and srun with their own options
-        _accept_training(words[words.index("train.py") + 1 :])
+        argv = words[words.index("train.py") + 1 :]
+        if "experiment=mine" in argv and argv[0] in COMMANDS:  # a project of one's own
+            return _accept_command(argv[0], argv[1:])
+        _accept_training(argv)
     elif program == "pip":
         _accept_extras(rest)
     elif "imagenet-opt" in words[:-1]:

@@ -11,6 +11,7 @@ import torch
 
 import imagenet_opt
 from imagenet_opt.cli.init import copy_project
+from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.datamodule import demo_folder
 from imagenet_opt.errors import ConfigError
 from tests.object_server import upload
@@ -49,6 +50,16 @@ def test_a_split_has_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     train, val = ({f.read_bytes().decode() for f in (tmp_path / "split" / s).rglob("*.png")} for s in ("train", "val"))
     assert train | val == names and not train & val
     assert len(val) == 6
+
+
+def test_commands_see_the_experiment_of_a_project(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", "")
+    words = ["plan", "experiment=mine", "--rate=100", "--loader-rate=100"]
+    train(words, project=EXAMPLES / "project", allow_targets=["my_callbacks"])
+    assert "1 to 4 " in capsys.readouterr().out  # the demo has 8 epochs
 
 
 @pytest.mark.slow

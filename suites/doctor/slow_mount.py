@@ -10,13 +10,13 @@ KIND "cached": the kernel's page cache keeps files until they are evicted, and o
 KIND "uncached": each read sends a request, and so does each opening, which takes {"open": 0.1} seconds.
 """
 
+import argparse
 import errno
 import functools
 import itertools
 import json
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -136,4 +136,9 @@ def serve(source: str, mount: str, copies: int, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source")
+    parser.add_argument("mount")
+    parser.add_argument("copies", type=int, help="how often each file appears")
+    parser.add_argument("kind", choices=[CACHED, UNCACHED])
+    serve(**vars(parser.parse_args()))

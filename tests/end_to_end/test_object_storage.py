@@ -22,9 +22,7 @@ def test_a_killed_run_on_objects_ends_as_a_run_on_the_folder(bucket: str, tmp_pa
     killed = train_until_killed(tmp_path / "run", url, *options)
     assert "48 images below" not in killed.stdout
 
-    resumed = train(
-        tmp_path / "run", url, *options, "data.num_workers=0"
-    )  # a server of workers takes seconds
+    resumed = train(tmp_path / "run", url, *options, "data.num_workers=0")  # a server of workers takes seconds
     assert resumed.returncode == 0, resumed.stderr
     assert "at step 4" in resumed.stdout and f"48 images below {url}/train, as listed on" in resumed.stdout
     assert_same(opened(tmp_path / "local/last.ckpt"), opened(tmp_path / "run/last.ckpt"))

@@ -57,7 +57,10 @@ def _remedy(root: Path, split: str) -> str:
     one_folder = "data.train_folder=. data.val_folder=."
     if trees:
         return f"Found {trees[0].name}/ with class folders; did you mean data.root={trees[0]} {one_folder}?"
-    return f"If the class folders are directly in {root}, add {one_folder}"
+    return (
+        f"If the class folders are directly in {root}, split them into train/ and val/ (docs/data.md); to look at "
+        f"speed only, {one_folder} trains and validates on the same images"
+    )
 
 
 def _holds_images(folder: Path) -> bool:

@@ -42,6 +42,12 @@ def terminal(width: int = 110) -> Console:
     return Unpadded(markup=False, highlight=False, width=None if Console().is_terminal else width)
 
 
+def print_sentence(sentence: str) -> None:
+    """Print a sentence to stdout: on a terminal wrapped between words, elsewhere as one line."""
+    console = terminal()
+    console.print(printable(sentence), soft_wrap=not console.is_terminal)
+
+
 def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> RichTable:
     """A table of names and texts without a heading. style: of the names. layout: arguments of `rich.table.Table`."""
     table = RichTable(**{"box": None, "show_header": False, "pad_edge": False, "padding": (0, 2, 0, 0)} | layout)

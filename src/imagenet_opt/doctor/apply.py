@@ -58,8 +58,8 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
         causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
         reason = f"the verdict is {diagnosis.cause}"
         if causes:
-            remedy = "; ".join(causes[0].commands) or causes[0].remedy
-            reason = f"no key of the configuration fixes {causes[0].rule}; {remedy}"
+            text = "; ".join(causes[0].commands) or causes[0].remedy
+            reason = f"no key of the configuration fixes {causes[0].rule}; {text}"
         print(f"nothing to apply: {reason}")
         return None
     trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)

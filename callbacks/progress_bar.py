@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
+from rich.progress import ProgressColumn
 
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.logging_step import is_logging_step
@@ -27,6 +28,8 @@ _AFTER_VALUE = ("img/s", "GiB", "left", "s")
 """Names that follow their value in a line."""
 _IN_BAR = ("loss", "acc1", "img/s", "data wait", "left")
 _RATE = "throughput/it_per_second"
+_WIDE = 110
+"""Columns of a terminal that shows all parts of the bar in one line."""
 
 
 class ProgressBar(RichProgressBar):
@@ -57,6 +60,12 @@ class ProgressBar(RichProgressBar):
         super().setup(trainer, pl_module, stage)
         if self._plain:
             self.disable()
+
+    def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
+        """On a narrow terminal, only the epoch and its steps stand beside the metrics, so that all fit into a line."""
+        description, bar, steps, *times = super().configure_columns(trainer)
+        is_wide = self._console is None or self._console.width >= _WIDE
+        return [description, bar, steps, *times] if is_wide else [description, steps]
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         return {name: self._shown[name] for name in _IN_BAR if name in self._shown}

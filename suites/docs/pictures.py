@@ -1,6 +1,9 @@
 """Makes docs/doctor.svg and docs/doctor-page.png from a real examination of slow storage with a simulated GPU.
 
 python -m suites.docs.pictures SAMPLE MOUNT FOLDER
+python -m suites.docs.pictures --report RUN
+
+RUN: folder of a run with a doctor.json; docs/report.png, the upper part of its report, is made instead.
 
 SAMPLE: a folder with a folder of JPEGs for each class. MOUNT: a new folder that shows SAMPLE at 12 MB a second (FUSE).
 FOLDER: gets doctor.json, or has one, which is then drawn as it is. Needs Chromium for the page.
@@ -27,6 +30,8 @@ WIDTH = 96
 """Columns of the terminal in the picture."""
 PAGE = (1000, 1150)
 """Width and height of the picture of the page, in pixels."""
+REPORT = (1000, 1960)
+"""The same of a run's report: as far as its timeline."""
 CHROMIUM_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--hide-scrollbars", "--virtual-time-budget=15000",
@@ -36,8 +41,14 @@ CHROMIUM_FLAGS = (
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("sample", "mount", "folder"):
-        parser.add_argument(name, type=Path)
+        parser.add_argument(name, type=Path, nargs="?")
+    parser.add_argument("--report", type=Path)
     options = parser.parse_args(argv)
+    if options.report is not None:
+        run("report", ".", cwd=options.report)
+        return photograph(options.report / "report.html", REPORT, DOCS / "report.png")
+    if options.folder is None:
+        parser.error("SAMPLE, MOUNT and FOLDER are needed, or --report RUN")
     options.folder.mkdir(parents=True, exist_ok=True)
     if not (options.folder / "doctor.json").exists():
         examine(options.sample.resolve(), options.mount, options.folder)
@@ -67,12 +78,17 @@ def draw_verdict(file: Path, picture: Path) -> None:
 def draw_page(folder: Path, picture: Path) -> None:
     """The top of the report page of folder/doctor.json, as PNG."""
     run("report", "doctor.json", "--out", "doctor.html", cwd=folder)
+    photograph(folder / "doctor.html", PAGE, picture)
+
+
+def photograph(page: Path, shape: tuple[int, int], picture: Path) -> None:
+    """The top of a page as PNG. shape: width and height in pixels."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         raise SystemExit("no Chromium is installed (Debian: apt-get install chromium); the page was not drawn")
-    size = f"--window-size={PAGE[0]},{PAGE[1]}"
-    page = (folder / "doctor.html").absolute().as_uri()
-    subprocess.run([chromium, *CHROMIUM_FLAGS, size, f"--screenshot={picture}", page], check=True)
+    size = f"--window-size={shape[0]},{shape[1]}"
+    command = [chromium, *CHROMIUM_FLAGS, size, f"--screenshot={picture}", page.absolute().as_uri()]
+    subprocess.run(command, check=True)
 
 
 def run(*words: str, cwd: Path, stdout: io.TextIOBase | None = None) -> None:

@@ -89,6 +89,17 @@ def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monk
     assert shown.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
 
 
+def test_the_bar_is_one_line_at_80_columns(
+    project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    project.fit(ProgressBar(), module=TellingAll(), enable_progress_bar=True)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+    assert re.search(r"Epoch 2/2 +10/10 loss: 19\.000 acc1: 84\.2% img/s: 399 data wait: 25% left: 0:\d\d", shown)
+
+
 def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
     assert "epoch 2  step 10/10  loss 19.000" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 
 import imagenet_opt
 from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.cli.help_text import fitted
 from imagenet_opt.cli.main import COMMANDS, main, run
 from imagenet_opt.cli.pack import KEYS
 from imagenet_opt.evaluate.view import CONVENTIONS
@@ -25,6 +26,23 @@ def test_help_lists_every_command_on_one_line(
     lines = [line.split() for line in text.splitlines()]
     for name, (_, purpose) in COMMANDS.items():
         assert [name, *purpose.split()] in lines
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns_between_words(name: str) -> None:
+    text = import_module(COMMANDS[name][0]).HELP or ""
+    lines = fitted(text, 80).splitlines()
+    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+    assert " ".join(lines).split() == text.split(), "the same words in the same order"
+
+
+def test_a_reader_that_stops_reading_ends_the_command_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "imagenet_opt.cli.main", "plan", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 def test_without_arguments_the_first_page_shows_commands_that_exist(

@@ -101,6 +101,20 @@ def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
     assert capsys.readouterr().err == "measuring: decoding (12 s of 90 s)\n"
 
 
+def test_slow_storage_may_take_longer_than_the_budget(
+    now: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.announced(14, budget_seconds=60) as announce:
+        now[0] += 152
+        announce("reading")
+    assert capsys.readouterr().err == "measuring: reading (152 s, over the budget of 60 s)\n"
+    screen = open_terminal(monkeypatch)
+    with progress.announced(14, budget_seconds=60) as announce:
+        now[0] += 152
+        announce("reading")
+    assert "0:02:32, over the budget of 60 s" in screen.getvalue()
+
+
 def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     screen = open_terminal(monkeypatch)
     with progress.announced(None, budget_seconds=600) as announce:

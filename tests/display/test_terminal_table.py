@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.display.table import Column, Table
-from imagenet_opt.display.terminal_table import terminal_table
+from imagenet_opt.display.terminal_table import print_tables, terminal_table
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.study.kinds.queue import Drained, queue_table
 from imagenet_opt.study.kinds.queue_law import simulated_waits
@@ -52,3 +52,9 @@ def test_words_wider_than_the_terminal_are_folded() -> None:
     lines = printed(Table("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
     assert max(map(len, lines)) <= 12
     assert "incomprehensibilities" in "".join(line[6:].strip() for line in lines)
+
+
+def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables([queue()])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5 and [line for line in lines if line != line.rstrip()] == []

@@ -1,10 +1,14 @@
 """`imagenet-opt`: all commands but training. The module imports a command's module only when the command runs."""
 
+import os
+import select
+import signal
 import sys
 from importlib import import_module
 
 from imagenet_opt import __doc__ as purpose
 from imagenet_opt import __version__
+from imagenet_opt.cli.help_text import print_help
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 FIRST = (
@@ -36,18 +40,40 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Entry point of the console script. Exits with status 2 after a mistake of the user."""
+    """Entry point of the console script. Exits with status 2 after a mistake of the user.
+
+    Ends with status 141, without a word, if the reader of stdout is gone, as in `imagenet-opt plan | head`.
+    """
+    try:
+        answer()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _stdout_is_closed():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes there once more as it ends
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def answer() -> None:
+    """Do what the command line asks for."""
     name, *argv = sys.argv[1:] or [""]
     if not name:
         print(first_page())
     elif name in ("--help", "-h", "help"):
-        print(usage())
+        print_help(usage())
     elif name == "--version":
         print(f"imagenet-opt {__version__}")
     else:
         from imagenet_opt.cli.mistakes import report_mistakes
 
         report_mistakes(lambda: run(name, argv))
+
+
+def _stdout_is_closed() -> bool:
+    """Whether nobody reads the pipe any more, so that no other broken pipe is taken for it."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def run(name: str, argv: list[str]) -> None:
@@ -57,7 +83,7 @@ def run(name: str, argv: list[str]) -> None:
         raise ConfigError(f"there is no command {name}; {hint}")
     command = import_module(COMMANDS[name][0])
     if command.HELP and {"--help", "-h"} & set(argv):
-        print(command.HELP)
+        print_help(command.HELP)
     else:
         command.main(argv)
 

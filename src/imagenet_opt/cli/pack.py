@@ -64,8 +64,11 @@ _ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
 
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
+
+    from imagenet_opt.display.terminal_table import print_sentence
+
     try:
-        print(_verify(arguments) if arguments.verify else _pack(arguments))
+        print_sentence(_verify(arguments) if arguments.verify else _pack(arguments))
     except KeyboardInterrupt:
         kept = "" if arguments.verify else "; what is packed is kept; run the same command again to resume"
         print(f"stopped{kept}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Progress of a command on stderr."""
 
+import datetime
 import math
 import sys
 import time
@@ -63,9 +64,8 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
     budget_seconds: shown beside the elapsed time.
     """
     began, terminal = time.perf_counter(), sys.stderr.isatty()
-    budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
     of_time = total is None and budget_seconds is not None
-    with _bar_of_measurements(budget, counted=not of_time, disable=not terminal) as bar:
+    with _bar_of_measurements(budget_seconds, counted=not of_time, disable=not terminal) as bar:
         task = bar.add_task("", total=budget_seconds if of_time else total)
         num_begun = 0
 
@@ -75,7 +75,7 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
             if not terminal:
                 left = passed * (total - num_begun) / num_begun if total and num_begun else 0.0
                 clock = f" ({duration(left)} left)" if left > 60 else ""
-                clock = f" ({passed:.0f} s {budget})" if budget else clock
+                clock = f" ({passed:.0f} s{_of_budget(passed, budget_seconds)})" if budget_seconds else clock
                 print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
             bar.update(task, description=what, completed=passed if of_time else num_begun)
             num_begun += 1
@@ -83,19 +83,29 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
         yield announce
 
 
-def _bar_of_measurements(budget: str, *, counted: bool, disable: bool) -> "Progress":
-    """budget: shown beside the elapsed time, instead of the time left. counted: whether the number is shown."""
+def _of_budget(passed: float, budget_seconds: float) -> str:
+    """What follows the elapsed time. passed: the elapsed time in seconds, which slow storage may extend."""
+    return f" of {budget_seconds:.0f} s" if passed <= budget_seconds else f", over the budget of {budget_seconds:.0f} s"
+
+
+def _bar_of_measurements(budget_seconds: float | None, *, counted: bool, disable: bool) -> "Progress":
+    """budget_seconds: shown beside the elapsed time, instead of the time left. counted: whether the number is shown."""
     from rich import progress as rich
     from rich.console import Console
     from rich.table import Column
+    from rich.text import Text
+
+    class Budget(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> Text:
+            passed, budget = task.elapsed or 0.0, budget_seconds or 0.0
+            return Text(f"{datetime.timedelta(seconds=int(passed))}{_of_budget(passed, budget)}", "progress.elapsed")
 
     description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=description),
         rich.BarColumn(bar_width=20),
         *((rich.MofNCompleteColumn(),) if counted else ()),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
+        *((Budget(),) if budget_seconds else (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())),
         console=Console(stderr=True),
         disable=disable,
         transient=True,

@@ -25,9 +25,27 @@ _ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
 """The dash between the two numbers of an interval."""
 
 
+class Unpadded(Console):
+    """A console that prints no spaces at the end of a line into a file or a pipe."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            return super().print(*objects, **options)
+        with self.capture() as lines:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", lines.get(), flags=re.MULTILINE))
+        self.file.flush()
+
+
 def terminal(width: int = 110) -> Console:
     """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal."""
-    return Console(markup=False, highlight=False, width=None if Console().is_terminal else width)
+    return Unpadded(markup=False, highlight=False, width=None if Console().is_terminal else width)
+
+
+def print_sentence(sentence: str) -> None:
+    """Print a sentence to stdout: on a terminal wrapped between words, elsewhere as one line."""
+    console = terminal()
+    console.print(printable(sentence), soft_wrap=not console.is_terminal)
 
 
 def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> RichTable:

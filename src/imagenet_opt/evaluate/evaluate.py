@@ -44,6 +44,7 @@ def evaluate(
         real = RealAccuracy(real_labels, map(val.path, range(len(val))), by_number, device)
     net, done = network.net.to(device), 0
     loader = eval_loader(val, options, RankInfo(device=device))
+    on_progress(0, len(val))
     try:
         for batch in loader:
             with torch.inference_mode():

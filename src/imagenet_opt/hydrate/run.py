@@ -10,6 +10,7 @@ from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import duration, progress, size
+from imagenet_opt.display.terminal_table import print_sentence
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate.hydrate import Tally, hydrate, probe
 from imagenet_opt.hydrate.journal import Journal
@@ -62,10 +63,9 @@ def _read(journals: list[Journal], tally: Tally, in_flight: int, patience: float
     first_reads = probe(journals, tally, patience=patience)
     rest = left - tally.num_tried
     expected_seconds = rest * median(first_reads) / min(in_flight, max(1, rest))
-    print(
+    print_sentence(
         f"a first read takes {1e3 * median(first_reads):.1f} ms (median of {len(first_reads)} files, one at a time); "
-        f"{rest} files with {in_flight} in flight: {duration(expected_seconds)} if the storage keeps pace",
-        flush=True,
+        f"{rest} files with {in_flight} in flight: {duration(expected_seconds)} if the storage keeps pace"
     )
     with progress("hydrating", "files") as show:
 
@@ -83,7 +83,7 @@ def print_tally(tally: Tally, bad: Iterable[str], seconds: float, in_flight: int
         print(printable(line))
     if len(tally.bad) > _LISTED:
         print(f"and {len(tally.bad) - _LISTED} more")
-    print(
+    print_sentence(
         f"{done} {tally.num_files} {unit}, {size(tally.num_bytes)}, in {duration(seconds)}: "
         f"{tally.num_files / seconds:.0f} {unit}/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
         f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"

@@ -196,7 +196,8 @@ def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
         )
     figure.update_layout(layout(height=280, title=title))
     figure.update_xaxes(title_text=setting, **({"tickformat": ".0%"} if name == "cached_share" else {}))
-    top = 2 * needed if name == "cached_share" else max([*ys, needed])  # the page cache is faster than the GPU needs
+    is_cut = name == "cached_share" and min(ys) < 2 * needed  # the page cache is faster than the GPU needs
+    top = 2 * needed if is_cut else max([*ys, needed])
     return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * top])
 
 

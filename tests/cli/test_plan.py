@@ -99,6 +99,8 @@ def test_the_loader_of_a_url_is_measured_on_the_storage_and_in_the_cache(
         proxy.delay_seconds = 0.03
         plan = planned()
         num_requests = sum(path.endswith(".JPEG") for path in proxy.paths)
+        output = " ".join(capsys.readouterr().out.split())
+        uncached = planned("data.cache_gb=0")
     loader, (first, later) = plan["loader"], plan["phases"]
     rate = loader["by_size"]["32"]
     assert rate["storage"] < 2 / proxy.delay_seconds < rate["cached"]
@@ -107,10 +109,8 @@ def test_the_loader_of_a_url_is_measured_on_the_storage_and_in_the_cache(
     assert later["hours"] == pytest.approx(4 * later["epoch_hours"]) == pytest.approx(4 * 80 / rate["cached"] / 3600)
     assert 0.5 * loader["requests"] <= num_requests <= 2 * loader["requests"]
     assert 0 < loader["kept_bytes"] < loader["num_bytes"]
-    output = " ".join(capsys.readouterr().out.split())
     assert "from the storage and" in output and "--loader-rate R saves it" in output
 
-    uncached = planned("data.cache_gb=0")
     assert uncached["loader"]["by_size"]["32"]["cached"] is None and uncached["loader"]["kept_bytes"] == 0
     assert [phase["num_epochs"] for phase in uncached["phases"]] == [5]
 

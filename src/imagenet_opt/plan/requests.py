@@ -47,7 +47,7 @@ def epoch_requests(
         if isinstance(store, CachedStore):
             missing = [~store.folder.holds(np.arange(len(index))), np.arange(len(index)) >= store.folder.num_kept]
         of_splits.append([_requests(store, index.sizes, rows, portion) for rows in missing])  # type: ignore[union-attr]
-    first, later = (_epoch(*parts, len(train), len(val)) for parts in zip(*of_splits, strict=True))
+    first, later = (_epoch(of_train, of_val, len(train), len(val)) for of_train, of_val in zip(*of_splits, strict=True))
     return first, later
 
 

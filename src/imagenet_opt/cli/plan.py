@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     requests, shares = None, (0.0, 0.0)
     if has_data and is_url(data.root):
         requests = epoch_requests(train, val, data.loading)
-        shares = tuple(epoch.cached_train_percent / 100 for epoch in requests)
+        shares = requests[0].cached_train_percent / 100, requests[1].cached_train_percent / 100
     plan = make_plan(config.copy(), sizes, rate=options.rate)
     distinct = sorted({phase.image_size for phase in plan.phases})
     rates, measured, about_loader = _loader_rates(options, config, distinct, has_data=has_data)

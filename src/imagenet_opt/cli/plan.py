@@ -4,7 +4,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.display.progress import announced
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from imagenet_opt.plan.loader_rates import LoaderRates
+    from imagenet_opt.plan.packs import PackedRun
     from imagenet_opt.plan.plan import LoaderRate
 
 HELP = """Show what a run will do and cost before it starts: phases, learning rates, rates, hours, published accuracy.
@@ -47,7 +48,6 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.terminal_table import print_tables
-    from imagenet_opt.plan.packs import packed_runs
     from imagenet_opt.plan.plan import IMAGENET, changed_keys, limits, make_plan
     from imagenet_opt.plan.requests import epoch_requests
     from imagenet_opt.plan.tables import requests_table, tables
@@ -67,32 +67,29 @@ def main(argv: list[str]) -> None:
     rates, measured, about_loader = _loader_rates(options, config, distinct, has_data=has_data)
     run = {"sizes": sizes, "rate": options.rate, "loader_rates": rates, "cached_shares": shares}
     plan = make_plan(config.copy(), **run)
-    packed = []
-    if measured is not None and "loader" in limits(plan, rates):
-        with announced(1) as announce:
-            announce("images that are packed smaller")
-            packed = packed_runs(config, **run)
+    packed = _packed_runs(config, run) if measured is not None and "loader" in limits(plan, rates) else []
     costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
     changed = changed_keys(options.overrides)
-    shown = tables(
-        plan,
-        is_estimate=options.rate is None,
-        about_loader=about_loader,
-        loader_rates=rates,
-        packed=packed,
-        changed=changed,
-        **costs,
-    )
+    about = {"is_estimate": options.rate is None, "about_loader": about_loader, "loader_rates": rates}
+    shown = tables(plan, packed=packed, changed=changed, **about, **costs)
     if requests is not None:
         shown.append(requests_table(str(data.root), *requests, num_epochs=len(plan.lr)))
     print_tables(shown)
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
         price = {"price": options.price_per_hour and options.price_per_hour * plan.gpu_hours}
-        packs = {"packed": [run._asdict() for run in packed]}
+        found = {"packed": [each._asdict() for each in packed], "loader": measured and asdict(measured)}
         epochs = {"requests": requests and [asdict(epoch) for epoch in requests]}
-        loader = {"loader": measured and asdict(measured)}
-        options.json.write_text(json.dumps(command | plan.plain(changed) | price | packs | epochs | loader, indent=1))
+        options.json.write_text(json.dumps(command | plan.plain(changed) | price | found | epochs, indent=1))
+
+
+def _packed_runs(config: "DictConfig", run: dict[str, Any]) -> "list[PackedRun]":
+    """The run with the data packed smaller. run: arguments of `make_plan`."""
+    from imagenet_opt.plan.packs import packed_runs
+
+    with announced(1) as announce:
+        announce("images that are packed smaller")
+        return packed_runs(config, **run)
 
 
 def _loader_rates(

@@ -65,12 +65,12 @@ def main(argv: list[str]) -> None:
     plan = make_plan(config.copy(), sizes, rate=options.rate)
     distinct = sorted({phase.image_size for phase in plan.phases})
     rates, measured, about_loader = _loader_rates(options, config, distinct, has_data=has_data)
-    run = {"sizes": sizes, "rate": options.rate, "loader_rates": rates, "cached_shares": shares}
+    run: dict[str, Any] = {"sizes": sizes, "rate": options.rate, "loader_rates": rates, "cached_shares": shares}
     plan = make_plan(config.copy(), **run)
     packed = _packed_runs(config, run) if measured is not None and "loader" in limits(plan, rates) else []
     costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
     changed = changed_keys(options.overrides)
-    about = {"is_estimate": options.rate is None, "about_loader": about_loader, "loader_rates": rates}
+    about: dict[str, Any] = {"is_estimate": options.rate is None, "about_loader": about_loader, "loader_rates": rates}
     shown = tables(plan, packed=packed, changed=changed, **about, **costs)
     if requests is not None:
         shown.append(requests_table(str(data.root), *requests, num_epochs=len(plan.lr)))

@@ -26,7 +26,7 @@ def test_a_sound_data_set_has_no_errors(check: Check, tmp_path: Path) -> None:
     assert f" to write and verify in {tmp_path}, " in str(verdicts["spot notice"]["text"])
     assert status == 0
     assert {verdict["level"] for verdict in verdicts.values()} == {"ok"} and "GPU memory" not in verdicts
-    assert verdicts["training images"]["text"] == "36, 12 to 12 a class"
+    assert verdicts["training images"]["text"] == "36, 12 a class"
     assert output.endswith("0 errors, 0 warnings\n")
 
 

@@ -66,7 +66,7 @@ def test_evaluate_prefers_the_best(run: str, images_root: Path, tmp_path: Path) 
         return float(json.loads((tmp_path / "out.json").read_text())["nll"])
 
     best, newest = loss(f"{tmp_path}/best.ckpt"), loss(f"{tmp_path}/newest.ckpt")
-    assert loss(run) == best != newest == loss(f"{run}/checkpoints/step_00000002.ckpt")
+    assert loss(run) == best != newest == loss(f"{run}/last.ckpt")
 
 
 def test_mistakes_are_one_line(run: str, bucket: str) -> None:

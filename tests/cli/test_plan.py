@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
+from tests.faulty_proxy import faulty_proxy
 from tests.object_server import upload
 
 
@@ -77,6 +79,40 @@ def test_a_url_has_requests_and_their_price(
     pack(images_root, f"{bucket}/packed", PackOptions(), cache_dir=f"{tmp_path}/cache")
     packed = planned(f"{bucket}/packed", "data.shuffle=block", "data.cache_gb=0")
     assert packed == [(2 * 5, num_bytes, 0)] * 2  # blocks of eight of 39 samples
+
+
+@pytest.mark.slow
+def test_the_loader_of_a_url_is_measured_on_the_storage_and_in_the_cache(
+    bucket: str, object_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("imagenet_opt.plan.loader_rates.SECONDS", 0.2)
+    url = upload(write_images(tmp_path / "images", num_classes=2, per_class=40), f"{bucket}/in1k")
+    own = [f"data.root={url}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8", "data.reads_in_flight=1"]
+    own += ["data.num_workers=1", "data.image_size=32", "model=resnet18", "trainer.max_epochs=5"]
+
+    def planned(*words: str) -> dict[str, Any]:
+        main([*own, "--rate", "1e9", "--json", f"{tmp_path}/plan.json", *words])
+        return json.loads((tmp_path / "plan.json").read_text())
+
+    with faulty_proxy(object_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        proxy.delay_seconds = 0.03
+        plan = planned()
+        num_requests = sum(path.endswith(".JPEG") for path in proxy.paths)
+        output = " ".join(capsys.readouterr().out.split())
+        uncached = planned("data.cache_gb=0")
+    loader, (first, later) = plan["loader"], plan["phases"]
+    rate = loader["by_size"]["32"]
+    assert rate["storage"] < 2 / proxy.delay_seconds < rate["cached"]
+    assert (first["images_per_second_loaded"], later["images_per_second_loaded"]) == pytest.approx(tuple(rate.values()))
+    assert first["hours"] == pytest.approx(80 / rate["storage"] / 3600) == first["epoch_hours"]
+    assert later["hours"] == pytest.approx(4 * later["epoch_hours"]) == pytest.approx(4 * 80 / rate["cached"] / 3600)
+    assert 0.5 * loader["requests"] <= num_requests <= 2 * loader["requests"]
+    assert 0 < loader["kept_bytes"] < loader["num_bytes"]
+    assert "from the storage and" in output and "--loader-rate R saves it" in output
+
+    assert uncached["loader"]["by_size"]["32"]["cached"] is None and uncached["loader"]["kept_bytes"] == 0
+    assert [phase["num_epochs"] for phase in uncached["phases"]] == [5]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.pack.plan import PRESETS
-from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, Plan, make_plan
+from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, LoaderRate, Plan, limits, make_plan
 from imagenet_opt.plan.tables import tables
 from tests.conftest import composed
 
@@ -165,11 +165,43 @@ def test_hours_are_images_over_rates() -> None:
     config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
     plan = make_plan(config, (6400, 300, 10), rate=200)
     assert plan.gpu_hours * 3600 == pytest.approx(6400 / 200 + 300 / 200 / 3)
-    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rates={224: 100})
+    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rates={224: LoaderRate(100)})
     assert slow.phases[0].hours * 3600 == pytest.approx(6400 / 100)
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
     phases = tables(slow, is_estimate=False, about_loader="measured")[1]
     assert [row[-1] for row in phases.rows] == ["loader"]
+
+
+def test_epochs_of_a_url_take_the_time_of_their_parts() -> None:
+    """The first epoch reads all 6400 images from the storage; in later epochs three quarters are in the cache."""
+    config = composed("trainer.max_epochs=5", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
+
+    def seconds(rate: LoaderRate, *shares: float) -> list[tuple[int, float, float]]:
+        plan = make_plan(config.copy(), (6400, 300, 10), rate=200, loader_rates={224: rate}, cached_shares=shares)
+        assert plan.gpu_hours * 3600 == pytest.approx(sum(phase.hours for phase in plan.phases) * 3600 + 5 * 0.5)
+        return [(phase.num_epochs, phase.epoch_hours * 3600, phase.hours * 3600) for phase in plan.phases]
+
+    later = 1600 / 40 + 4800 / 400
+    assert seconds(LoaderRate(40, 400), 0.0, 0.75) == [
+        (1, pytest.approx(160), pytest.approx(160)),
+        (4, pytest.approx(later), pytest.approx(4 * later)),
+    ]
+    first, rest = seconds(LoaderRate(40, 400), 0.0, 1.0)
+    assert first[1] == pytest.approx(160) and rest[1] == pytest.approx(32), "the GPU trains 200 images/s"
+    assert seconds(LoaderRate(40, 400), 1.0, 1.0) == [(5, pytest.approx(32), pytest.approx(160))]
+    assert seconds(LoaderRate(40), 0.0, 0.0) == [(5, pytest.approx(160), pytest.approx(800))]
+
+
+@pytest.mark.parametrize(("rate", "names"), [((40, 400), ["storage", "GPU"]), ((40, 150), ["loader", "loader"])])
+def test_a_storage_that_is_the_limit_has_its_own_remedy(rate: tuple[float, float], names: list[str]) -> None:
+    config = composed("trainer.max_epochs=3", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
+    rates = {224: LoaderRate(*rate)}
+    plan = make_plan(config, (6400, 300, 10), rate=200, loader_rates=rates, cached_shares=(0, 1))
+    assert limits(plan, rates) == names
+    phases = tables(plan, is_estimate=False, about_loader="", loader_rates=rates)[1]
+    assert [row[0] for row in phases.rows] == ["1", "2 to 3"] and [row[-1] for row in phases.rows] == names
+    assert ("imagenet-opt hydrate" in str(phases.notes)) == ("storage" in names)
+    assert ("imagenet-opt pack" in str(phases.notes)) == ("loader" in names)
 
 
 def test_a_plan_ends_at_max_steps() -> None:
@@ -182,7 +214,7 @@ def test_a_plan_ends_at_max_steps() -> None:
     assert early.phases[0].hours == pytest.approx(whole.phases[0].hours * 100 / 15012)
     run, phases = tables(early, is_estimate=True, about_loader="")
     minutes = f"{60 * early.gpu_hours:.2g} minutes"
-    assert early.gpu_hours < 0.1 and phases.rows[0][5] == minutes and str(run.rows[2][1]).startswith(minutes)
+    assert early.gpu_hours < 0.1 and phases.rows[0][6] == minutes and str(run.rows[2][1]).startswith(minutes)
     assert early.validation_hours == 0 and early.lr == pytest.approx(plan.lr[:1])
 
 

@@ -77,7 +77,8 @@ def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: 
 
 def _counts(check: str, split: Split) -> CheckResult:
     counts = np.bincount(split.labels, minlength=len(split.classes))
-    text = f"{len(split):,}, {counts.min():,} to {counts.max():,} a class"
+    fewest, most = f"{counts.min():,}", f"{counts.max():,}"
+    text = f"{len(split):,}, {most if fewest == most else f'{fewest} to {most}'} a class"
     if len(tiny := np.flatnonzero(counts < _TINY)):
         return CheckResult(check, "warning", f"{text}; {len(tiny)} classes have fewer than {_TINY}", _each(split, tiny))
     if counts.max() > _IMBALANCE * counts.min():

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.plan import PRESETS
-from imagenet_opt.plan.plan import make_plan
+from imagenet_opt.plan.plan import LoaderRate, make_plan
 from imagenet_opt.probe.testbed import Testbed
 
 _SECONDS = 1.0
@@ -25,9 +25,13 @@ class PackedRun(NamedTuple):
 
 
 def packed_runs(
-    config: DictConfig, sizes: tuple[int, int, int], rate: float | None, loader_rates: Mapping[int, float]
+    config: DictConfig,
+    sizes: tuple[int, int, int],
+    rate: float | None,
+    loader_rates: Mapping[int, LoaderRate],
+    cached_shares: tuple[float, float],
 ) -> list[PackedRun]:
-    """The run with the data packed by each of PRESETS; rate, sizes and loader_rates as for `make_plan`.
+    """The run with the data packed by each of PRESETS; arguments as for `make_plan`.
 
     Reads some images, packs them in memory, and decodes originals and packed images. Empty for packed data, whose
     originals are unknown, and for images that cannot be packed.
@@ -40,8 +44,8 @@ def packed_runs(
     for width, options in PRESETS.items():
         if (expected := forecast(testbed, options)) is None:
             continue
-        faster = {size: loader_rate * expected.speedup.ratio for size, loader_rate in loader_rates.items()}
-        hours = make_plan(config.copy(), sizes, rate=rate, loader_rates=faster).gpu_hours
+        faster = {size: loader_rate.packed(expected.speedup.ratio) for size, loader_rate in loader_rates.items()}
+        plan = make_plan(config.copy(), sizes, rate=rate, loader_rates=faster, cached_shares=cached_shares)
         gigabytes = sizes[0] * expected.bytes_ratio * sum(map(len, encoded)) / len(encoded) / 1e9
-        runs.append(PackedRun(f"for={width}", gigabytes, expected.speedup.ratio, hours))
+        runs.append(PackedRun(f"for={width}", gigabytes, expected.speedup.ratio, plan.gpu_hours))
     return runs

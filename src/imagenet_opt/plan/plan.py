@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.config.build import image_sizes, make, plain, share_batch
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory_need import need_of
@@ -36,11 +37,31 @@ _NO_RECIPE = ("checkpoint.", "hydra.", "logger.")
 
 
 @dataclass(frozen=True)
+class LoaderRate:
+    """Images/s of the loader alone at one image size. storage: all images come from the storage. cached: all images
+    come from the local cache of a URL; None without a cache."""
+
+    storage: float
+    cached: float | None = None
+
+    def at(self, cached_share: float) -> float:
+        """Images/s when `cached_share` of the images comes from the local cache and the rest from the storage."""
+        return self.storage if self.cached is None else mixed_rate(cached_share, self.cached, self.storage)
+
+    def packed(self, speedup: float) -> "LoaderRate":
+        """The rate when decoding is `speedup` times as fast. The rate of a storage with a cache before it stays."""
+        if self.cached is None:
+            return LoaderRate(self.storage * speedup)
+        return LoaderRate(self.storage, self.cached * speedup)
+
+
+@dataclass(frozen=True)
 class Phase:
-    """Consecutive epochs with images of one size.
+    """Consecutive epochs with images of one size and one rate of the loader.
 
     first_epoch: counted from 0. steps: in all epochs of the phase. images_per_second_needed: rate at which the
-    loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown.
+    loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown. hours: training, in all
+    epochs of the phase. epoch_hours: training, in one whole epoch.
     """
 
     first_epoch: int
@@ -50,6 +71,7 @@ class Phase:
     images_per_second_needed: float
     images_per_second_loaded: float | None
     hours: float
+    epoch_hours: float
 
     @property
     def waits_for_loader(self) -> bool:
@@ -84,18 +106,31 @@ def changed_keys(overrides: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if key not in _SAME_ACCURACY and not key.startswith(_NO_RECIPE)))
 
 
+def limits(plan: Plan, loader_rates: Mapping[int, LoaderRate] = MappingProxyType({})) -> list[str]:
+    """What limits each phase: "GPU", "storage" (the loader would keep up if all images came from the local cache), or
+    "loader". loader_rates: as for `make_plan`."""
+    found = []
+    for phase in plan.phases:
+        rate, needed = loader_rates.get(phase.image_size), phase.images_per_second_needed
+        keeps_up = rate is not None and rate.cached is not None and rate.cached >= needed
+        found.append("GPU" if not phase.waits_for_loader else "storage" if keeps_up else "loader")
+    return found
+
+
 def make_plan(
     config: DictConfig,
     sizes: tuple[int, int, int],
     *,
     rate: float | None = None,
-    loader_rates: Mapping[int, float] = MappingProxyType({}),
+    loader_rates: Mapping[int, LoaderRate] = MappingProxyType({}),
+    cached_shares: tuple[float, float] = (0.0, 0.0),
 ) -> Plan:
     """Plan a run of one process.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loader_rates: images/s that the loader delivers, by image size; the loader is never the
-    limit for a size without a rate.
+    estimate for an A10G. loader_rates: what the loader delivers, by image size; the loader is never the limit for a
+    size without a rate. cached_shares: of the training images, from 0 to 1, that come from the local cache of a URL, in
+    the first epoch and in each later epoch.
 
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
@@ -105,7 +140,12 @@ def make_plan(
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
     seconds_of = _image_seconds(config, num_classes, rate)
-    phases = tuple(_phases(config, steps, batch, total, seconds_of, loader_rates))
+    num_epochs = ceil(total / steps)
+    rates = [
+        (size, loader_rates[size].at(cached_shares[min(epoch, 1)]) if size in loader_rates else None)
+        for epoch, size in enumerate(image_sizes(config)[:num_epochs])
+    ]
+    phases = tuple(_phases(rates, steps, batch, total, seconds_of))
     val_size = config.data.val_image_size or config.data.image_size
     val_seconds = (total // steps) * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
@@ -153,17 +193,13 @@ def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> 
 
 
 def _phases(
-    config: DictConfig,
-    steps: int,
-    batch: int,
-    total: int,
-    seconds_of: Callable[[int], float],
-    loader_rates: Mapping[int, float],
+    rates: Sequence[tuple[int, float | None]], steps: int, batch: int, total: int, seconds_of: Callable[[int], float]
 ) -> Iterator[Phase]:
+    """rates: image size and rate of the loader of each epoch."""
     first = 0
-    for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
-        num, seconds, loaded = len(list(epochs)), seconds_of(size), loader_rates.get(size)
+    for (size, loaded), epochs in groupby(rates):
+        num, seconds = len(list(epochs)), seconds_of(size)
         num_steps = min(num * steps, total - first * steps)
-        slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
-        yield Phase(first, num, size, num_steps, 1 / seconds, loaded, num_steps * batch * slowest / 3600)
+        hours_of_step = batch * max(seconds, 0.0 if loaded is None else 1 / loaded) / 3600
+        yield Phase(first, num, size, num_steps, 1 / seconds, loaded, num_steps * hours_of_step, steps * hours_of_step)
         first += num

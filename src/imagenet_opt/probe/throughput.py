@@ -84,6 +84,8 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
 
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
     ConfigError for too few batches, and for more images than the workers can have made.
+
+    The fact images_read counts the images of all batches, and those that were in preparation at the end.
     """
     num_workers = max(1, loader.loader.num_workers)
     made = Made(batches_per_round(num_workers, loader.sampler.num_parts))
@@ -107,6 +109,8 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
         seconds, stage = time.perf_counter() - began, "storage" if reads else "decoding"
         raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
+    num_made = skipped_rounds * made.per_round * made.sizes[0] + sum(made.sizes)
+    facts |= {"images_read": float(num_made + images_ahead(batch, loader))}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
     claim = physics.Claim(
         num_images=made.num_images,

@@ -115,7 +115,7 @@ def _fetch(url: str, run_folder: Path) -> Found:
 @contextmanager
 def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False) -> Iterator[Path]:
     """A checkpoint as a local file: `ckpt` itself, or a download from a URL, which is a .ckpt object or a mirror, into
-    a temporary folder. best: prefer best.ckpt of a mirror to its newest checkpoint.
+    a temporary folder. best: prefer best.ckpt to the newest checkpoint, if the URL is that of a mirror.
 
     Raises CheckpointError, StorageFailed, ConfigError, RunFolderError; a CheckpointError of the block names the URL.
     """
@@ -140,7 +140,8 @@ def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
     if url.endswith(".ckpt"):
         folder, _, name = url.rpartition("/")
     if name in (mirror.LAST, files.LAST) and (found := _last(folder, key)) is not None:
-        return folder, files.BEST if best and found.best is not None else found.name
+        is_best = best and name == mirror.LAST and found.best is not None
+        return folder, files.BEST if is_best else found.name
     return folder, name
 
 

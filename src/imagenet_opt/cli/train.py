@@ -29,7 +29,8 @@ def main(argv: list[str], *, project: Path | None = None, allow_targets: Sequenc
         allowed = f"allow_targets=[{','.join(allow_targets)}]"
         if argv and argv[0] in COMMANDS:
             words = [f"hydra.searchpath=[file://{project / 'conf'}]", allowed, *argv[1:]]
-            return report_mistakes(lambda: run(argv[0], words))
+            report_mistakes(lambda: run(argv[0], words))
+            return
         argv = [f"--config-dir={project / 'conf'}", allowed, *argv]
     sys.argv = [str(script), *argv]
     runpy.run_path(str(script), run_name="__main__")

@@ -1,6 +1,7 @@
 """Computes the requests of a run whose data lies below a URL, and their price."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,9 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import block_size_for
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.cached_store import CachedStore, uncached
 from imagenet_opt.data.storage.store import Store
 
-_Requests = tuple[float, float, int]
-"""Requests, bytes and number of the samples that are read from the storage."""
 _SAMPLED = 100
 """Portions of an epoch from which the requests are estimated."""
 
@@ -31,6 +30,14 @@ class EpochRequests:
     cached_train_percent: float
 
 
+class _Reads(NamedTuple):
+    """What an epoch of a split reads from the storage: requests (estimated), bytes, samples."""
+
+    requests: float
+    num_bytes: float
+    num_samples: float
+
+
 def epoch_requests(
     train: FileIndex | ShardIndex, val: FileIndex | ShardIndex, loading: LoaderOptions
 ) -> tuple[EpochRequests, EpochRequests]:
@@ -40,31 +47,47 @@ def epoch_requests(
     request reads from shards; validation images are read in order.
     """
     block = block_size_for(loading.batch_size) if loading.shuffle == "block" else 1
-    of_splits = []
-    for index, portion in ((train, block), (val, min(loading.batch_size, len(val)))):
-        store = store_of(index, loading)
-        missing = [np.ones(len(index), bool)] * 2
-        if isinstance(store, CachedStore):
-            missing = [~store.folder.holds(np.arange(len(index))), np.arange(len(index)) >= store.folder.num_kept]
-        of_splits.append([_requests(store, index.sizes, rows, portion) for rows in missing])  # type: ignore[union-attr]
-    first, later = (_epoch(of_train, of_val, len(train), len(val)) for of_train, of_val in zip(*of_splits, strict=True))
+    num_train = min(loading.samples_per_epoch or len(train), len(train))
+    trains = [_part(reads, num_train / len(train)) for reads in _first_and_later(train, loading, block)]
+    vals = _first_and_later(val, loading, min(loading.batch_size, len(val)))
+    first, later = (_epoch(*reads, num_train, len(val)) for reads in zip(trains, vals, strict=True))
     return first, later
 
 
-def _epoch(train: _Requests, val: _Requests, num_train: int, num_val: int) -> EpochRequests:
-    num_requests, num_bytes, num_missing = map(sum, zip(train, val, strict=True))
-    percent = 100 * (1 - num_missing / (num_train + num_val))
-    return EpochRequests(num_requests, num_bytes, percent, 100 * (1 - train[2] / num_train))
+def _part(reads: _Reads, share: float) -> _Reads:
+    return _Reads(*(share * number for number in reads))
 
 
-def _requests(store: Store, sizes: NDArray[np.int64], missing: NDArray[np.bool_], portion: int) -> _Requests:
-    """missing: whether each sample is absent from the cache. portion: consecutive samples that are read together."""
-    inner: Store = store.store if isinstance(store, CachedStore) else store
+def _epoch(train: _Reads, val: _Reads, num_train: int, num_val: int) -> EpochRequests:
+    missing = (train.num_samples + val.num_samples) / (num_train + num_val)
+    return EpochRequests(
+        requests=train.requests + val.requests,
+        num_bytes=train.num_bytes + val.num_bytes,
+        cached_percent=100 * (1 - missing),
+        cached_train_percent=100 * (1 - train.num_samples / num_train),
+    )
+
+
+def _first_and_later(index: FileIndex | ShardIndex, loading: LoaderOptions, portion: int) -> tuple[_Reads, _Reads]:
+    """Reads of all samples now, and when the cache holds all samples that it keeps. portion: consecutive samples that
+    are read together."""
+    store, rows = store_of(index, loading), np.arange(len(index))
+    now = later = np.ones(len(index), bool)
+    if isinstance(store, CachedStore):
+        held = store.folder.holds(rows)
+        kept = (rows < store.folder.num_kept) & (not store.folder.stopped)
+        now, later = ~held, ~(held | kept)
+    inner = uncached(store)
+    return _reads(inner, index.sizes, now, portion), _reads(inner, index.sizes, later, portion)
+
+
+def _reads(store: Store, sizes: NDArray[np.int64], missing: NDArray[np.bool_], portion: int) -> _Reads:
+    """missing: whether each sample is absent from the cache."""
     starts = np.arange(0, len(sizes), portion)
     chosen = starts[np.linspace(0, len(starts) - 1, min(_SAMPLED, len(starts))).astype(int)]
     num = 0
     for start in chosen.tolist():
         rows = np.flatnonzero(missing[start : start + portion]) + start
-        num += len(inner.groups(rows)) if len(rows) else 0
+        num += len(store.groups(rows)) if len(rows) else 0
     requests = float(missing.sum()) if portion == 1 else num * len(starts) / len(chosen)
-    return requests, float(sizes[missing].sum()), int(missing.sum())
+    return _Reads(requests, float(sizes[missing].sum()), float(missing.sum()))

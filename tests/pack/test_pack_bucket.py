@@ -5,14 +5,16 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.loader import open_index
 from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch, StorageFailed
+from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.pack_lock import CLAIM
-from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.target import BucketTarget
 from imagenet_opt.pack.verify import open_packed, verify
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
@@ -184,6 +186,23 @@ def test_two_packs_of_a_machine_do_not_write_into_one_bucket(images_root: Path, 
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match=rf"another imagenet-opt pack writes into {bucket}/out \(out\)"):
             pack(images_root, f"{bucket}/out", SMALL)
+
+
+def test_two_machines_do_not_pack_with_other_options_into_one_bucket(
+    images_root: Path, bucket: str, tmp_path: Path
+) -> None:
+    source, splits = open_train(images_root, "train", tmp_path), []
+    for name, options in (("one", SMALL), ("same", SMALL), ("other", PackOptions(max_side=16))):
+        (tmp_path / name).mkdir()
+        target = BucketTarget(tmp_path / name, f"{bucket}/out/train")
+        target.open()
+        splits.append(PackSplit(target, source, np.arange(len(source)), options))
+    one, same, other = splits
+    assert plan(one)[0].num_shards == plan(same)[0].num_shards
+    before = objects(f"{bucket}/out")
+    with pytest.raises(ConfigError, match=rf"{bucket}/out/train holds a pack of 39 images .*max_side=16"):
+        plan(other)
+    assert objects(f"{bucket}/out") == before
 
 
 def test_a_full_local_disk_is_one_line(images_root: Path, bucket: str) -> None:

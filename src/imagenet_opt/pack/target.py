@@ -60,6 +60,10 @@ class FolderTarget:
         with self.file(name) as file:
             file.write(json.dumps(content).encode())
 
+    def create_json(self, name: str, content: Any) -> None:
+        """Write a JSON file, unless another machine has written the file meanwhile; `folder` then has that file."""
+        self.write_json(name, content)
+
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
 
@@ -114,6 +118,11 @@ class BucketTarget(FolderTarget):
         finally:
             if name.endswith(".tar"):
                 (self.folder / name).unlink()
+
+    def create_json(self, name: str, content: Any) -> None:
+        with self._explained(), suppress(FileExistsError):
+            self.storage.create(name, json.dumps(content).encode())
+        self._copy(name)
 
     def remove(self, name: str) -> None:
         with self._explained(), suppress(FileNotFoundError):

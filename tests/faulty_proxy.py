@@ -14,7 +14,7 @@ Fault = Callable[[int, str], str]
 the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
 connection."""
 _ERRORS = {
-    "403": "AccessDenied", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
+    "403": "AccessDenied", "404": "NoSuchKey", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
     "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
 }  # fmt: skip
 

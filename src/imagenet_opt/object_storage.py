@@ -136,6 +136,14 @@ class ObjectStorage:
         with self._request(path) as (obstore, client):
             obstore.put(client, path, content)
 
+    def create(self, path: str, content: bytes) -> None:
+        """Write an object unless there is one. Raises FileExistsError; also after a repeated request of this call."""
+        with self._request(path) as (obstore, client):
+            try:
+                obstore.put(client, path, content, mode="create")
+            except obstore.exceptions.AlreadyExistsError as error:
+                raise FileExistsError(errno.EEXIST, "there is such an object") from error
+
     def upload(self, path: str, file: Path) -> None:
         """Write the content of a file, and compare the size of the object with that of the file."""
         self.write(path, file)

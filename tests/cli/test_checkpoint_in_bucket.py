@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from imagenet_opt.cli import evaluate, export
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, StorageFailed
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, RunFolderError, StorageFailed
 from imagenet_opt.model.network import build_network
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror
@@ -59,17 +59,26 @@ def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, nam
     assert os.listdir(tmp_path / "temporary") == []
 
 
-def test_evaluate_prefers_the_best(run: str, images_root: Path, tmp_path: Path) -> None:
+def test_evaluate_prefers_the_best_and_names_it(
+    run: str, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def loss(ckpt: str) -> float:
         words = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
         evaluate.main([f"ckpt={ckpt}", *words, "--json", f"{tmp_path}/out.json"])
-        return float(json.loads((tmp_path / "out.json").read_text())["nll"])
+        return float(facts()["nll"])
+
+    def facts() -> dict[str, object]:
+        return dict(json.loads((tmp_path / "out.json").read_text()))
 
     best, newest = loss(f"{tmp_path}/best.ckpt"), loss(f"{tmp_path}/newest.ckpt")
-    assert loss(run) == best != newest == loss(f"{run}/last.ckpt")
+    assert best != newest == loss(f"{run}/checkpoints/step_00000002.ckpt") == loss(f"{run}/last.ckpt")
+    assert facts()["ckpt"] == f"{run}/checkpoints/step_00000002.ckpt"
+    capsys.readouterr()
+    assert loss(run) == best
+    assert facts()["ckpt"] == f"{run}/best.ckpt" and "run/best.ckpt" in capsys.readouterr().out
 
 
-def test_mistakes_are_one_line(run: str, bucket: str) -> None:
+def test_mistakes_are_one_line(run: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def message(url: str, kind: type[Exception]) -> str:
         with pytest.raises(kind) as raised:
             export.main([f"ckpt={url}"])
@@ -82,3 +91,11 @@ def test_mistakes_are_one_line(run: str, bucket: str) -> None:
     put(f"{run}/cut.ckpt", b"PK")
     text = message(f"{run}/cut.ckpt", CheckpointError)
     assert text.startswith(f"the checkpoint from {run}/cut.ckpt: ") and "cannot be opened as a checkpoint" in text
+    put(f"{bucket}/damaged/last.json", b"{}")
+    text = message(f"{bucket}/damaged", CheckpointError)
+    assert text.endswith(
+        f"choose another ckpt, or a checkpoint there with ckpt={bucket}/damaged/checkpoints/step_N.ckpt"
+    )
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    text = message(run, RunFolderError)
+    assert text.startswith(f"cannot download {run} (ckpt)") and text.endswith("choose another folder with TMPDIR")

@@ -5,13 +5,17 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.loader import open_index
 from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch, StorageFailed
+from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.pack_lock import CLAIM
-from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
+from imagenet_opt.pack.target import BucketTarget
 from imagenet_opt.pack.verify import open_packed, verify
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.object_server import client, objects, put, upload
@@ -34,6 +38,19 @@ def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> I
 
 def packed(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents(folder).items() if name != CLAIM}
+
+
+def test_a_stopped_upload_leaves_no_shard_on_the_disk(
+    images_root: Path, proxy: FaultyProxy, bucket: str, cache: Path
+) -> None:
+    """One process repeats its upload when the other process stops the pack."""
+    slow = "/train/shard-00001.tar"
+    proxy.fault = lambda number, path: (
+        "500" if path.endswith(slow) else "403" * (path.endswith(".tar") and any(p.endswith(slow) for p in proxy.paths))
+    )
+    with pytest.raises(StorageFailed, match="no right to do that"):
+        pack(images_root, f"{bucket}/out", SMALL, workers=2)
+    assert any(path.endswith(slow) for path in proxy.paths) and list((cache / "pack").rglob("*.tar")) == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -94,7 +111,7 @@ def test_lost_and_cut_shards_are_written_again(images_root: Path, whole: Path, b
     pack(images_root, f"{bucket}/out", SMALL)
     client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="out/train/shard-00001.tar")
     put(f"{bucket}/out/val/shard-00000.tar", b"cut")
-    words = rf"shard-00001.tar is missing .*\(out={bucket}/out\).*intact shards are kept"
+    words = rf"shard-00001.tar is missing .*\(out={bucket}/out\).*it keeps intact shards"
     with pytest.raises(ShardMismatch, match=words):
         open_packed(f"{bucket}/out/train")
     assert 0 < pack(images_root, f"{bucket}/out", SMALL).images_seen < 78
@@ -110,6 +127,30 @@ def test_verify_reads_the_bucket(images_root: Path, bucket: str) -> None:
     assert line.endswith("the bytes do not match the checksum")
     with pytest.raises(ConfigError, match=rf"no pack in {bucket}/other/train \(out\)"):
         open_packed(f"{bucket}/other/train")
+
+
+def test_an_unusable_temporary_folder_is_not_blamed_on_the_bucket(
+    images_root: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images_root, f"{bucket}/out", SMALL)
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    with pytest.raises(ConfigError, match=r"cannot make a temporary folder.* choose another folder with TMPDIR"):
+        open_packed(f"{bucket}/out/train")
+    (tmp_path / "file").write_text("")
+    for key, name in (("out", "TMPDIR"), ("data.root", "data.cache_dir")):
+        with pytest.raises(ConfigError, match=rf"cannot copy the index of {bucket}/out/train into .* \({name}\)"):
+            open_object_shards(f"{bucket}/out/train", tmp_path / "file", key=key)
+
+
+def test_a_lost_work_folder_is_one_line(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(PackStopped, match=rf"^cannot write {tmp_path}/lost: No such .* \(data\.cache_dir\)"):
+        BucketTarget(tmp_path / "lost", f"{bucket}/out/train").open()
+
+
+def test_a_shard_that_is_gone_can_be_removed(bucket: str, tmp_path: Path, proxy: FaultyProxy) -> None:
+    """Google Cloud Storage answers 404."""
+    proxy.fault = lambda number, path: "404"
+    BucketTarget(tmp_path, f"{bucket}/out/train").remove("shard-00000.tar")
 
 
 def test_what_a_pack_into_a_bucket_refuses(images_root: Path, bucket: str, cache: Path) -> None:
@@ -145,6 +186,23 @@ def test_two_packs_of_a_machine_do_not_write_into_one_bucket(images_root: Path, 
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match=rf"another imagenet-opt pack writes into {bucket}/out \(out\)"):
             pack(images_root, f"{bucket}/out", SMALL)
+
+
+def test_two_machines_do_not_pack_with_other_options_into_one_bucket(
+    images_root: Path, bucket: str, tmp_path: Path
+) -> None:
+    source, splits = open_train(images_root, "train", tmp_path), []
+    for name, options in (("one", SMALL), ("same", SMALL), ("other", PackOptions(max_side=16))):
+        (tmp_path / name).mkdir()
+        target = BucketTarget(tmp_path / name, f"{bucket}/out/train")
+        target.open()
+        splits.append(PackSplit(target, source, np.arange(len(source)), options))
+    one, same, other = splits
+    assert plan(one)[0].num_shards == plan(same)[0].num_shards
+    before = objects(f"{bucket}/out")
+    with pytest.raises(ConfigError, match=rf"{bucket}/out/train holds a pack of 39 images .*max_side=16"):
+        plan(other)
+    assert objects(f"{bucket}/out") == before
 
 
 def test_a_full_local_disk_is_one_line(images_root: Path, bucket: str) -> None:

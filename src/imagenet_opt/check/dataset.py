@@ -77,8 +77,8 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     results += val_results
     same, sizes = train.place == val.place, (train_sizes, val_sizes)
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    candidates = [rows[0][:0]] * 2 if same else of_equal_size(sizes, compared)
     if is_url(data.root):
-        candidates = [rows[0][:0]] * 2 if same else of_equal_size(sizes, compared)
         print(f"{data.root}: {about_reads((train, val), sizes, rows, candidates, data.loading)}", flush=True)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
@@ -88,7 +88,7 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     if same:
         return [*results, same_folder(train)]
     with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), sizes, compared, data.loading, show)
+        twins = find_twins((train, val), sizes, candidates, compared, data.loading, show)
     return [*results, *judge_twins(train, val, compared, twins)]
 
 

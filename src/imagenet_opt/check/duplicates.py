@@ -42,16 +42,16 @@ def of_equal_size(sizes: Sequence[Rows], rows: Rows) -> list[Rows]:
 def find_twins(
     splits: Sequence[FileIndex | ShardIndex],
     sizes: Sequence[Rows],
+    candidates: Sequence[Rows],
     rows: Rows,
     loading: LoaderOptions,
     on_progress: Callable[[int, int], None],
 ) -> list[Duplicate]:
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
-    sizes: sizes of all samples, per split. Only samples of equal size are read; shards are not read, since their index
-    has checksums. Samples that cannot be read have no duplicates. Raises StorageFailed, ReadTimeout.
+    sizes: sizes of all samples, per split. candidates: from `of_equal_size`; only these samples are read.
+    Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates. Raises StorageFailed, ReadTimeout.
     """
-    candidates = of_equal_size(sizes, rows)
     total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
     done = 0
 

@@ -10,7 +10,7 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.cached_store import CachedStore, uncached
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.progress import size
 from imagenet_opt.measure.storage.request_price import DOLLARS_PER_1000_GETS, dollars, price_of_gets
@@ -31,7 +31,7 @@ def about_reads(
     for index, of_split, *rows in zip(splits, sizes, decoded, compared, strict=True):
         store = store_of(index, loading)
         read = _read_rows(store, rows[:1] if isinstance(index, ShardIndex) else rows)
-        inner: Store = store.store if isinstance(store, CachedStore) else store
+        inner = uncached(store)
         num_requests += sum(len(inner.groups(read[i : i + CHUNK])) for i in range(0, len(read), CHUNK))
         num_bytes += int(of_split[read].sum())
         is_cached |= isinstance(store, CachedStore)

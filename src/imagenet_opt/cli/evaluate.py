@@ -3,9 +3,13 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help and mistakes do not need it
+    from imagenet_opt.evaluate.network import Network
 
 HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
 
@@ -56,19 +60,13 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.display.progress import progress
     from imagenet_opt.display.terminal_table import print_tables
     from imagenet_opt.evaluate.evaluate import evaluate
-    from imagenet_opt.evaluate.network import pretrained, saved
     from imagenet_opt.evaluate.real_labels import read_real_labels
     from imagenet_opt.evaluate.result import tables
     from imagenet_opt.evaluate.view import view_of
-    from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     name = composed(options.overrides).model.name
-    if options.ckpt is None:
-        network = pretrained(name)
-    else:
-        with local_checkpoint(options.ckpt, best=True) as file:
-            network = saved(file)
+    network, ckpt = _network(name, options.ckpt)
     if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
         raise ConfigError(
             f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
@@ -86,13 +84,24 @@ def main(argv: list[str]) -> None:
         raise CheckpointMismatch(
             f"data.root is not set, so these are the demo's images; set data.root=FOLDER ({error})"
         ) from error
-    label = f"timm's {name}" if options.ckpt is None else "/".join(Path(options.ckpt).absolute().parts[-2:])
+    label = f"timm's {name}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
-        facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
+        facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), "eval": options.convention}
         facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
         lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
         options.json.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _network(name: str, ckpt: Path | str | None) -> tuple["Network", str | None]:
+    """timm's network `name`, or the network of a checkpoint, and the path or URL of the checkpoint."""
+    from imagenet_opt.evaluate.network import pretrained, saved
+    from imagenet_opt.run.checkpoint.restore import local_checkpoint
+
+    if ckpt is None:
+        return pretrained(name), None
+    with local_checkpoint(ckpt, best=True) as (file, place):
+        return saved(file), place
 
 
 def parse(argv: list[str]) -> Options:

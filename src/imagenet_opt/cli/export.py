@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.export import export
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
-    with local_checkpoint(arguments.ckpt) as file:
+    with local_checkpoint(arguments.ckpt) as (file, _):
         print(export(**vars(arguments) | {"ckpt": file}))
 
 

@@ -44,7 +44,8 @@ only read. out needs about as much space as the images, unless for or max_side s
   data.train_folder  below data.root; default train
   data.val_folder    below data.root; default val
   data.cache_dir     local folder for shards on their way to a bucket; default ~/.cache/imagenet_opt
-  --verify           read the shards in out and list every difference from the packed data; needs only out
+  --verify           read the shards in out and list every difference from the packed data; needs only out. In a bucket,
+                     a shard that is missing or has another size ends the command; only the first such shard is named
 
 Every file is checked: a JPEG whose bytes are kept must have a header and an end; any other image must decode
 completely. Files that are not images, or cannot be read while others can, are left out and listed with the reason in

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.index.object_index import open_objects
+from imagenet_opt.data.index.object_index import KEY, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_url
 from imagenet_opt.data.storage.retry import retry_transient
-from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass, StorageFailed
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
+from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.pack.labels import find_labels, read_labels
 from imagenet_opt.pack.source import PATIENCE, Source, file_index
 
@@ -54,12 +55,10 @@ def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Pat
 
 
 def _open_url(url: str, cache_dir: Path) -> Source:
-    try:
+    with ObjectStorage(url, KEY).explained():
         if open_object_shards(url, cache_dir) is not None:
             raise _packed_already(url)
         return Source(open_objects(url, cache_dir), nested=True)
-    except OSError as error:
-        raise StorageFailed(f"cannot read {url} (data.root): {error.strerror or error}") from error
 
 
 def _packed_already(place: Path | str) -> ConfigError:

@@ -41,6 +41,7 @@ from imagenet_opt.pack.pack_lock import pack_lock
 from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.processes import make_shards
 from imagenet_opt.pack.shard_writer import ShardPart
+from imagenet_opt.pack.source import Source
 from imagenet_opt.pack.target import KEY, BucketTarget, FolderTarget
 
 log = logging.getLogger(__name__)
@@ -83,9 +84,7 @@ def pack(
     """
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
-    train = open_train(root, train_folder, cache)
-    val = open_val(root, val_folder, train.files.classes, val_labels, cache)
-    check_same_classes(train.files, val.files)
+    train, val = _sources(root, (train_folder, val_folder), val_labels, cache)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
     folder, key = (out, KEY) if isinstance(out, Path) else (_work_folder(out, cache), "data.cache_dir")
     with pack_lock(folder, str(out), key):
@@ -100,12 +99,24 @@ def pack(
         abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
         for target in targets:
             target.close()
+    return _packed(abouts, images_seen=sum(len(task.source) for task in tasks))
+
+
+def _sources(root: Path | str, folders: tuple[str, str], val_labels: Path | None, cache: Path) -> tuple[Source, Source]:
+    """train and val, which have the same classes. folders: of train and val below `root`."""
+    train = open_train(root, folders[0], cache)
+    val = open_val(root, folders[1], train.files.classes, val_labels, cache)
+    check_same_classes(train.files, val.files)
+    return train, val
+
+
+def _packed(abouts: list[About], images_seen: int) -> Packed:
     return Packed(
         images=sum(about.samples for about in abouts),
         rejected=sum(about.rejected for about in abouts),
         bytes_in=sum(about.bytes_in for about in abouts),
         bytes_out=sum(shard.bytes for about in abouts for shard in about.shards),
-        images_seen=sum(len(task.source) for task in tasks),
+        images_seen=images_seen,
     )
 
 

@@ -1,7 +1,8 @@
 """Locks an output folder, so that one pack at a time writes into it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 from filelock import Timeout
@@ -9,6 +10,7 @@ from filelock import Timeout
 from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.file_lock import lock_file
+from imagenet_opt.object_storage import is_url
 
 CLAIM = "claim"
 """Name of the lock file."""
@@ -16,7 +18,8 @@ CLAIM = "claim"
 
 @contextmanager
 def pack_lock(out: Path, place: str, key: str) -> Iterator[None]:
-    """Lock the folder until this pack ends in any way, and remove half-written files before and after.
+    """Lock the folder until this pack ends in any way. Before and after, remove half-written files; for a bucket also
+    shards, whose upload was stopped.
 
     place: the target of the pack, whose files are written to `out`. key: the option that names `out`.
     """
@@ -32,12 +35,13 @@ def pack_lock(out: Path, place: str, key: str) -> Iterator[None]:
         ) from error
     with ExitStack() as stack:
         stack.callback(held.release)
-        stack.callback(_sweep, out)
-        _sweep(out)
+        patterns = (f".*{NEW}", "*.tar") if is_url(place) else (f".*{NEW}",)
+        stack.callback(_sweep, out, patterns)
+        _sweep(out, patterns)
         yield
 
 
-def _sweep(out: Path) -> None:
-    for folder in (out / "train", out / "val"):
-        for half in folder.rglob(f".*{NEW}"):
-            half.unlink()
+def _sweep(out: Path, patterns: Iterable[str]) -> None:
+    for folder, pattern in product((out / "train", out / "val"), patterns):
+        for leftover in folder.rglob(pattern):
+            leftover.unlink()

@@ -74,7 +74,8 @@ class PackSplit:
 def plan(*splits: PackSplit) -> list[PackSplit]:
     """The splits with their number of shards, from plan.json or from a new plan, which is written.
 
-    Raises ConfigError for a folder with other content, before any plan is written.
+    Raises ConfigError for a folder with other content, before any plan is written, and for a bucket where another
+    machine writes another plan meanwhile.
     """
     wanted = [_about(split) for split in splits]
     plans = [_read_plan(split.target) for split in splits]
@@ -82,8 +83,9 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
         _check_same(split.target, stored, want)
     for number, split in enumerate(splits):
         if plans[number] is None:
-            plans[number] = wanted[number] | {"num_shards": _fitting_shards(split)}
-            split.target.write_json(PLAN, plans[number])
+            split.target.create_json(PLAN, wanted[number] | {"num_shards": _fitting_shards(split)})
+            plans[number] = _read_plan(split.target)
+            _check_same(split.target, plans[number], wanted[number])
     return [replace(split, num_shards=stored["num_shards"]) for split, stored in zip(splits, plans, strict=True)]
 
 

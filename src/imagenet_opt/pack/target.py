@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,12 +53,16 @@ class FolderTarget:
             with replacing(path, sync=True) as fresh, fresh.open("wb", buffering=2**20) as file:
                 yield file
         except OSError as error:
-            raise _stopped(str(path), self.key, error) from error
+            raise _stopped(f"cannot write {path}", self.key, error) from error
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file as `file` does."""
         with self.file(name) as file:
             file.write(json.dumps(content).encode())
+
+    def create_json(self, name: str, content: Any) -> None:
+        """Write a JSON file, unless another machine has written the file meanwhile; `folder` then has that file."""
+        self.write_json(name, content)
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
@@ -90,8 +94,11 @@ class BucketTarget(FolderTarget):
         """List the bucket; the small files there replace the content of `folder`, which may be of another pack."""
         with self._explained():
             self.sizes = {found.path: found.size for portion in self.storage.objects() for found in portion}
-        shutil.rmtree(self.folder)
-        (self.folder / PARTS).mkdir(parents=True)
+        try:
+            shutil.rmtree(self.folder)
+            (self.folder / PARTS).mkdir(parents=True)
+        except OSError as error:
+            raise _stopped(f"cannot write {self.folder}", self.key, error) from error
         self._each(self._copy, _READ_AGAIN.intersection(self.sizes) | set(self._parts()))
 
     def is_empty(self) -> bool:
@@ -112,8 +119,13 @@ class BucketTarget(FolderTarget):
             if name.endswith(".tar"):
                 (self.folder / name).unlink()
 
+    def create_json(self, name: str, content: Any) -> None:
+        with self._explained(), suppress(FileExistsError):
+            self.storage.create(name, json.dumps(content).encode())
+        self._copy(name)
+
     def remove(self, name: str) -> None:
-        with self._explained():
+        with self._explained(), suppress(FileNotFoundError):
             self.storage.delete(name)
 
     def remove_parts(self) -> None:
@@ -144,11 +156,11 @@ class BucketTarget(FolderTarget):
         try:
             yield
         except OSError as error:
-            raise _stopped(self.place, KEY, error) from error
+            raise _stopped(f"cannot reach {self.place}", KEY, error) from error
 
 
-def _stopped(place: str, key: str, error: OSError) -> PackStopped:
+def _stopped(what: str, key: str, error: OSError) -> PackStopped:
     return PackStopped(
-        f"cannot write {place}: {error.strerror or error}; fix the cause ({key}) and run the same command again: "
+        f"{what}: {error.strerror or error}; fix the cause ({key}) and run the same command again: "
         "it resumes where it stopped"
     )

@@ -46,11 +46,17 @@ def open_packed(place: Path | str) -> PackedSplit:
     URL, for a damaged column, and for shards that are missing or have another size; StorageFailed.
     """
     if isinstance(place, str):
-        with ObjectStorage(place, KEY).explained(), TemporaryDirectory() as copy:  # the maps stay when the files go
-            index = open_object_shards(place, Path(copy), key=KEY)
-            if index is None:
-                raise _no_pack(place)
-            return PackedSplit(index, read_about(index.folder), [])
+        try:
+            with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
+                index = open_object_shards(place, Path(copy), key=KEY)
+                if index is None:
+                    raise _no_pack(place)
+                return PackedSplit(index, read_about(index.folder), [])
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make a temporary folder for the index of {place}: {error.strerror}; make room there, or "
+                "choose another folder with TMPDIR"
+            ) from error
     if not is_packed(place):
         raise _no_pack(place)
     packed, about, damaged = load_index(place), read_about(place), []

@@ -205,13 +205,16 @@ def test_the_package_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_web_server_has_packed_data_only(packed: Path, images_root: Path, tmp_path: Path) -> None:
     """Python's own server; it has no ETags, and no byte ranges."""
     (tmp_path / "root").mkdir()
-    (tmp_path / "root/packed").symlink_to(packed.parent)
+    shutil.copytree(packed.parent, tmp_path / "root/packed")
     (tmp_path / "root/plain").symlink_to(images_root)
     with web_server(tmp_path / "root") as address:
         index = open_index(f"{address}/packed", "train", tmp_path / "cache")
         assert index.labels.tolist() == open_index(packed.parent, "train", tmp_path / "cache").labels.tolist()
         with pytest.raises(DatasetNotFound, match=r"a web server does not list its files \(data.root\); pack"):
             open_index(f"{address}/plain", "train", tmp_path / "cache")
+        (tmp_path / "root/packed/train/shard-00001.tar").unlink()
+        with pytest.raises(ShardMismatch, match=r"upload all files of the packed folder again$"):
+            open_index(f"{address}/packed", "train", tmp_path / "cache")
 
 
 def test_urls_keep_their_slashes() -> None:

@@ -46,7 +46,7 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
 
     def __reduce__(self) -> Any:
         if self.is_whole and (self.folder / INDEX).is_file():
-            return _load, (self.folder, self.url, self.shard_etags)
+            return _load, (self.folder, ObjectStorage(self.url, KEY), self.shard_etags)
         return self._as_copy()
 
 
@@ -70,7 +70,7 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectSh
         with alone(cache_dir / "locks" / f"{mark}.lock", url):
             if not (folder / INDEX).is_file():
                 _copy_index(storage, content, about, folder)
-    return _load(folder, url, _etags(storage, about))
+    return _load(folder, storage, _etags(storage, about))
 
 
 def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> None:
@@ -81,7 +81,8 @@ def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Pa
             for name, column in columns.items():
                 (fresh / f"{name}.npy").write_bytes(column)
     except OSError as error:
-        raise ConfigError(f"cannot copy the index of {storage.url} into {folder} (data.cache_dir): {error}") from error
+        folder_key = "TMPDIR" if storage.key == "out" else "data.cache_dir"
+        raise ConfigError(f"cannot copy the index of {storage.url} into {folder} ({folder_key}): {error}") from error
 
 
 def _column(storage: ObjectStorage, name: str, about: About) -> bytes:
@@ -111,19 +112,17 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
     return tuple(found[name].etag for name in names)
 
 
-def _load(folder: Path, url: str, etags: tuple[str, ...]) -> ObjectShardIndex:
+def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> ObjectShardIndex:
     try:
         about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
         columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
-        raise _mismatch(ObjectStorage(url, KEY), f"{error}; it is a copy: remove {folder} first") from error
+        raise _mismatch(storage, f"{error}; it is a copy: remove {folder} first") from error
     shards = tuple(map(shard_name, range(len(about.shards))))
-    return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=url, shard_etags=etags)
+    return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=storage.url, shard_etags=etags)
 
 
 def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:
     root = storage.url.rpartition("/")[0]
-    return ShardMismatch(
-        f"{what} ({storage.key}={root}); upload all files of the packed folder again, or run the imagenet-opt pack "
-        f"out={root} again that wrote it: intact shards are kept"
-    )
+    again = "" if is_web(root) else ", or run the same imagenet-opt pack command again; it keeps intact shards"
+    return ShardMismatch(f"{what} ({storage.key}={root}); upload all files of the packed folder again{again}")

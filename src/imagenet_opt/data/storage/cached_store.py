@@ -140,6 +140,11 @@ class CachedStore:
             self._counts = self._counts.plus(new)
 
 
+def uncached(store: Store) -> Store:
+    """The store that reads from the storage: of a CachedStore the store below it."""
+    return store.store if isinstance(store, CachedStore) else store
+
+
 def take_counts(store: Store) -> Counts:
     """Counts of this process since the last call; zeros for a store without a cache."""
     return store.take_counts() if isinstance(store, CachedStore) else Counts()

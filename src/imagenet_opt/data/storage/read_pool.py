@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.cached_store import CachedStore, uncached
 from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings, is_out, retry_transient
@@ -183,5 +183,5 @@ def _check(name: str) -> str:
 
 def _rehearsed(store: Store) -> str:
     """Text to append to an error if a rehearsal slows down the storage."""
-    inner = store.store if isinstance(store, CachedStore) else store
+    inner = uncached(store)
     return f" ({inner.settings} slow down this storage)" if isinstance(inner, ThrottledStore) else ""

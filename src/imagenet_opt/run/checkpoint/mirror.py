@@ -112,15 +112,27 @@ def head(storage: ObjectStorage, *, name: str) -> dict[str, Any]:
     return found._asdict()
 
 
-def download(storage: ObjectStorage, *, files: list[tuple[str, str, dict[str, int] | None]]) -> None:
+def download(
+    storage: ObjectStorage,
+    *,
+    files: list[tuple[str, str, dict[str, int] | None]],
+    folder_key: str = "hydra.run.dir",
+) -> None:
     """Download files, each written beside its target and renamed. files: name in the mirror, target, and the fields of
-    the expected `Content`; None for any content, and for a file that the mirror need not have.
+    the expected `Content`; None for any content, and for a file that the mirror need not have. folder_key: what sets
+    the folder of the targets.
 
-    Raises CheckpointError if the content differs.
+    Raises CheckpointError if the content differs; RunFolderError if a target cannot be written.
     """
     for name, target, content in files:
         if content is not None or storage.head(name) is not None:
-            _download(storage, name, Path(target), None if content is None else Content(**content))
+            try:
+                _download(storage, name, Path(target), None if content is None else Content(**content))
+            except OSError as error:
+                raise RunFolderError(
+                    f"cannot write {target} ({error.strerror}); make room there, or choose another folder with "
+                    f"{folder_key}"
+                ) from error
 
 
 def _read_last(storage: ObjectStorage) -> Last | None:
@@ -131,7 +143,7 @@ def _read_last(storage: ObjectStorage) -> Last | None:
     except ValidationError as error:
         raise CheckpointError(
             f"{storage.name(LAST)} is damaged, or another program wrote it; choose another {storage.key}, or a "
-            f"checkpoint there with resume_from={storage.url}/checkpoints/step_N.ckpt"
+            f"checkpoint there with {_other(storage)}"
         ) from error
 
 
@@ -159,19 +171,13 @@ def _download(storage: ObjectStorage, name: str, target: Path, content: Content 
     if found is None or (content is not None and found.size != content.size):
         raise _differs(storage, name)
     crc32 = 0
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target, sync=True) as fresh, fresh.open("wb") as file:
-            for piece in _pieces(storage, found):
-                crc32 = zlib.crc32(piece, crc32)
-                file.write(piece)
-            if content is not None and crc32 != content.crc32:
-                raise _differs(storage, name)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with "
-            f"{'TMPDIR' if storage.key == 'ckpt' else 'hydra.run.dir'}"
-        ) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target, sync=True) as fresh, fresh.open("wb") as file:
+        for piece in _pieces(storage, found):
+            crc32 = zlib.crc32(piece, crc32)
+            file.write(piece)
+        if content is not None and crc32 != content.crc32:
+            raise _differs(storage, name)
 
 
 def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
@@ -186,6 +192,11 @@ def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
 
 def _differs(storage: ObjectStorage, name: str) -> CheckpointError:
     return CheckpointError(
-        f"{storage.name(name)} differs from what {LAST} says: it is damaged or was replaced. Resume from another "
-        f"checkpoint there with resume_from={storage.url}/checkpoints/step_N.ckpt"
+        f"{storage.name(name)} differs from what {LAST} says: it is damaged or was replaced. Choose another "
+        f"checkpoint there with {_other(storage)}"
     )
+
+
+def _other(storage: ObjectStorage) -> str:
+    """The words that choose another checkpoint of this mirror."""
+    return f"{'ckpt' if storage.key == 'ckpt' else 'resume_from'}={storage.url}/checkpoints/step_N.ckpt"

@@ -6,13 +6,13 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError, RunFolderError
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.run.checkpoint import files, mirror
 from imagenet_opt.run.checkpoint.mirror import LAST_FIELDS, Last
@@ -113,35 +113,41 @@ def _fetch(url: str, run_folder: Path) -> Found:
 
 
 @contextmanager
-def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False) -> Iterator[Path]:
-    """A checkpoint as a local file: `ckpt` itself, or a download from a URL, which is a .ckpt object or a mirror, into
-    a temporary folder. best: prefer best.ckpt to the newest checkpoint, if the URL is that of a mirror.
+def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False) -> Iterator[tuple[Path, str]]:
+    """A checkpoint as a local file, and its path or URL: `ckpt` itself, or a download from a URL, which is a .ckpt
+    object or a mirror, into a temporary folder. best: prefer best.ckpt of a mirror to its newest checkpoint.
 
     Raises CheckpointError, StorageFailed, ConfigError, RunFolderError; a CheckpointError of the block names the URL.
     """
     if isinstance(ckpt, Path):
-        yield ckpt
+        yield ckpt, str(ckpt)
         return
-    folder, name = _locate(ckpt, key, best=best)
-    call("head", folder, key, name=name)  # raises CheckpointNotFound
-    with tempfile.TemporaryDirectory(prefix="imagenet_opt_") as temporary:
-        path = Path(temporary, Path(name).name)
-        call("download", folder, key, files=[(name, str(path), None)])
+    with ExitStack() as stack:
+        try:
+            folder, name = _locate(ckpt, key, best=best)
+            call("head", folder, key, name=name)  # raises CheckpointNotFound
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagenet_opt_")), Path(name).name)
+            call("download", folder, key, files=[(name, str(path), None)], folder_key="TMPDIR")
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot download {ckpt} ({key}) into a temporary folder ({error.strerror}); make room there, or "
+                "choose another folder with TMPDIR"
+            ) from error
         try:
             files.verify(path, key)
-            yield path
+            yield path, f"{folder}/{name}"
         except CheckpointError as error:
             raise type(error)(f"the checkpoint from {folder}/{name}: {error}") from error
 
 
 def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
-    """Folder and name of a checkpoint; its newest for a mirror, and for last.ckpt in a mirror."""
+    """Folder and name of a checkpoint: of a mirror its newest, or its best if there is one and `best` prefers it; of
+    last.ckpt in a mirror the newest."""
     folder, name = url.rstrip("/"), mirror.LAST
     if url.endswith(".ckpt"):
         folder, _, name = url.rpartition("/")
     if name in (mirror.LAST, files.LAST) and (found := _last(folder, key)) is not None:
-        is_best = best and name == mirror.LAST and found.best is not None
-        return folder, files.BEST if is_best else found.name
+        return folder, files.BEST if best and name == mirror.LAST and found.best is not None else found.name
     return folder, name
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.config.allowed_targets import check_targets, leaves
+from imagenet_opt.config.allowed_targets import check_targets, find, leaves
 from imagenet_opt.config.build import make
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
@@ -82,6 +83,35 @@ def test_targets_of_allow_targets_are_built(allowed: str) -> None:
     for other in ("my_package_too.parts.Thing", f"{allowed}s"):
         with pytest.raises(ConfigError):
             check_targets(OmegaConf.create({"_target_": other}), allowed=[allowed])
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("own.PrintNrom", "own has no PrintNrom; did you mean PrintNorm?"),
+        ("own.print_norm", "own has no print_norm; did you mean PrintNorm?"),
+        ("own.prats.Thing", "own has no prats; did you mean parts?"),
+        ("own.parts.Thnig", "own.parts has no Thnig; did you mean Thing?"),
+        ("own.zzz", "own has no zzz"),
+        ("own.broken.Thing", "No module named 'not_installed'"),
+        ("absent.Thing", "No module named 'absent'"),
+    ],
+)
+def test_a_mistyped_target_is_answered_with_the_names_of_its_module(
+    target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/__init__.py").write_text("class PrintNorm: pass\n")
+    (tmp_path / "own/parts.py").write_text("class Thing: pass\n")
+    (tmp_path / "own/broken.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with pytest.raises(ConfigError) as caught:
+            find(target, "callbacks.mine._target_")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "own"]:
+            del sys.modules[name]
+    assert str(caught.value) == f"callbacks.mine._target_={target} cannot be found: {reason}"
 
 
 @pytest.mark.parametrize(

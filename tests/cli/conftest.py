@@ -21,7 +21,12 @@ def check(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Che
 
     def run(*words: str) -> tuple[int, dict[str, dict[str, object]], str]:
         file = tmp_path / "check.json"
-        small = ["model.name=test_resnet", "data.image_size=32", f"hydra.run.dir={tmp_path}/runs/new"]
+        small = [
+            "model.name=test_resnet",
+            "data.image_size=32",
+            "data.batch_size=24",
+            f"hydra.run.dir={tmp_path}/runs/new",
+        ]
         given = [f"data.root={root}", *small, *words]  # a later data.root counts
         status = 0
         try:

@@ -81,7 +81,7 @@ def test_overrides_and_options_may_stand_in_any_order() -> None:
     [
         (["data.root=/nowhere"], DatasetNotFound, "no folder /nowhere (data.root)"),
         (["data.root=ROOT", "data.num_workers=some"], ConfigError, "data.num_workers=some"),
-        (["data.root=ROOT", "data.batch_size=40"], BatchTooLarge, "lower data.batch_size to at most 39"),
+        (["data.root=ROOT", "data.batch_size=40"], BatchTooLarge, "set data.batch_size=39 or less"),
     ],
 )
 def test_wrong_data_is_named(

@@ -42,8 +42,15 @@ def test_the_memory_of_a_step_is_judged(
     card_bytes: int | None, level: str, words: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagenet_opt.check.dataset.gpu_bytes", lambda config: card_bytes)
-    verdicts = check()[1]["GPU memory"]
+    verdicts = check("data.batch_size=256")[1]["GPU memory"]
     assert verdicts["level"] == level and re.fullmatch(words, str(verdicts["text"]))
+
+
+def test_a_batch_that_training_refuses_is_an_error(check: Check) -> None:
+    assert check()[1]["batch"]["text"] == "36 training images an epoch, 24 a step"
+    status, verdicts, output = check("data.batch_size=19", "trainer.devices=2", "trainer.accelerator=cpu")
+    assert status == 1 and output.endswith("1 error, 0 warnings\n") and verdicts["batch"]["level"] == "error"
+    assert "data.batch_size=18 or less" in str(verdicts["batch"]["text"])
 
 
 def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
@@ -181,7 +188,7 @@ def test_a_missing_checkpoint_is_named(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_demo_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["data=demo", "data.num_train=20", "data.num_val=10", f"data.cache_dir={tmp_path}", "trainer.accelerator=cpu"])
+    main(["data=demo", "data.num_train=20", "data.num_val=10", "data.batch_size=20", f"data.cache_dir={tmp_path}"])
     output = capsys.readouterr().out
     assert "train and val have the same 10 classes" in output
     assert re.search(r": 1 image\n", output) and output.endswith("0 errors, 2 warnings\n")

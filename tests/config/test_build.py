@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig
 
 from imagenet_opt import errors
-from imagenet_opt.config.build import precision_of
+from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.machine import usable_cpus
@@ -158,10 +158,21 @@ def test_log_of_a_new_run(images_root: Path, tmp_path: Path, caplog: pytest.LogC
     assert "the network has 1000 classes (model.num_classes), the data 3; model.num_classes=null follows" in caplog.text
 
 
-def test_a_data_set_smaller_than_a_batch_is_refused(images_root: Path, tmp_path: Path) -> None:
-    run = build_run(tiny(tmp_path, images_root, "data.batch_size=40"))
-    with pytest.raises(errors.BatchTooLarge, match=r"data\.batch_size to at most 39"):
-        run.trainer.fit(run.model, datamodule=run.data)
+@pytest.mark.parametrize("words", ["data.batch_size=40", "data.batch_size=20 trainer.devices=2"])
+def test_a_data_set_smaller_than_a_batch_is_refused_before_anything_is_built(
+    words: str, images_root: Path, tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, images_root, "model.name=unknown", "trainer.accelerator=cpu", *words.split())
+    with pytest.raises(errors.BatchTooLarge, match=rf"set data\.batch_size={39 // (1 + ('devices' in words))} or less"):
+        build_run(config)
+    assert not any(Path(config.run_folder).iterdir())
+
+
+@pytest.mark.parametrize(("devices", "num"), [("auto", 1), ("2", 2), (2, 2), ("0,1", 2), ("1,", 1), ([0, 1, 2], 3)])
+def test_number_of_processes(devices: object, num: int, images_root: Path, tmp_path: Path) -> None:
+    config = tiny(tmp_path, images_root)
+    config.trainer.update({"devices": devices, "num_nodes": "2"})
+    assert num_processes(config, torch.device("cpu")) == (num, 2 * num)
 
 
 def test_mixed_precision_follows_the_device() -> None:

@@ -91,8 +91,10 @@ def test_validation_counts_every_sample_once_in_full_batches(world_size: int) ->
 
 
 def test_errors_say_the_largest_values() -> None:
-    with pytest.raises(BatchTooLarge, match=r"data\.batch_size to at most 5"):
+    with pytest.raises(BatchTooLarge, match=r"set data\.batch_size=5 or less"):
         train(10, 6, world_size=2)
+    with pytest.raises(BatchTooLarge, match=r"set data\.batch_size=32 or less"):
+        train(39, 64, block_size=16)
     with pytest.raises(ConfigError, match=r"data\.samples_per_epoch=11"):
         train(10, 2, samples_per_epoch=11)
 

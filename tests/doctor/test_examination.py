@@ -12,6 +12,7 @@ from imagenet_opt.doctor import reading
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
+from imagenet_opt.doctor.first_look import check_machine
 from imagenet_opt.doctor.verdict import conclude, is_judged
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -136,6 +137,20 @@ def test_limits_of_the_machine_are_printed_before_the_first_experiment(
     examination = Examination(testbed, budget_seconds=90, announce=lambda _: printed.append(capsys.readouterr().err))
     examination.evidence(command="mine")
     assert "small_shared_memory: 1 workers" in printed[1]
+
+
+@pytest.mark.parametrize(("batches", "fired"), [(60, False), (50, True)])
+def test_the_memory_is_judged_by_the_workers_that_the_cpus_allow(
+    batches: int, fired: bool, root: Path, checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 workers x (4 + 3) batches in each of two loaders are 28 batches, in half of the room."""
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
+    testbed = Brief(root, "data.num_workers=32", "data.prefetch_factor=4")
+    testbed.samples.read_few()
+    free = int(batches * testbed.batch_bytes)
+    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: free)
+    (finding,) = (each for each in check_machine(testbed) if each.rule == "small_shared_memory")
+    assert finding.fired is fired and finding.evidence.startswith("2 workers x 4 batches ahead need up to ")
 
 
 def test_an_unobserved_gpu_has_a_reason(testbed: Brief) -> None:

@@ -10,6 +10,7 @@ RATES = "throughput/data_wait_fraction", "throughput/measured_batches", "through
 CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
 FED_LATE = {"mixing/on": 0.0, "gpu/utilization_percent": 40.0, "throughput/data_wait_fraction": 0.5}
 MIXING = "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
+LASTED = {"run_seconds": 184.2, "steps": 320.0}
 COMPILE = (
     "off; callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
 )
@@ -42,6 +43,9 @@ def without(*keys: str) -> dict[str, float]:
         ("speed", "not measured", {}, Setup()),
         ("peak memory", "not measured", {}, Setup()),
         ("whole run", "not measured", {}, Setup()),
+        ("whole run", "184 s, 320 steps", LASTED, Setup()),
+        ("whole run", None, LASTED, Setup(done_steps=180)),
+        ("this start", "184 s, 140 of 320 steps; resumed at step 180", LASTED, Setup(done_steps=180)),
         ("bottleneck", "not measured", {}, Setup()),
         ("accuracy", "not measured: the run ended before a validation", {}, Setup()),
         ("accuracy", "acc1 86.0%, acc5 99.1% on validation", {"val/acc1": 0.86, "val/acc5": 0.991}, Setup()),

@@ -1,4 +1,4 @@
-"""All checks of a data set and a run: classes, counts, files, decoding, duplicates, memory, time of a save, labels."""
+"""All checks of a data set and a run: classes, counts, batch, files, decoding, duplicates, memory, save, labels."""
 
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import spread_over_classes
+from imagenet_opt.data.loader import train_order
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import EmptyClass
+from imagenet_opt.errors import ConfigError, EmptyClass
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.object_storage import is_url
@@ -59,6 +61,7 @@ def check(
     train, val = opened
     rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
+    verdicts.append(_batch(config, data.loading, num_images=len(train)))
     verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
     verdicts += _spot_notice(config, run_folder(overrides), num_classes=len(train.classes))
@@ -69,6 +72,15 @@ def check(
     with progress("labels", "images") as show:
         verdict, facts = check_labels(ckpt, Selection(train, rows[0]), Selection(val, rows[1]), data.loading, show)
     return [*verdicts, verdict], facts
+
+
+def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> CheckResult:
+    """Whether the training images fill a batch, by the code that refuses to train."""
+    try:
+        order = train_order(num_images, loading, world_size=num_processes(config, device_of(config))[1])
+    except ConfigError as error:
+        return CheckResult("batch", "error", str(error))
+    return CheckResult("batch", "ok", f"{order.epoch_samples:,} training images an epoch, {order.global_batch} a step")
 
 
 def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:

@@ -210,14 +210,16 @@ def device_of(config: DictConfig) -> torch.device:
 
 def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
     """Number of processes of the configured run: on one node, and in all."""
-    devices = config.trainer.devices
+    devices, num_nodes = config.trainer.devices, str(config.trainer.get("num_nodes", 1))
     if OmegaConf.is_list(devices):
         local = len(devices)
+    elif "," in str(devices):  # Lightning's text for a list
+        local = len(list(filter(str.strip, str(devices).split(","))))
     elif str(devices).isdecimal() and int(devices) > 0:
         local = int(devices)
     else:
         local = torch.cuda.device_count() if device.type == "cuda" else 1
-    return local, local * int(config.trainer.get("num_nodes", 1))
+    return local, local * (int(num_nodes) if num_nodes.isdecimal() else 1)  # the Trainer refuses other values
 
 
 def share_batch(config: DictConfig, num_processes: int) -> None:

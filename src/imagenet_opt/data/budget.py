@@ -59,6 +59,12 @@ class LoaderBudget:
     message: str | None
 
 
+def most_workers(*, processes: int = 1, sharing_cpus: int | None = None, cpus: int | None = None) -> int:
+    """Most workers of a loader: one per usable CPU of its process. See fit_loader."""
+    cpus = machine.usable_cpus() if cpus is None else cpus
+    return max(1, cpus // (sharing_cpus or processes))
+
+
 def fit_loader(
     *,
     num_workers: int | Auto,
@@ -80,18 +86,17 @@ def fit_loader(
     `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all `processes`. cpus, memory,
     shared_memory (bytes): None for the values of this machine.
     """
-    cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory
     shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
     share = _MEMORY_SHARE / (processes * _LOADERS)
     room = _Room(batch_bytes, _WORKER_BYTES + order_bytes, int(memory * share), int(shared_memory * share))
-    most_workers = max(1, cpus // (sharing_cpus or processes))
+    most = most_workers(processes=processes, sharing_cpus=sharing_cpus, cpus=cpus)
     if num_workers == "auto":
-        num_workers = most_workers
+        num_workers = most
     if prefetch_factor == "auto":
         prefetch_factor = _PREFETCH
-    workers = min(num_workers, most_workers)
-    too_few_cpus = f"{most_workers} usable CPU{'s' * (most_workers > 1)} a process" if workers < num_workers else ""
+    workers = min(num_workers, most)
+    too_few_cpus = f"{most} usable CPU{'s' * (most > 1)} a process" if workers < num_workers else ""
     reasons = filter(None, (too_few_cpus, room.short(workers, prefetch_factor)))
     workers, prefetch = room.fit(workers, prefetch_factor)
     message = (

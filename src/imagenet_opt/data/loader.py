@@ -85,20 +85,27 @@ def train_loader(
     images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`.
     """
     options = options.for_processes(rank_info.world_size)
-    order = TrainOrder(
-        num_samples=len(index),
+    order = train_order(len(index), options, rank=rank_info.rank, world_size=rank_info.world_size)
+    if order.num_dropped and rank_info.rank == 0:
+        log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
+    dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
+    return _prefetcher(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
+
+
+def train_order(num_samples: int, options: LoaderOptions, *, rank: int = 0, world_size: int = 1) -> TrainOrder:
+    """The order of the training samples. Raises BatchTooLarge, and ConfigError for other options that do not fit the
+    number of samples or processes."""
+    options = options.for_processes(world_size)
+    return TrainOrder(
+        num_samples=num_samples,
         batch_size=options.batch_size,
         seed=options.seed,
         samples_per_epoch=options.samples_per_epoch,
         block_size=block_size_for(options.batch_size) if options.shuffle == "block" else 1,
         repetitions=options.repeated_augmentation,
-        rank=rank_info.rank,
-        world_size=rank_info.world_size,
+        rank=rank,
+        world_size=world_size,
     )
-    if order.num_dropped and rank_info.rank == 0:
-        log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
-    dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
-    return _prefetcher(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
 def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> DevicePrefetcher:

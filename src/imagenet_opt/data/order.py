@@ -82,11 +82,12 @@ class TrainOrder:
                 f"{self.num_samples} training images; use null for all of them"
             )
         if self.num_batches == 0:
+            most = (self.samples_per_epoch or self.num_samples) // self.world_size
+            most -= most % LEAST_BLOCK if self.block_size > 1 else 0
             raise BatchTooLarge(
                 f"a global batch of {self.global_batch} (data.batch_size={self.batch_size} x {self.world_size} "
-                f"processes) is more than the {self.epoch_samples} training images of an epoch; "
-                f"lower data.batch_size to at most {self.epoch_samples // self.world_size}, or data.global_batch_size, "
-                f"if it is set, to at most {self.epoch_samples // self.world_size * self.world_size}"
+                f"processes) is more than the {self.epoch_samples} training images of an epoch; set data.batch_size="
+                f"{most} or less (or data.global_batch_size={most * self.world_size}, if you use it)"
             )
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from imagenet_opt import machine
+from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.display.progress import size
 from imagenet_opt.doctor.diagnosis import Finding
@@ -116,8 +117,10 @@ def cache_text(samples: RemoteSamples) -> str:
 
 def _batches(testbed: Testbed) -> Batches:
     loading, workers, ahead = testbed.loading, testbed.num_workers, testbed.prefetch_factor
+    place = testbed.rank_info
+    most = most_workers(processes=place.local_processes, sharing_cpus=place.sharing_cpus)
     return Batches(
-        num_workers=workers if loading.num_workers == "auto" else loading.num_workers,
+        num_workers=workers if loading.num_workers == "auto" else min(loading.num_workers, most),
         prefetch_factor=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
         fitted_workers=workers,
         fitted_prefetch=ahead,

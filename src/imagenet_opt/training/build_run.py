@@ -11,9 +11,19 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
-from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of, share_batch
+from imagenet_opt.config.build import (
+    build_model,
+    build_trainer,
+    check_types,
+    device_of,
+    make,
+    num_classes_of,
+    num_processes,
+    share_batch,
+)
 from imagenet_opt.config.overrides import is_typed
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.loader import train_order
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -86,13 +96,15 @@ def _mirror(config: DictConfig, folder: Path) -> str | None:
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data. Set model.num_classes, and set data.batch_size to the number of images per process."""
+    """Build the data. Set model.num_classes, and set data.batch_size to the number of images per process. Raises
+    BatchTooLarge before anything else is built."""
     if config.data.get("global_batch_size") is not None:
         share_batch(config, _world_size(config))
     is_auto = config.data.batch_size == AUTO
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size
         data: ImageData = make(config.data, "data")
+        train_order(len(data.train), data.loading, world_size=num_processes(config, device_of(config))[1])
         config.model.num_classes = num_classes_of(config.model.num_classes, data)
     if is_auto:
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))

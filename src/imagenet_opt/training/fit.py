@@ -40,7 +40,7 @@ def fit(config: DictConfig, *, began: float) -> None:
             write_summary(numbers, run.folder)
             for logger in run.trainer.loggers:
                 log_summary(logger, numbers)
-            print_summary(numbers, run.folder, setup_of(run.trainer))
+            print_summary(numbers, run.folder, setup_of(run.trainer, done_steps=run.done_steps))
         exit_code = 0
     except Preempted:
         exit_code = STATUS

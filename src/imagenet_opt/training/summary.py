@@ -57,22 +57,25 @@ def simulated(trainer: Trainer) -> str | None:
 @dataclass(frozen=True)
 class Setup:
     """simulated: name of the simulated accelerator; None on a real device. unsent: the command that uploads an offline
-    W&B run; None without an offline run. mirror: where the checkpoints are mirrored; None without a mirror."""
+    W&B run; None without an offline run. mirror: where the checkpoints are mirrored; None without a mirror.
+    done_steps: step at which this start resumed the run; 0 for a new run."""
 
     simulated: str | None = None
     precision: str | None = None
     on_gpu: bool = False
     unsent: str | None = None
     mirror: str | None = None
+    done_steps: int = 0
 
 
-def setup_of(trainer: Trainer) -> Setup:
+def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
     return Setup(
         simulated=simulated(trainer),
         precision=str(trainer.precision),
         on_gpu=trainer.strategy.root_device.type == "cuda",
         unsent=next(filter(None, map(sync_command, trainer.loggers)), None),
         mirror=next((each.mirrored for each in trainer.callbacks if hasattr(each, "mirrored")), None),  # type: ignore[attr-defined]
+        done_steps=done_steps,
     )
 
 
@@ -107,7 +110,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("compile", _compile_advice(numbers, setup.precision)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
-        ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
+        _duration(numbers, setup.done_steps),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("mirror", setup.mirror),
@@ -115,6 +118,16 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
     ]
     return [(name, text) for name, text in rows if text is not None]
+
+
+def _duration(numbers: dict[str, float], done_steps: int) -> tuple[str, str]:
+    """Seconds and steps of this start. After a resume also the steps of all starts, whose seconds are unknown."""
+    if not {"run_seconds", "steps"} <= numbers.keys():
+        return "whole run", "not measured"
+    seconds, steps = numbers["run_seconds"], numbers["steps"]
+    if not done_steps:
+        return "whole run", f"{seconds:.0f} s, {steps:.0f} steps"
+    return "this start", f"{seconds:.0f} s, {steps - done_steps:.0f} of {steps:.0f} steps; resumed at step {done_steps}"
 
 
 def _accuracy(numbers: dict[str, float]) -> str:

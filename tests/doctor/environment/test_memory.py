@@ -27,7 +27,9 @@ def test_batches_take_half_of_the_memory_at_most() -> None:
     assert check_memory(BATCHES, available=15 * GIB).fired is False
     finding = check_memory(BATCHES, available=13 * GIB)
     assert finding.fired and finding.commands == ("sbatch --mem=15G ...",)
-    assert "need up to 7.00 GiB" in finding.evidence and "may use 6.50 GiB, 50% of the 13.00 GiB" in finding.evidence
+    assert finding.evidence.startswith(
+        "8 workers x 4 batches ahead need up to 7.00 GiB, more than 50% of the 13.00 GiB"
+    )
 
 
 def test_the_share_of_the_data_that_stays_in_memory() -> None:

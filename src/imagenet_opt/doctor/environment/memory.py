@@ -16,8 +16,9 @@ _SHARE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Batches in memory. num_workers, prefetch_factor: as configured, with auto resolved. fitted_workers,
-    fitted_prefetch: after the loader's memory budget. batch_bytes: mean size of a batch that a worker sends."""
+    """Batches in memory. num_workers, prefetch_factor: as configured, with auto resolved, and at most one worker per
+    usable CPU. fitted_workers, fitted_prefetch: after the loader's memory budget. batch_bytes: mean size of a batch
+    that a worker sends."""
 
     num_workers: int
     fitted_workers: int
@@ -44,16 +45,13 @@ def check_memory(batches: Batches, *, available: int) -> Finding:
 def _check_room(
     batches: Batches, rule: str, of_memory: str, free: int, remedy: str, commands: tuple[str, ...]
 ) -> Finding:
-    num = batches.num_workers * (batches.prefetch_factor + _SPARE_BATCHES) * _LOADERS
-    need = num * batches.batch_bytes
-    evidence = (
-        f"{batches.num_workers} workers x {batches.prefetch_factor} batches ahead need up to {need / GIB:.2f} GiB "
-        f"({num} batches of {batches.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB, "
-        f"{_SHARE:.0%} of the {free / GIB:.2f} GiB {of_memory}"
-    )
+    workers, ahead = batches.num_workers, batches.prefetch_factor
+    need = workers * (ahead + _SPARE_BATCHES) * _LOADERS * batches.batch_bytes
+    evidence = f"{workers} workers x {ahead} batches ahead need up to {need / GIB:.2f} GiB"
+    room = f"than {_SHARE:.0%} of the {free / GIB:.2f} GiB {of_memory}"
     if need <= _SHARE * free:
-        return Finding(rule, False, evidence)
-    evidence += f"; the loader uses {batches.fitted_workers} workers x {batches.fitted_prefetch} batches ahead"
+        return Finding(rule, False, f"{evidence}, not more {room}")
+    evidence += f", more {room}; the loader uses {batches.fitted_workers} x {batches.fitted_prefetch}"
     overrides = (f"data.num_workers={batches.fitted_workers}", f"data.prefetch_factor={batches.fitted_prefetch}")
     gib = int(need / _SHARE / GIB) + 1
     return Finding(rule, True, evidence, remedy, overrides, tuple(command.format(gib=gib) for command in commands))

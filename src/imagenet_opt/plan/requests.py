@@ -78,7 +78,8 @@ def _first_and_later(index: FileIndex | ShardIndex, loading: LoaderOptions, port
         kept = (rows < store.folder.num_kept) & (not store.folder.stopped)
         now, later = ~held, ~(held | kept)
     inner = uncached(store)
-    return _reads(inner, index.sizes, now, portion), _reads(inner, index.sizes, later, portion)
+    sizes = index.sizes  # type: ignore[union-attr]  # each index below a URL has sizes
+    return _reads(inner, sizes, now, portion), _reads(inner, sizes, later, portion)
 
 
 def _reads(store: Store, sizes: NDArray[np.int64], missing: NDArray[np.bool_], portion: int) -> _Reads:

@@ -104,7 +104,8 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size
         data: ImageData = make(config.data, "data")
-        train_order(len(data.train), data.loading, world_size=num_processes(config, device_of(config))[1])
+        if not is_auto:  # auto chooses a batch that the images fill
+            train_order(len(data.train), data.loading, world_size=num_processes(config, device_of(config))[1])
         config.model.num_classes = num_classes_of(config.model.num_classes, data)
     if is_auto:
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))

@@ -50,7 +50,9 @@ def find_twins(
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
     sizes: sizes of all samples, per split. candidates: from `of_equal_size`; only these samples are read.
-    Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates. Raises StorageFailed, ReadTimeout.
+    Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates.
+
+    Raises StorageFailed, ReadTimeout.
     """
     total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
     done = 0

@@ -18,6 +18,7 @@ _LOOPS = "lightning.pytorch.loops"
 _WORKERS = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 OWNERS = {
     "_clear": ["atexit"],
+    "_console": ["lightning.pytorch.callbacks.RichProgressBar"],
     "_exitfunc": ["weakref.finalize"],
     "_registry": ["weakref.finalize"],
     "_run_exitfuncs": ["atexit"],

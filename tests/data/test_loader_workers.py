@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing import current_process
@@ -16,14 +17,21 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_opt.data.loader_workers import WorkerStart, ignore_group_signals
+from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.fork_server import WorkerContext
 from tests.processes import run_script
+
+starts_thread = threading.Event()
+os.register_at_fork(
+    after_in_child=lambda: (
+        starts_thread.is_set() and threading.Thread(target=threading.Event().wait, daemon=True).start()
+    )
+)
 
 
 def started(samples: Any, *, from_server: bool, **options: Any) -> DataLoader:
     """A loader with one worker: a fork of this process or of a server."""
-    options |= {"multiprocessing_context": WorkerContext() if from_server else "fork"}
+    options |= {"multiprocessing_context": WorkerContext() if from_server else ForkedWorkers()}
     begin = WorkerStart() if from_server else ignore_group_signals
     return DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=begin, **options)
 
@@ -31,8 +39,10 @@ def started(samples: Any, *, from_server: bool, **options: Any) -> DataLoader:
 @pytest.mark.parametrize("from_server", [False, True])
 def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent(from_server: bool) -> None:
     loader = started(range(100), from_server=from_server, prefetch_factor=1)
+    starts_thread.set()  # as libraries do that have threads
     batches = iter(loader)
     first = next(batches)
+    starts_thread.clear()
     (worker,) = batches._workers
     for name in ("INT", "USR1", "TERM"):
         subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)

@@ -99,7 +99,7 @@ def test_processes_share_the_global_batch(long: MakeLong) -> None:
     [
         (209, "data.global_batch_size=209 cannot be shared evenly by 2 processes"),
         (0, "data.global_batch_size=0 must be a whole number of at least 1"),
-        (10**6, "is more than the 2145 training images .* data.global_batch_size, if it is set, to at most 2144"),
+        (10**6, "is more than the 2145 training images .* \\(or data.global_batch_size=2144"),
     ],
 )
 def test_a_global_batch_that_cannot_be(long: MakeLong, size: int, words: str) -> None:

@@ -27,7 +27,7 @@ from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import WorkerStart, ignore_group_signals
+from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -262,7 +262,7 @@ def _data_loader(
     dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget
 ) -> "DataLoader[Batch | RaggedBatch]":
     # Forked workers inherit index, shared buffers and codec. Python 3.14 does not fork by default.
-    context: Any = "fork"
+    context: Any = ForkedWorkers()
     begin: Callable[[int], None] = ignore_group_signals
     if is_url(dataset.reader.store.name(0)):  # a fork of this process would have a client of objects without threads
         context, begin = WorkerContext(), WorkerStart()

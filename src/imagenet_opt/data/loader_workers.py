@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from multiprocessing import current_process, parent_process
+from multiprocessing.context import ForkContext, ForkProcess
 
 from imagenet_opt import machine
 from imagenet_opt.errors import WorkerDied
@@ -45,6 +46,22 @@ class WorkerStart:
             root.addHandler(handler)
         ignore_group_signals(worker_id)
         threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
+
+
+class ForkedWorker(ForkProcess):
+    """A fork of the training process in which each thread blocks SIGTERM, also those that libraries start during the
+    fork, as OpenTelemetry does, which W&B uses. A thread that does not block it would end the worker."""
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class ForkedWorkers(ForkContext):
+    Process = ForkedWorker
 
 
 def _end_with_parent() -> None:

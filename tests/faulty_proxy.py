@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any
 
+import pytest
+
 Fault = Callable[[int, str], str]
 """(number of the request, path) -> "": no fault; "503" or another status: this answer; "cut": half of the body, then
 the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
@@ -106,3 +108,11 @@ def faulty_proxy(upstream: str) -> Iterator[FaultyProxy]:
     proxy.server.shutdown()
     proxy.server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy between this process and the server of `bucket`."""
+    with faulty_proxy(object_server) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
+        yield made

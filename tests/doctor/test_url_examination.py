@@ -1,6 +1,5 @@
 """Examinations of data below a URL, behind a proxy with the latency and the refusals of a service."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,11 @@ from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
 from imagenet_opt.doctor.verdict import conclude
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.object_server import upload
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # Lightning's
 LATENCY = 0.3
-
-
-@pytest.fixture
-def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    with faulty_proxy(object_server) as made:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import fcntl
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from imagenet_opt.pack.pack_lock import CLAIM
 from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.target import BucketTarget
 from imagenet_opt.pack.verify import open_packed, verify
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, objects, put, upload
 from tests.pack.packs import SMALL, contents
 
@@ -27,13 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "imagenet_opt"
-
-
-@pytest.fixture
-def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    with faulty_proxy(object_server) as made:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
-        yield made
 
 
 def packed(folder: Path) -> dict[str, bytes]:

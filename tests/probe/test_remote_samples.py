@@ -1,6 +1,5 @@
 """Samples below a URL: "in memory" is the local cache, "on storage" the service."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,17 +8,10 @@ from imagenet_opt.data.loader import open_index
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.remote_samples import RemoteSamples, samples_of
 from tests.conftest import loading, write_images
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.object_server import upload
 
 NUM = 90
-
-
-@pytest.fixture
-def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    with faulty_proxy(object_server) as made:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
-        yield made
 
 
 @pytest.fixture

@@ -47,6 +47,6 @@ def _read_rows(store: Store, rows: Sequence[Rows]) -> Rows:
     wanted = np.concatenate(rows)
     if not isinstance(store, CachedStore):
         return wanted
-    kept = wanted < store.folder.num_kept
+    kept = store.folder.keeps(wanted)
     wanted = np.concatenate([np.unique(wanted[kept]), wanted[~kept]])
     return wanted[~store.folder.holds(wanted)]

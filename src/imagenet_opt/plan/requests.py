@@ -75,8 +75,7 @@ def _first_and_later(index: FileIndex | ShardIndex, loading: LoaderOptions, port
     now = later = np.ones(len(index), bool)
     if isinstance(store, CachedStore):
         held = store.folder.holds(rows)
-        kept = (rows < store.folder.num_kept) & (not store.folder.stopped)
-        now, later = ~held, ~(held | kept)
+        now, later = ~held, ~(held | store.folder.keeps(rows))
     inner = uncached(store)
     sizes = index.sizes  # type: ignore[union-attr]  # each index below a URL has sizes
     return _reads(inner, sizes, now, portion), _reads(inner, sizes, later, portion)

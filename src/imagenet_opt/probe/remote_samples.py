@@ -46,7 +46,7 @@ class RemoteSamples(Samples):
         return store_of(index, self.loading, use_cache=not cold, drop_pages=not cold)
 
     def keepable(self, rows: Rows) -> Rows:
-        return rows[:0] if self.cache is None or self.cache.stopped else rows[rows < self.cache.num_kept]
+        return rows[:0] if self.cache is None else rows[self.cache.keeps(rows)]
 
     def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         super().read_into_memory(rows, least=least, seconds=seconds)

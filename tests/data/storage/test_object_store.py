@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,12 @@ from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
 from tests.data.conftest import MakeLoader, assert_equal, batches, loading
 from tests.data.storage.stores import reading
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, put, upload
 from tests.processes import on_ranks
 
 FAULTS = ("500", "503", "429", "cut", "away")
 IMAGES = (".JPEG", ".tar")
-
-
-@pytest.fixture
-def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    """A proxy between this process and the server of `bucket`."""
-    with faulty_proxy(object_server) as made:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", made.address)
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -69,9 +69,9 @@ class CacheFolder:
     def claims(self) -> Claims:
         return claims_of(self.path / LOCKS)
 
-    def keeps(self, index: int) -> bool:
-        """Whether the sample is written once it is fetched."""
-        return index < self.num_kept and not self.stopped
+    def keeps(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each sample is written once it is fetched."""
+        return (indices < self.num_kept) & (not self.stopped)
 
     def holds(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each sample is present."""
@@ -109,7 +109,7 @@ class CacheFolder:
         """Keep a sample, if it is one to keep and has the size that the index says. If that fails, nothing more is
         written by this process, and one process of the machine logs a warning."""
         segment, offset, size = self.place(index)
-        if not self.keeps(index) or len(encoded) != size:
+        if not self.keeps(np.asarray(index)) or len(encoded) != size:
             return
         try:
             if free_bytes(self.path) < 0:

@@ -36,7 +36,8 @@ def assert_same_end(first: Path, second: Path) -> None:
 
 
 class Unhurried(Callback):
-    """No step begins before the last checkpoint is on the disk and in the mirror; the steps here take a millisecond."""
+    """No step begins before the last checkpoint is on the disk and in the mirror; a save that is due while another is
+    written would be left out."""
 
     def on_train_batch_end(self, *_: Any) -> None:
         for thread in threading.enumerate():

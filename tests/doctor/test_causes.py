@@ -186,11 +186,21 @@ def test_more_batches_ahead_do_not_help_a_run_that_is_as_fast_as_its_stages() ->
     assert finding_of("small_prefetch", run).fired is False
 
 
-def test_a_storage_that_stalls_is_named_though_it_is_fast_in_between() -> None:
-    """Between its stalls it gives 5000 images/s; the workers wait 3 s for a batch that they decode in 0.1 s."""
+@pytest.mark.parametrize(
+    ("decode_seconds", "gap", "cause", "ending"),
+    [
+        pytest.param(2.0, 5.0, "storage_latency", "60 img/s, with pauses of up to 5.0 s", id="the storage stalls"),
+        pytest.param(0.5, 0.2, "storage_latency", "60 img/s", id="each batch waits for its latest file"),
+        pytest.param(2.0, 0.2, "unexplained", "60 img/s", id="decoding takes long too"),
+    ],
+)
+def test_a_storage_that_is_fast_alone_is_named_if_workers_wait_for_it(
+    decode_seconds: float, gap: float, cause: str, ending: str
+) -> None:
+    """Alone it gives 5000 images/s; the workers wait 3 s for each batch."""
     rates = {"loader_cold": 60.0, "full_cold": 58.0}
-    steady = story(rates, READING, storage_bound="latency", storage_latency_seconds=0.004, lazy=False)
-    facts = {"read_seconds": 3.0, "decode_seconds": 0.1, "longest_gap_seconds": 5.0}
-    stalls = change(steady, ceilings=steady.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
-    assert judge(stalls).cause == "storage_latency"
-    assert evidence_line(stalls).endswith("60 img/s, with pauses of up to 5.0 s")
+    alone = story(rates, READING, storage_bound="latency", storage_latency_seconds=0.004, lazy=False)
+    facts = {"read_seconds": 3.0, "decode_seconds": decode_seconds, "longest_gap_seconds": gap}
+    run = change(alone, ceilings=alone.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
+    assert judge(run).cause == cause
+    assert finding_of("storage_latency", run).evidence.endswith(ending)

@@ -18,11 +18,13 @@ DEMO = ("data=demo", "data.num_train=36", "data.num_val=12", "checkpoint.every_n
 KILLER = '''
 import os, signal, time
 import psutil
+from imagenet_opt.run.checkpoint.writer import wait_for_writers
 from lightning.pytorch import Callback
 
 class Killer(Callback):
     """Kills all processes of the run at step 9, after the mirror has the checkpoint of step 8."""
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        wait_for_writers(60)
         if trainer.global_step == 9:
             while not trainer.checkpoint_callback.mirrored.endswith(", step 8"):
                 time.sleep(0.01)

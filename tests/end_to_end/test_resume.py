@@ -8,6 +8,7 @@ import torch
 
 from imagenet_opt.run.loggers.metrics_rows import read_rows
 from imagenet_opt.training.build_run import build_run
+from tests.callbacks.test_checkpoint import Unhurried
 from tests.config.configs import composed
 from tests.test_train import assert_same, opened
 
@@ -55,6 +56,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_run(
 def fit(folder: Path, images_root: Path, *overrides: str) -> Path:
     """Trains to the end and returns the folder of the run."""
     run = build_run(composed(folder, f"data.root={images_root}", *RECIPE, *overrides))
+    run.trainer.callbacks.append(Unhurried())  # type: ignore[attr-defined]
     torch.manual_seed(0 if run.checkpoint is None else 99)
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     return folder / "run"

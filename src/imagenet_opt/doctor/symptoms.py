@@ -13,6 +13,8 @@ MAIN_SHARE = 0.4
 """A phase of the main process is a cause only if it fills this share of the GPU's idle time."""
 OTHERS_SHARE = 0.2
 """Above this share of the usable CPUs, other processes use more than the usual background work of a system."""
+MOSTLY_READS = 0.8
+"""Above this share of a worker's time, its waits for files limit it, whatever the storage can do alone."""
 STALL_SECONDS = 1.0
 """A pause of this length between two batches is a stall of the storage, not the latency of a single request."""
 ORDINARY_WAITS = 0.5
@@ -125,14 +127,27 @@ def holds_up(evidence: Evidence, phase: str) -> bool:
 
 
 def _is_held_by_reads(evidence: Evidence) -> bool:
-    is_late = evidence.storage_rate_at_depth < NEAR * evidence.rate("loader") or _stalls(evidence)
+    is_near = evidence.storage_rate_at_depth < NEAR * evidence.rate("loader")
+    is_late = is_near or _mostly_reads(evidence) or _stalls(evidence)
     is_slower = evidence.rate("loader") < SLOWER * evidence.rate("decode_all")
     return is_starved(evidence) and not is_ample(evidence) and is_late and is_slower
+
+
+def _mostly_reads(evidence: Evidence) -> bool:
+    """Whether workers wait for files most of the time. A storage that reads faster alone may still make them wait: each
+    batch waits for its latest file."""
+    read, decode = _worker_seconds(evidence)
+    return read > MOSTLY_READS * (read + decode)
 
 
 def _stalls(evidence: Evidence) -> bool:
     """Whether workers wait for files longer than they decode, and batches arrive after pauses of seconds. A short test
     of the storage may miss such pauses."""
+    read, decode = _worker_seconds(evidence)
+    return read > decode and evidence.longest_gap_seconds >= STALL_SECONDS
+
+
+def _worker_seconds(evidence: Evidence) -> tuple[float, float]:
+    """Seconds per batch in which a loader worker waits for files, and in which it decodes."""
     facts = evidence.ceilings[evidence.stage("loader")].facts
-    waits = facts.get("read_seconds", 0.0) > facts.get("decode_seconds", 0.0)
-    return waits and evidence.longest_gap_seconds >= STALL_SECONDS
+    return facts.get("read_seconds", 0.0), facts.get("decode_seconds", 0.0)

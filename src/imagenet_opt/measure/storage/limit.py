@@ -56,7 +56,7 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
         megabytes_per_second=best.megabytes_per_second,
         latency=shallowest.latency_median,
         knee=knee,
-        evidence=_evidence(kind, shallowest, best, deepest, knee),
+        evidence=_evidence(kind, answered[0], best, deepest, knee),
     )
 
 

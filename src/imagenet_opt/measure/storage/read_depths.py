@@ -19,6 +19,10 @@ Read = Callable[[Indices], Sequence[bytes]]
 
 DEPTHS = (1, 4, 16, 64, 256)
 _LOOK_SECONDS = 0.005
+_LATENCIES = 1.5
+"""A measurement lasts at least this many latencies, so that requests begin and end in it."""
+_LONGEST_LATENCY = 1.0
+"""In seconds; a longer first answer is a stall of the storage, not its latency."""
 
 
 def milliseconds(seconds: float) -> str:
@@ -71,7 +75,8 @@ def read_at_depths(
     seconds: float = 3.0,
     patience_seconds: float = 0.0,
 ) -> tuple[DepthReads, ...]:
-    """Measure a storage at each depth for `seconds`, after a ramp-up of at most `seconds`.
+    """Measure a storage at each depth for `seconds`, after a ramp-up of at most `seconds`. Answers that take longer
+    lengthen both.
 
     groups: samples of one request; each group is read once. For cold reads: enough unread or evicted groups for all
     depths; for reads from memory: `itertools.cycle` of a few groups. Depths without groups are left out.
@@ -124,6 +129,7 @@ def _read_at_depth(
     readers.wait(seconds, until=lambda: len(readers.requests) >= depth)
     if not readers.requests:
         readers.wait(patience_seconds - seconds, until=lambda: bool(readers.requests))
+    seconds = max(seconds, _LATENCIES * readers.first_latency)
     start, cpu_start = _now()
     readers.wait(seconds)
     end, cpu_end = _now()
@@ -159,6 +165,12 @@ class _Readers:
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(depth)]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def first_latency(self) -> float:
+        """Seconds of the first answer, at most a second; 0 without an answer."""
+        first = next(iter(self.requests), None)
+        return 0.0 if first is None else min(first.ended - first.began, _LONGEST_LATENCY)
 
     @property
     def num_running(self) -> int:

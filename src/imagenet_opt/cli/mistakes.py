@@ -1,5 +1,6 @@
 """Reports a user's mistake in one line, with the key and the remedy."""
 
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +109,9 @@ def _explain(error: Exception) -> str:
 def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
+    own = Path("conf", f"{place}.yaml")
+    if group == "experiment" and own.is_file() and Path("train.py").is_file():
+        return f"only the train.py of this folder reads {own}; type python train.py {shlex.join(sys.argv[1:])}"
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from torch.utils.data import get_worker_info
+
 from imagenet_opt.data.storage.store import Indices, Store
 
 _LINK = threading.Lock()  # no attribute of a store, because locks cannot be pickled
@@ -12,7 +14,8 @@ _LINK = threading.Lock()  # no attribute of a store, because locks cannot be pic
 class ThrottledStore:
     """Adds latency, a bandwidth limit and faults to any store.
 
-    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None: no limit.
+    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; loader workers
+    have equal shares of it; None: no limit.
     fault: called with a sample's index before each read; may raise an OSError.
     """
 
@@ -44,8 +47,10 @@ class ThrottledStore:
         encoded = self.store.read_many(indices)
         done = began + self.latency_seconds
         if self.bytes_per_second is not None:
+            worker = get_worker_info()
+            num_shares = 1 if worker is None else worker.num_workers
             with _LINK:  # one transfer at a time
-                done = max(self._link_free_at, done) + sum(map(len, encoded)) / self.bytes_per_second
+                done = max(self._link_free_at, done) + num_shares * sum(map(len, encoded)) / self.bytes_per_second
                 self._link_free_at = done
         time.sleep(max(0.0, done - time.monotonic()))
         return encoded

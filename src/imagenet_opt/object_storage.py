@@ -69,6 +69,13 @@ def is_web(url: str) -> bool:
     return url.startswith("http")
 
 
+def connection_remedy(url: str) -> str:
+    """What to check if requests to `url` fail for a long time; names the address of S3 if the user has set one."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else ""
+    place = f"the network and AWS_ENDPOINT_URL={printable(endpoint)}" if endpoint else "the network and the service"
+    return f"check {place}, then run the same command again"
+
+
 def check_package(url: str, key: str) -> None:
     """Raise ConfigError if the package that reads URLs is not installed."""
     _obstore(url, key)
@@ -167,7 +174,8 @@ class ObjectStorage:
         try:
             yield
         except OSError as error:
-            raise StorageFailed(f"{self.name('')} ({self.key}): {error.strerror or error}") from error
+            what = error.strerror or str(error)
+            raise StorageFailed(f"{self.name('')} ({self.key}): {what}; {connection_remedy(self.url)}") from error
 
     @contextmanager
     def _request(self, path: str) -> Iterator[tuple[Any, Any]]:

@@ -11,10 +11,11 @@ from torch.nn.functional import cross_entropy
 from imagenet_opt.cli.check import main
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.loader import RankInfo, train_loader
-from imagenet_opt.errors import CheckpointMismatch
+from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.model.network import build_network
 from tests.cli.checks import Check, copies
 from tests.conftest import loading, write_images
+from tests.object_server import put
 
 SIZE = 32
 
@@ -45,6 +46,13 @@ def test_a_network_that_agrees_with_both_splits_is_ok(check: Check, ckpt: Path) 
     assert re.fullmatch(
         r"the network is right on (9\d|100)\.\d % of train and (9\d|100)\.\d % of val", str(verdicts["labels"]["text"])
     )
+
+
+def test_the_network_may_be_in_a_bucket(check: Check, ckpt: Path, bucket: str) -> None:
+    put(f"{bucket}/run/last.ckpt", ckpt.read_bytes())
+    assert check(f"ckpt={bucket}/run/last.ckpt")[1]["labels"] == check(f"ckpt={ckpt}")[1]["labels"]
+    with pytest.raises(CheckpointNotFound, match=rf"no checkpoint at {bucket}/other/last.json \(ckpt\)"):
+        check(f"ckpt={bucket}/other")
 
 
 def test_folders_of_val_that_hold_other_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:

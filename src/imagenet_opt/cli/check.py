@@ -3,10 +3,11 @@
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
 from imagenet_opt.errors import ConfigError
 
 HELP = """Find the faults of a data set before hours of training: classes, counts, bad files, duplicates, wrong labels.
@@ -15,7 +16,8 @@ imagenet-opt check data.root=/fsx/imagenet
 imagenet-opt check data.root=/fsx/imagenet ckpt=RUN_FOLDER           does a trained network agree with val's folders?
 imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
-  ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose last.ckpt is used
+  ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose last.ckpt is used; also
+                s3://bucket/run, a checkpoint.mirror, whose newest checkpoint is used, or a .ckpt object
   --sample N    number of samples of each split to decode, compare and classify, the same from every class
                 (default 2000)
   --all         use all samples
@@ -53,8 +55,10 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.check.dataset import check
     from imagenet_opt.check.terminal_view import show, show_worst
+    from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
-    verdicts, labels = check(options.overrides, ckpt=options.ckpt, num_samples=options.sample)
+    with nullcontext((None, "")) if options.ckpt is None else local_checkpoint(options.ckpt) as (ckpt, _):
+        verdicts, labels = check(options.overrides, ckpt=ckpt, num_samples=options.sample)
     show(verdicts)
     if labels is not None:
         show_worst(labels["classes"])
@@ -79,10 +83,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if options.json is not None:
         check_writable(options.json)
     checkpoints = [word for word in options.overrides if word.startswith("ckpt=")]
-    ckpt = Path(checkpoints[-1].removeprefix("ckpt=")).expanduser() if checkpoints else None
+    ckpt = local_or_url(checkpoints[-1].removeprefix("ckpt="), "ckpt") if checkpoints else None
     if ckpt == Path():
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
-    options.ckpt = ckpt / "last.ckpt" if ckpt is not None and ckpt.is_dir() else ckpt
+    options.ckpt = ckpt / "last.ckpt" if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
     options.overrides = tuple(word for word in options.overrides if word not in checkpoints)
     options.sample = None if options.all else options.sample or 2000
     return options

@@ -1,9 +1,12 @@
 """`imagenet-opt`: all commands but training. The module imports a command's module only when the command runs."""
 
+import logging
 import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from imagenet_opt import __doc__ as purpose
@@ -84,8 +87,25 @@ def run(name: str, argv: list[str]) -> None:
     command = import_module(COMMANDS[name][0])
     if command.HELP and {"--help", "-h"} & set(argv):
         print_help(command.HELP)
-    else:
+    elif name == "train":  # Hydra sets up the log of a run
         command.main(argv)
+    else:
+        with _index_messages():
+            command.main(argv)
+
+
+@contextmanager
+def _index_messages() -> Iterator[None]:
+    """Print on stderr what the modules that open a data set log: when a URL was listed, progress, and waiting."""
+    logger, handler = logging.getLogger("imagenet_opt.data.index"), logging.StreamHandler(sys.stderr)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def first_page() -> str:

@@ -44,7 +44,7 @@ from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
 from imagenet_opt.errors import StorageFailed
 from imagenet_opt.fork_server import WorkerContext
-from imagenet_opt.object_storage import is_url
+from imagenet_opt.object_storage import connection_remedy, is_url
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,9 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileInde
         try:
             return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
         except OSError as error:
-            raise StorageFailed(f"cannot read {url} (data.root): {error.strerror or error}") from error
+            raise StorageFailed(
+                f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"
+            ) from error
     folder = split_folder(root, split)
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imagenet_opt.cli.main import run
 from imagenet_opt.config.dataset import check_folders
+from imagenet_opt.data.index import object_index
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.split_folder import root_of, split_url
 from imagenet_opt.data.index.subset import subset
@@ -86,6 +88,30 @@ def test_objects_are_listed_once(
         assert line.startswith(f"39 images below {url}/train, as listed on 20") and Path(folder).is_dir()
         shutil.rmtree(folder)
         assert len(open_index(url, "train", tmp_path)) == 40
+
+
+def test_a_command_says_once_that_it_reuses_a_listing(
+    images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = upload(images_root, bucket)
+    words = [f"data.root={url}", f"data.cache_dir={tmp_path}/cache"]
+    run("hydrate", words)
+    assert "as listed on" not in capsys.readouterr().err
+    run("hydrate", words)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "as listed on" in line]
+    assert [line.partition(",")[0] for line in lines] == [f"39 images below {url}/train", f"39 images below {url}/val"]
+
+
+def test_without_a_server_the_error_names_the_address(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(object_index, "_PATIENCE", 0.5)
+    with pytest.raises(StorageFailed) as raised:
+        open_index(f"{bucket}/x", "train", tmp_path)
+    assert str(raised.value).startswith(f"cannot read {bucket}/x/train (data.root): no connection")
+    assert "check the network and AWS_ENDPOINT_URL=http://127.0.0.1:1, then run" in str(raised.value)
+    assert [record.getMessage().rpartition("; ")[2] for record in caplog.records] == ["retrying for up to 0.5 s"]
 
 
 def test_of_two_processes_one_lists_the_objects(

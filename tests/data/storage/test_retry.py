@@ -31,6 +31,15 @@ def test_temporary_errors_are_retried_with_a_warning(code: int, caplog: pytest.L
     assert f"/fsx/x.JPEG: {os.strerror(code)}; retrying for up to" in caplog.text
 
 
+def test_one_warning_tells_of_all_retries_of_a_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert retry_transient(failing(*[errno.EIO] * 9)[1], "/fsx/x.JPEG", 60) == b"bytes"
+    (record,) = caplog.records
+    assert record.getMessage() == f"/fsx/x.JPEG: {os.strerror(errno.EIO)}; retrying for up to 60 s"
+
+
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
 def test_permanent_errors_are_raised_at_once(code: int) -> None:
     left, read = failing(code, errno.EIO)

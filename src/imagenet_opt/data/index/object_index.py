@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,11 +101,17 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
 
 def _reported(index: ObjectIndex) -> ObjectIndex:
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        log.info(
+        _tell(
             f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
             f"{index.folder}"
         )
     return index
+
+
+@cache
+def _tell(message: str) -> None:
+    """Log a message once, since a command may open an index several times."""
+    log.info(message)
 
 
 def _list(folder: Path, url: str) -> ObjectIndex:

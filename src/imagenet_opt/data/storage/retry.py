@@ -35,17 +35,19 @@ _QUIET_SECONDS = 1.0
 
 def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
     """Result of `read`. After a temporary OSError `read` is repeated for `patience` seconds, with random pauses that
-    grow. name: for warnings. Raises the last OSError."""
+    grow; the first error is a warning. name: for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE
     while True:
         try:
             return read()
         except OSError as error:
+            is_first = until == math.inf
             until = min(until, time.monotonic() + patience)
             left = until - time.monotonic()
             if error.errno not in TRANSIENT or left <= 0:
                 raise
-            warn(f"{name}: {error.strerror or error}; retrying for up to {left:.3g} s")
+            if is_first:
+                warn(f"{name}: {error.strerror or error}; retrying for up to {patience:.3g} s")
         time.sleep(min(pause * _RANDOM.uniform(_LEAST_SHARE, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from imagenet_opt.data.loader import open_index
@@ -71,6 +72,10 @@ def test_only_samples_that_the_cache_keeps_are_brought_there(url: str, tmp_path:
     assert small.cache_room == pytest.approx(whole.cache.starts[30] / whole.cache.starts[-1])
     small.warm(0.0)
     assert small.kept().share == 1 and small.warm_rows.max() < 30
+    assert all(whole.read(np.arange(60)))
+    beyond = samples(url, tmp_path / "cache", cache_gb=gigabytes)  # the cache has more than it would keep now
+    assert beyond.cache_room == pytest.approx(sum(beyond.index.sizes[:60]) / sum(beyond.index.sizes))
+    assert sorted(beyond.keepable(beyond.rows)) == [*range(60)] and beyond.residency().share == pytest.approx(60 / NUM)
     none = samples(url, tmp_path / "cache", cache_gb=0)
     none.warm(0.0)
     assert (none.cache_room, none.kept().share, len(none.keepable(none.rows))) == (0.0, 0.0, 0)

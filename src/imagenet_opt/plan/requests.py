@@ -74,8 +74,7 @@ def _first_and_later(index: FileIndex | ShardIndex, loading: LoaderOptions, port
     store, rows = store_of(index, loading), np.arange(len(index))
     now = later = np.ones(len(index), bool)
     if isinstance(store, CachedStore):
-        held = store.folder.holds(rows)
-        now, later = ~held, ~(held | store.folder.keeps(rows))
+        now, later = ~store.folder.holds(rows), ~store.folder.serves(rows)
     inner = uncached(store)
     sizes = index.sizes  # type: ignore[union-attr]  # each index below a URL has sizes
     return _reads(inner, sizes, now, portion), _reads(inner, sizes, later, portion)

@@ -37,16 +37,14 @@ class RemoteSamples(Samples):
 
     @property
     def cache_room(self) -> float:
-        """Share of the bytes of the training set for which the local cache has room."""
-        if self.cache is None or self.cache.stopped:
-            return 0.0
-        return float(self.cache.starts[self.cache.num_kept] / max(1, self.cache.starts[-1]))
+        """Share of the bytes of the training set that later epochs find in the local cache."""
+        return 0.0 if self.cache is None else self.cache.served_bytes() / max(1, int(self.cache.starts[-1]))
 
     def store_for(self, index: Index, *, cold: bool) -> Store:
         return store_of(index, self.loading, use_cache=not cold, drop_pages=not cold)
 
     def keepable(self, rows: Rows) -> Rows:
-        return rows[:0] if self.cache is None else rows[self.cache.keeps(rows)]
+        return rows[:0] if self.cache is None else rows[self.cache.serves(rows)]
 
     def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         super().read_into_memory(rows, least=least, seconds=seconds)

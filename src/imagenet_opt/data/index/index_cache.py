@@ -73,6 +73,9 @@ def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mappi
                 np.save(fresh / f"{name}.npy", column)
             (fresh / ABOUT).write_text(json.dumps(about))
     except OSError as error:
-        log.warning(f"the index of {place} was not cached (data.cache_dir): {error}")
+        log.warning(
+            f"the index of {place} was not cached: {error}; set data.cache_dir to a folder on a local disk that can be "
+            "written"
+        )
         return False
     return True

@@ -78,6 +78,15 @@ class CacheFolder:
         held: NDArray[np.bool_] = self.state[indices] == 1
         return held
 
+    def serves(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether later epochs find each sample here: it is written once it is fetched, or already present, also where
+        the cache had more room before."""
+        return self.keeps(indices) | self.holds(indices)
+
+    def served_bytes(self) -> int:
+        """Bytes of all samples that later epochs find here."""
+        return int(np.diff(self.starts)[self.serves(np.arange(len(self.state)))].sum())
+
     def missing(self) -> NDArray[np.int64]:
         """The samples that are kept but not present."""
         return np.flatnonzero(self.state[: self.num_kept] != 1)

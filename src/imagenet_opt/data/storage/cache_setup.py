@@ -107,15 +107,12 @@ def _tell(cache: CacheFolder, about: About, *, by_disk: bool) -> None:
     if cache.stopped:
         log.warning(
             f"{cache.path} (data.cache_dir) cannot be written: {cache.stopped}; samples that are not in it are read "
-            f"from {url} in each epoch"
+            f"from {url} in each epoch. Make it writable, or set data.cache_dir to another folder"
         )
-    elif cache.num_kept < about.samples:
-        kept, limit = (
-            int(cache.starts[cache.num_kept]),
-            "the disk, of which 5 % stay free" if by_disk else "data.cache_gb",
-        )
+    elif (served := cache.served_bytes()) < about.bytes:
+        limit = "the disk, of which 5 % stay free" if by_disk else "data.cache_gb"
         log.info(
-            f"{cache.path} (data.cache_dir) keeps {size(kept)} of the {size(about.bytes)} of {url}, and "
+            f"{cache.path} (data.cache_dir) keeps {size(served)} of the {size(about.bytes)} of {url}, and "
             f"each epoch reads the rest from there; the limit is {limit}"
         )
     for path, other in _others(cache.path):

@@ -121,7 +121,7 @@ class LoaderOptions:
     added_latency_ms: float = 0.0
     """Rehearsal of slow storage: milliseconds added to each request."""
     max_mb_per_second: float | None = None
-    """Rehearsal of slow storage: MB/s that each process may read; None: no limit."""
+    """Rehearsal of slow storage: MB/s that all workers of a process may read together; None: no limit."""
     seed: int = 0
     """Order, crops, flips and augmentation are functions of this seed and of the position in the run."""
 

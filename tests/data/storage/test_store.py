@@ -5,16 +5,33 @@ import os
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, MemoryStore
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import ReadTimeout
+
+
+@dataclass
+class _Seconds(Dataset[float]):
+    """Seconds of two reads of the same file."""
+
+    store: ThrottledStore
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> float:
+        began = time.monotonic()
+        self.store.read_many(np.array([0]))
+        return time.monotonic() - began
 
 
 @pytest.fixture
@@ -81,6 +98,12 @@ def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: Folde
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(slow.read_many, np.arange(8)[:, None]))
     assert time.monotonic() - began >= 0.2 * 0.99
+
+
+def test_the_workers_of_a_loader_share_the_link(folder: FolderStore) -> None:
+    """A process alone reads the file in 0.1 s."""
+    slow = ThrottledStore(folder, bytes_per_second=len(folder.read_many(np.array([0]))[0]) / 0.1)
+    assert min(DataLoader(_Seconds(slow), batch_size=None, num_workers=2)) >= 0.2 * 0.99
 
 
 def test_a_fault_is_raised_by_the_read(folder: FolderStore) -> None:

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from torch.utils.data import get_worker_info
+
 from imagenet_opt.data.storage.store import Indices, Store
 
 _LINK = threading.Lock()  # no attribute of a store, because locks cannot be pickled
@@ -12,7 +14,8 @@ _LINK = threading.Lock()  # no attribute of a store, because locks cannot be pic
 class ThrottledStore:
     """Adds latency, a bandwidth limit and faults to any store.
 
-    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None: no limit.
+    latency_seconds: added to each request. bytes_per_second: of all requests of a process together, and of all workers
+    of a loader together, each of which has an equal share; None: no limit.
     fault: called with a sample's index before each read; may raise an OSError.
     """
 
@@ -45,7 +48,7 @@ class ThrottledStore:
         done = began + self.latency_seconds
         if self.bytes_per_second is not None:
             with _LINK:  # one transfer at a time
-                done = max(self._link_free_at, done) + sum(map(len, encoded)) / self.bytes_per_second
+                done = max(self._link_free_at, done) + sum(map(len, encoded)) * _num_sharing() / self.bytes_per_second
                 self._link_free_at = done
         time.sleep(max(0.0, done - time.monotonic()))
         return encoded
@@ -59,3 +62,9 @@ class ThrottledStore:
         latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
         rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
         return f"{latency} and data.max_mb_per_second={rate}"
+
+
+def _num_sharing() -> int:
+    """Number of processes that share the limit: in a loader worker, the workers of its loader."""
+    worker = get_worker_info()
+    return 1 if worker is None else worker.num_workers

@@ -78,16 +78,22 @@ def testbed(root: Path, checked: None) -> Brief:
     return Brief(root)
 
 
+class Reads(list[float]):
+    """Seconds that the reads at each depth should take; they take none. repeated_seconds: latency of repeated reads."""
+
+    repeated_seconds = 0.001
+
+
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the reads at each depth should take; they take none."""
-    all_seconds: list[float] = []
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    all_seconds = Reads()
 
     def read_at_depths(
         read: Any, groups: Any, depths: Any, *, seconds: float, patience_seconds: float = 0.0
     ) -> tuple[DepthReads, ...]:
         all_seconds.extend([seconds] * len(depths))
-        return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, 0.1, 0.1, 0.1, 9, 0, 0.1) for depth in depths)
+        latency = (0.1 if patience_seconds else all_seconds.repeated_seconds,) * 3
+        return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, *latency, 9, 0, 0.1) for depth in depths)
 
     monkeypatch.setattr(reading, "read_at_depths", read_at_depths)
     return all_seconds
@@ -100,7 +106,7 @@ def examined(testbed: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, li
     return examination.evidence(command="mine"), announced
 
 
-def test_the_budget_is_shared_out_in_proportion(root: Path, reads: list[float], checked: None) -> None:
+def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads, checked: None) -> None:
     seconds = []
     for budget in (90.0, 30.0):
         testbed = Brief(root)
@@ -112,7 +118,7 @@ def test_the_budget_is_shared_out_in_proportion(root: Path, reads: list[float], 
     assert 0.5 * 90 < sum(long) <= 90
 
 
-def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads: list[float]) -> None:
+def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads: Reads) -> None:
     evidence, announced = examined(testbed)
     assert len(announced) == NUM_EXPERIMENTS and "checking the machine" in announced[0]
     assert evidence.ceilings.keys() == WITHOUT_COPIES
@@ -130,7 +136,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads
 
 
 def test_limits_of_the_machine_are_printed_before_the_first_experiment(
-    testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    testbed: Brief, reads: Reads, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
     printed: list[str] = []
@@ -172,7 +178,7 @@ def test_an_unobserved_gpu_has_a_reason(testbed: Brief) -> None:
     ],
 )
 def test_one_experiment_that_fails_leaves_the_others(
-    stage: str, error: Exception, reason: str, testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch
+    stage: str, error: Exception, reason: str, testbed: Brief, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rest = {"decode": "decode", "load": "loader", "compute": "gpu", "train": "full"}[stage]
     if stage == "decode":  # the other experiments of `Brief` use it
@@ -197,7 +203,7 @@ def test_one_experiment_that_fails_leaves_the_others(
 
 @pytest.mark.parametrize(("residency", "lazy"), [(Residency(0.0, "mincore"), True), (UNKNOWN, None)])
 def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
-    residency: Residency, lazy: bool | None, testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch
+    residency: Residency, lazy: bool | None, testbed: Brief, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eviction = Eviction(residency, 9)
     touch = FirstTouch((0.3,) * 9, (0.001,) * 9, eviction)
@@ -212,19 +218,22 @@ def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
 @pytest.mark.parametrize(
     ("kept", "reason"),
     [
-        (Residency(0.02, "cachestat"), "recently read files are not in memory (2% of them"),
-        (UNKNOWN, "a repeated read takes 100 ms"),  # the reads of this file take 0.1 s each
+        (Residency(0.02, "cachestat"), "recently read files do not come from memory (2% of them are there; cachestat)"),
+        (UNKNOWN, "a repeated read takes 100 ms"),
+        (Residency(1.0, "cachestat"), "a repeated read takes 100 ms"),  # its opening waits for a server
     ],
 )
 def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
-    kept: Residency, reason: str, testbed: Brief, reads: list[float], monkeypatch: pytest.MonkeyPatch
+    kept: Residency, reason: str, testbed: Brief, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a mount that caches nothing: files called "in memory" would be read from the mount."""
+    reads.repeated_seconds = 0.1
     monkeypatch.setattr(testbed.samples, "kept", lambda: kept)
+    monkeypatch.setattr(testbed.samples, "residency", lambda: kept)
     evidence, announced = examined(testbed)
     assert len(announced) == NUM_EXPERIMENTS
     assert not {"loader_warm", "full_warm", "storage_cached"} & evidence.ceilings.keys()
-    assert reason in str(evidence.facts.memory_evidence)
+    assert reason in str(evidence.facts.memory_evidence) and evidence.is_cold
     assert evidence.facts.not_measured is None and is_judged(conclude(evidence))
 
 

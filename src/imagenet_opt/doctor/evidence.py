@@ -37,7 +37,10 @@ class Evidence:
     @property
     def is_cold(self) -> bool:
         """Whether some of the data was not in the page cache (of a URL: in the local cache), and the run is judged by
-        reads from storage; if this is unknown, the data counts as not cached."""
+        reads from storage; if this is unknown, the data counts as not cached. Always if recently read files are not
+        read from memory."""
+        if self.facts.kept_in_memory is False:
+            return True
         share = self.facts.cached_share or 0.0
         return share < MOSTLY and not self._is_served(share)
 

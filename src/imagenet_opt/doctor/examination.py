@@ -75,7 +75,7 @@ class Examination(Reading):
 
     def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
         """Keep a ceiling. Raises ConfigError for a rate that the CPUs or the storage cannot deliver."""
-        facts, cold = self.facts, self.ceilings.get("storage_cold")
+        facts, cold = self.facts, self.limits.get("storage_cold")
         is_limited = cold is not None and name.endswith("_cold") and facts.storage_bound == "bandwidth"
         claim = physics.Claim(
             num_images=ceiling.images_per_second,
@@ -83,7 +83,7 @@ class Examination(Reading):
             cpus=facts.usable_cpus,
             megapixels=facts.megapixels,
             mb_per_image=facts.mb_per_image,
-            mb_per_second=cold.facts["megabytes_per_second"] if cold and is_limited else None,
+            mb_per_second=cold.megabytes_per_second if cold and is_limited else None,
         )
         physics.check(claim)
         self.ceilings[name] = ceiling
@@ -155,15 +155,20 @@ class Examination(Reading):
         batch_size = self._batch_in(span)
         loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch_size)
         workers = max(1.0, loader.facts["num_workers"])
-        self.facts.requests_in_flight = loader.facts["reads_in_flight"] * workers
-        if self.storage_limit is not None:
-            self.facts.storage_bound = self.storage_limit.at(self.facts.requests_in_flight)
+        self._note_bound("storage_cold", loader)
         num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
         self.facts.cold_passes = max(1.0, num_read / len(rows))
         if self.remote is not None:
             self.facts.throttled_requests = int(loader.facts["throttled"])
             self.facts.storage_requests = num_read / (self.facts.images_per_request or 1.0) + loader.facts["retries"]
         self._note_ceiling("loader_cold", loader)
+
+    def _note_bound(self, stage: str, loader: Ceiling) -> None:
+        """Note the requests that a loader has in flight, and what bounds the reads of `stage` with so many requests."""
+        self.facts.requests_in_flight = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
+        self.facts.storage_bound = None
+        if stage in self.limits:
+            self.facts.storage_bound = self.limits[stage].at(self.facts.requests_in_flight)
 
     def _batch_in(self, span: Span) -> int:
         """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
@@ -218,6 +223,8 @@ class Examination(Reading):
     def _evidence(self, command: str) -> Evidence:
         environment = tuple(replace(finding, environment=True) for finding in self.environment)
         evidence = Evidence(measurements=self._measurements(command), environment=environment)
+        if not evidence.is_cold and (loader := self.ceilings.get("loader_warm")) is not None:
+            self._note_bound("storage_cached", loader)
         if (full := self.runs.get(evidence.state)) is None:
             return evidence
         self.facts.waits_per_step = sum(full.waits.values()) / max(1, full.num_ordinary)

@@ -74,14 +74,14 @@ class Facts:
     cold_passes: float | None = None
     """How many times the loader's experiment read each file from storage."""
     storage_latency_seconds: float | None = None
-    """Median time of a request while no other request is in flight."""
+    """Median time of a request to storage while no other request is in flight."""
     storage_bound: str | None = None
-    """What bounds the storage at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
+    """What bounds reads at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
     storage_evidence: str | None = None
     requests_in_flight: float | None = None
-    """Mean number of requests that all workers together had in flight on storage."""
+    """Mean number of requests of all workers together in flight, files in the state by which the run is judged."""
     kept_in_memory: bool | None = None
-    """Recently read files stay in the page cache."""
+    """Recently read files stay in the page cache, and their reads do not wait for storage."""
     memory_evidence: str | None = None
     """Why the stages with files in memory are left out."""
     main_cpu_seconds: float | None = None

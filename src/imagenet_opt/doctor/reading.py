@@ -39,8 +39,8 @@ _WARMING = "reading files into memory"
 class Reading:
     """The experiments that only read, and the results of all experiments by name.
 
-    budget_seconds: for all experiments without start-up; slow storage takes longer. failed: experiment -> reason of its
-    failure; the others continue.
+    budget_seconds: for all experiments without start-up; slow storage takes longer. limits: of the reads of a stage,
+    "storage_cold" or "storage_cached". failed: experiment -> reason of its failure; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
@@ -51,7 +51,7 @@ class Reading:
         self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
         self.facts: Facts
         self.failed: dict[str, str] = {}
-        self.storage_limit: StorageLimit | None = None
+        self.limits: dict[str, StorageLimit] = {}
         self.remote = self.samples if isinstance(self.samples, RemoteSamples) else None
 
     def _span(self, units: float) -> Span:
@@ -108,34 +108,37 @@ class Reading:
         )
         self._note_curve("storage_cold", "reads_in_flight", curve)
         self.facts.storage_latency_seconds = curve[0].latency_median
-        if len(curve) > 1:
-            self.storage_limit = storage_limit(curve)
-            self.facts.storage_evidence = self.storage_limit.evidence
+        if "storage_cold" in self.limits:
+            self.facts.storage_evidence = self.limits["storage_cold"].evidence
 
     def _read_from_memory(self) -> None:
         groups = itertools.cycle(self._groups(self.samples.warm_rows, self.samples.store))
         curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=self.unit / len(_DEPTHS_CACHED))
         latency = curve[0].latency_median
-        if self.facts.kept_in_memory is None and latency >= NOT_MEMORY_SECONDS:
-            self._note_kept(Residency(0.0, f"a repeated read takes {1000 * latency:.0f} ms"))
+        if self.remote is None and latency >= NOT_MEMORY_SECONDS:  # opening a file may wait, though its bytes are here
+            self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
             self._note_curve("storage_cached", "reads_in_flight_cached", curve)
 
     def _note_curve(self, stage: str, name: str, curve: tuple[DepthReads, ...]) -> None:
         self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
         self.curves[name] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
+        if len(curve) > 1:
+            self.limits[stage] = storage_limit(curve)
 
     def _note_kept(self, kept: Residency) -> None:
         """Note whether recently read files stay in memory; a mount without a cache keeps none."""
-        if kept.share is None:
-            return
-        self.facts.kept_in_memory = kept.share >= MOSTLY
-        if self.facts.kept_in_memory:
-            return
-        what, where = ("files", "in memory") if self.remote is None else ("samples", "in the local cache")
+        if kept.share is not None and kept.share < MOSTLY:
+            self._leave_out_memory(f"{kept.share:.0%} of them are there; {kept.method}")
+        elif kept.share is not None:
+            self.facts.kept_in_memory = True
+
+    def _leave_out_memory(self, reason: str) -> None:
+        what, where = ("files", "memory") if self.remote is None else ("samples", "the local cache")
+        self.facts.kept_in_memory = False
         self.facts.memory_evidence = (
-            f"recently read {what} are not {where} ({kept.share:.0%} of them are; {kept.method}), so the stages with "
-            f"{what} {where} are left out"
+            f"recently read {what} do not come from {where} ({reason}), so the stages with {what} in {where} are left "
+            "out"
         )
 
     def _note_eviction(self, eviction: Eviction) -> None:

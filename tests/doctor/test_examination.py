@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,8 +12,9 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor import reading
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
+from imagenet_opt.doctor.examination import Examination
 from imagenet_opt.doctor.first_look import check_machine
+from imagenet_opt.doctor.reading import EXPERIMENTS, UNITS, planned_seconds
 from imagenet_opt.doctor.verdict import conclude, is_judged
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -118,9 +120,23 @@ def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads, checke
     assert 0.5 * 90 < sum(long) <= 90
 
 
+def test_the_plan_has_the_time_of_each_experiment(
+    root: Path, reads: Reads, checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a budget of 30 s a unit is a second. The spans of experiments that only read are not recorded here."""
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 4)
+    testbed, passed = Brief(root, "data.num_workers=2"), list[float]()
+    examination = Examination(testbed, budget_seconds=UNITS, announce=lambda name: passed.append(sum(testbed.spans)))
+    examination.evidence(command="mine")
+    seconds = dict(zip(EXPERIMENTS, np.diff([*passed, sum(testbed.spans)]), strict=True))
+    planned = dict(zip(EXPERIMENTS, np.subtract(planned_seconds(UNITS), planned_seconds(0)), strict=True))
+    spans = {name: planned[name] for name, taken in seconds.items() if taken}
+    assert seconds | spans == pytest.approx(seconds) and len(spans) >= 7
+
+
 def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads: Reads) -> None:
     evidence, announced = examined(testbed)
-    assert len(announced) == NUM_EXPERIMENTS and "checking the machine" in announced[0]
+    assert announced == list(EXPERIMENTS)
     assert evidence.ceilings.keys() == WITHOUT_COPIES
     assert evidence.environment and all(finding.environment for finding in evidence.environment)
     curves = evidence.measurements.curves
@@ -192,7 +208,7 @@ def test_one_experiment_that_fails_leaves_the_others(
 
     monkeypatch.setattr(testbed, stage, fail)
     evidence, announced = examined(testbed)
-    assert len(announced) == NUM_EXPERIMENTS
+    assert announced == list(EXPERIMENTS)
     assert evidence.ceilings.keys() == {name for name in WITHOUT_COPIES if not name.startswith(rest)}
     assert str(evidence.facts.not_measured).startswith(f"{reason} (")
     failed = [finding for finding in evidence.environment if reason in finding.evidence]
@@ -231,7 +247,7 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     monkeypatch.setattr(testbed.samples, "kept", lambda: kept)
     monkeypatch.setattr(testbed.samples, "residency", lambda: kept)
     evidence, announced = examined(testbed)
-    assert len(announced) == NUM_EXPERIMENTS
+    assert announced == list(EXPERIMENTS)
     assert not {"loader_warm", "full_warm", "storage_cached"} & evidence.ceilings.keys()
     assert reason in str(evidence.facts.memory_evidence) and evidence.is_cold
     assert evidence.facts.not_measured is None and is_judged(conclude(evidence))

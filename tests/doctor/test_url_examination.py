@@ -6,8 +6,9 @@ import pytest
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
+from imagenet_opt.doctor.examination import Examination
 from imagenet_opt.doctor.explanation import explanation
+from imagenet_opt.doctor.reading import EXPERIMENTS
 from imagenet_opt.doctor.verdict import conclude
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
@@ -32,7 +33,7 @@ def examined(overrides: tuple[str, ...]) -> Diagnosis:
     announced: list[str] = []
     examination = Examination(Testbed(composed(overrides)), budget_seconds=6, announce=announced.append)
     diagnosis = conclude(examination.evidence(command="mine"))
-    assert len(announced) == NUM_EXPERIMENTS and not examination.failed
+    assert announced == list(EXPERIMENTS) and not examination.failed
     return diagnosis
 
 

@@ -24,8 +24,9 @@ imagenet-opt doctor data.root=/fsx/imagenet experiment=aggressive    as that exp
 imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            with a simulated GPU, on a machine without one
 imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the remedy, and keeps it if it helps
 
-  --budget TIME  time for all experiments together, such as 60s or 5m (default 90s); slow storage, large
-                 batches and a network on the CPU take longer, because each experiment needs a few batches
+  --budget TIME  time for all experiments together, such as 60s or 5m (default 90s), after about 20 s to start them;
+                 slow storage, large batches and a network on the CPU take up to 4 times as long, because each
+                 experiment needs a few batches
   --json FILE    write the verdict and all measurements; imagenet-opt report FILE shows them as a page
   --apply        measure full runs with and without the overrides of the first rule that fired and has overrides;
                  print the measured gain beside the predicted gain; if the run becomes faster, write the overrides to
@@ -125,17 +126,25 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
 
     from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import terminal
-    from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
+    from imagenet_opt.doctor.examination import Examination
+    from imagenet_opt.doctor.reading import planned_seconds
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.doctor.verdict import conclude
     from imagenet_opt.probe.testbed import Testbed
+    from imagenet_opt.probe.throughput import SLOWEST
     from imagenet_opt.training.quiet import quiet
 
     quiet()
     if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
-    with announced(NUM_EXPERIMENTS, budget_seconds=budget_seconds) as announce:
+    planned = planned_seconds(budget_seconds)
+    print(
+        f"this takes about {sum(planned):.0f} s; slow storage, large batches or a network on the CPU up to "
+        f"{SLOWEST:.0f} times as long",
+        file=sys.stderr,
+    )
+    with announced(len(planned), planned=planned) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         try:
             diagnosis = conclude(examination.evidence(command=command))

@@ -4,10 +4,10 @@ import datetime
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from imagenet_opt.display.printable import printable
 
@@ -55,29 +55,61 @@ def progress(what: str, unit: str) -> Iterator[Show]:
         yield show
 
 
+_PACE = 4.0
+"""The time left is at most this many times the planned time, so that one long stall does not multiply it."""
+
+
+class _Expected(NamedTuple):
+    """When all measurements will have ended, in seconds since the start.
+
+    seconds: if the rest keeps the present pace. later_seconds: planned for the measurements after the present one.
+    """
+
+    seconds: float
+    later_seconds: float
+
+    def at(self, passed: float) -> float:
+        """The expectation after `passed` seconds, of which the present measurement may have taken more than planned."""
+        return max(self.seconds, passed + self.later_seconds)
+
+
+def _expected(planned: Sequence[float], num_ended: int, passed: float) -> _Expected:
+    """planned: seconds of each measurement. num_ended: measurements that took `passed` seconds together."""
+    ended, left = sum(planned[:num_ended]), sum(planned[num_ended:])
+    pace = min(_PACE, max(1.0, passed / ended)) if ended else 1.0
+    return _Expected(passed + pace * left, sum(planned[num_ended + 1 :]))
+
+
 @contextmanager
-def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
+def announced(
+    total: int | None, *, budget_seconds: float | None = None, planned: Sequence[float] = ()
+) -> Iterator[Callable[[str], None]]:
     """Show a bar on a terminal, with the elapsed time and the time left; elsewhere a line for each measurement, with
     the time left if this is over a minute. Yields a function to call with the description of the next measurement.
 
-    total: number of measurements; None if it is not known yet, then the bar shows how much of the budget is used.
-    budget_seconds: shown beside the elapsed time.
+    total: number of measurements; None if it is not known. budget_seconds: of measurements without a known number;
+    shown beside the elapsed time, and the bar shows how much of it is used. planned: seconds that each measurement
+    should take; the expected time of all is then shown beside the elapsed time.
     """
     began, terminal = time.perf_counter(), sys.stderr.isatty()
-    of_time = total is None and budget_seconds is not None
-    with _bar_of_measurements(budget_seconds, counted=not of_time, disable=not terminal) as bar:
-        task = bar.add_task("", total=budget_seconds if of_time else total)
+    with _bar_of_measurements(budget_seconds, planned, disable=not terminal) as bar:
+        task = bar.add_task("", total=sum(planned) or budget_seconds or total, expected=_expected(planned, 0, 0.0))
         num_begun = 0
 
         def announce(what: str) -> None:
             nonlocal num_begun
             what, passed = printable(what), time.perf_counter() - began
+            expected = _expected(planned, num_begun, passed)
             if not terminal:
                 left = passed * (total - num_begun) / num_begun if total and num_begun else 0.0
                 clock = f" ({duration(left)} left)" if left > 60 else ""
-                clock = f" ({passed:.0f} s{_of_budget(passed, budget_seconds)})" if budget_seconds else clock
+                if planned:
+                    clock = f" ({passed:.0f} s of about {expected.seconds:.0f} s)"
+                elif budget_seconds:
+                    clock = f" ({passed:.0f} s{_of_budget(passed, budget_seconds)})"
                 print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
-            bar.update(task, description=what, completed=passed if of_time else num_begun)
+            done = sum(planned[:num_begun]) if planned else passed if budget_seconds else num_begun
+            bar.update(task, description=what, completed=done, expected=expected)
             num_begun += 1
 
         yield announce
@@ -88,30 +120,36 @@ def _of_budget(passed: float, budget_seconds: float) -> str:
     return f" of {budget_seconds:.0f} s" if passed <= budget_seconds else f", over the budget of {budget_seconds:.0f} s"
 
 
-def _bar_of_measurements(budget_seconds: float | None, *, counted: bool, disable: bool) -> "Progress":
-    """budget_seconds: shown beside the elapsed time, instead of the time left. counted: whether the number is shown."""
+def _bar_of_measurements(budget_seconds: float | None, planned: Sequence[float], *, disable: bool) -> "Progress":
+    """The bar of `announced`. With a budget or planned times, these stand beside the elapsed time, instead of the
+    number of measurements and the time left. The field "expected" of its task is an _Expected."""
     from rich import progress as rich
     from rich.console import Console
     from rich.table import Column
     from rich.text import Text
 
-    class Budget(rich.ProgressColumn):
+    class Clock(rich.ProgressColumn):
         def render(self, task: rich.Task) -> Text:
-            passed, budget = task.elapsed or 0.0, budget_seconds or 0.0
-            return Text(f"{datetime.timedelta(seconds=int(passed))}{_of_budget(passed, budget)}", "progress.elapsed")
+            passed = task.elapsed or 0.0
+            of = f" of about {_clock(task.fields['expected'].at(passed))}" if planned else ""
+            return Text(_clock(passed) + (of or _of_budget(passed, budget_seconds or 0.0)), "progress.elapsed")
 
+    of_time = bool(planned or budget_seconds)
     description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=description),
         rich.BarColumn(bar_width=20),
-        *((rich.MofNCompleteColumn(),) if counted else ()),
-        *((Budget(),) if budget_seconds else (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())),
+        *((Clock(),) if of_time else (rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())),
         console=Console(stderr=True),
         disable=disable,
         transient=True,
         expand=True,
         speed_estimate_period=math.inf,  # one measurement may take minutes
     )
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=int(seconds)))
 
 
 def size(num_bytes: int) -> str:

@@ -30,7 +30,6 @@ from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
-NUM_EXPERIMENTS = 14
 _LEAST_BATCH = 8
 """Least number of images in a batch from slow storage."""
 
@@ -118,7 +117,7 @@ class Examination(Reading):
 
     def _compute(self) -> None:
         testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
-        with self._experiment("the GPU alone" if on_gpu else "the device alone"):
+        with self._experiment("the device alone"):
             alone = testbed.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
             if on_gpu and alone.kernel_seconds is None:

@@ -27,13 +27,36 @@ Announce = Callable[[str], None]
 
 _DEPTHS_CACHED = (1, 4, 16)
 """Requests in flight from memory; more threads of a Python process read no faster and take longer."""
-UNITS = 30
-"""The budget is divided into this many units of time; an experiment takes 1 to 3.5 units."""
+_START_SECONDS = 1.5
+"""Of an experiment, for the processes of a loader; about as much on 2 CPUs."""
+EXPERIMENTS = {
+    "checking the machine and the files": 0.0,
+    "first and second touch of files": 1.0,
+    "reading from storage, 1 to 256 requests in flight": 4.0,
+    "reading files into memory": 1.0,
+    "reading from memory, 1 to 16 requests in flight": 1.0,
+    "decoding from memory": 5.0,
+    "the loader, files in memory": 2.0,
+    "the device alone": 2.0,
+    "the device while the loader runs": 3.0,
+    "the copy to the GPU": 1.0,
+    "the full run, files in memory": 3.5,
+    "the loader, files on storage": 3.0,
+    "the full run, files on storage": 3.5,
+    "the types of convolutions": 0.0,
+}
+"""Experiment -> planned time, as a share of UNITS of the budget; in the order of the examination."""
+UNITS = sum(EXPERIMENTS.values())
 _TOUCHING = 3.0
 """Least seconds for first touches: files behind a lazy mount take a third of a second each."""
 _PATIENCE = 10.0
 """Seconds that a storage may stall before it counts as not answering."""
 _WARMING = "reading files into memory"
+
+
+def planned_seconds(budget_seconds: float) -> tuple[float, ...]:
+    """Of each experiment with its start, if storage and computation are fast enough for the budget."""
+    return tuple(_START_SECONDS + units * budget_seconds / UNITS for units in EXPERIMENTS.values())
 
 
 class Reading:

@@ -30,17 +30,23 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     console.print(verdict_panel(diagnosis), _ceilings(diagnosis, console), Text())
     facts = diagnosis.measurements.facts
     texts = facts.cache_evidence, facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence
-    for evidence in filter(None, texts):
-        console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
+    if evidence := list(filter(None, texts)):
+        rows = [("" if number else "files", text) for number, text in enumerate(evidence)]
+        console.print(_dimmed(rows), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
     fired.sort(key=lambda finding: -(finding.gain or 0))
     for finding in fired:
         if finding.rule != diagnosis.cause:  # the verdict explains the cause
             console.print(_finding(finding))
     num_quiet = sum(finding.fired is False for finding in diagnosis.findings)
-    console.print(Text(f"rules that fired: {len(fired)}; that did not: {num_quiet}", style="dim"))
+    rows = [("rules", f"{len(fired)} fired, {num_quiet} did not")]
     if unchecked := [finding.rule for finding in diagnosis.findings if finding.fired is None]:
-        console.print(Text(printable(f"not checked: {', '.join(unchecked)}"), style="dim"))
+        rows.append(("not checked", ", ".join(unchecked)))
+    console.print(_dimmed(rows))
+
+
+def _dimmed(rows: list[tuple[str, str]]) -> Table:
+    return facts_table([(name, Text(printable(text), style="dim")) for name, text in rows], style="dim")
 
 
 def verdict_panel(diagnosis: Diagnosis) -> Panel:

@@ -14,6 +14,9 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pause
 from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round, images_ahead
 
+SLOWEST = 4.0
+"""An experiment with enough batches for a rate takes at most this many times its planned seconds."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -25,7 +28,7 @@ class Span:
     @property
     def limit(self) -> float:
         """When to stop with enough batches for a rate, but fewer than planned."""
-        return 4 * self.seconds
+        return SLOWEST * self.seconds
 
     @property
     def last(self) -> float:

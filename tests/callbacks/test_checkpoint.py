@@ -15,6 +15,7 @@ from torch import nn
 
 from callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
+from imagenet_opt.run.checkpoint.writer import wait_for_writers
 from tests.callbacks.conftest import Plain, Stream, alike, opened
 
 
@@ -40,9 +41,7 @@ class Unhurried(Callback):
     written would be left out."""
 
     def on_train_batch_end(self, *_: Any) -> None:
-        for thread in threading.enumerate():
-            if thread.name == "checkpoint writer":
-                thread.join()
+        wait_for_writers(60)
         for thread in threading.enumerate():  # the writer starts it
             if thread.name == "checkpoint upload":
                 thread.join()

@@ -80,6 +80,7 @@ def test_a_line_has_all_that_is_known_and_the_time_left(project, capsys: pytest.
 def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True)
     captured = capsys.readouterr()
@@ -94,6 +95,7 @@ def test_the_bar_is_one_line_at_80_columns(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     project.fit(ProgressBar(), module=TellingAll(), enable_progress_bar=True)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)

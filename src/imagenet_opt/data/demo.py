@@ -18,6 +18,7 @@ from typing import Any
 
 from imagenet_opt.data.demo_images import DEMO_CLASSES, draw
 from imagenet_opt.display.progress import progress
+from imagenet_opt.display.screen import is_screen
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.machine import usable_cpus
 
@@ -102,7 +103,7 @@ def _draw_all(fresh: Path, folder: Path, counts: tuple[int, int]) -> None:
             (fresh / split / name).mkdir(parents=True)
     total, workers = sum(counts), min(usable_cpus(), sum(counts) // _IMAGES_PER_WORKER)
     drawing = _draw_share(fresh, counts, 0, 1) if workers < 2 else _draw_in_processes(fresh, counts, workers)
-    terminal, began, finished = sys.stderr.isatty(), time.perf_counter(), 0
+    terminal, began, finished = is_screen(sys.stderr), time.perf_counter(), 0
     if not terminal:
         print(f"drawing {total} demo images into {folder}", file=sys.stderr)
     with progress("drawing demo images", "images") if terminal else nullcontext() as show:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.screen import is_screen, styles
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -34,9 +35,9 @@ def progress(what: str, unit: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    began, terminal, shown = time.perf_counter(), sys.stderr.isatty(), (0, 0)
+    began, terminal, shown = time.perf_counter(), is_screen(sys.stderr), (0, 0)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
+    bar = Progress(what, *columns, console=Console(stderr=True, **styles(sys.stderr)), disable=not terminal)
     task = bar.add_task("", total=None, rate="")
 
     def show(done: int, total: int, num_bytes: int | None = None) -> None:
@@ -91,7 +92,7 @@ def announced(
     shown beside the elapsed time, and the bar shows how much of it is used. planned: seconds that each measurement
     should take; the expected time of all is then shown beside the elapsed time.
     """
-    began, terminal = time.perf_counter(), sys.stderr.isatty()
+    began, terminal = time.perf_counter(), is_screen(sys.stderr)
     with _bar_of_measurements(budget_seconds, planned, disable=not terminal) as bar:
         task = bar.add_task("", total=sum(planned) or budget_seconds or total, expected=_expected(planned, 0, 0.0))
         num_begun = 0
@@ -140,7 +141,7 @@ def _bar_of_measurements(budget_seconds: float | None, planned: Sequence[float],
         rich.TextColumn("{task.description}", markup=False, table_column=description),
         rich.BarColumn(bar_width=20),
         *((Clock(),) if of_time else (rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())),
-        console=Console(stderr=True),
+        console=Console(stderr=True, **styles(sys.stderr)),
         disable=disable,
         transient=True,
         expand=True,

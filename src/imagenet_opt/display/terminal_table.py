@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from imagenet_opt import machine
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.screen import styles
 from imagenet_opt.display.table import Table
 
 _LONG = 16
@@ -39,7 +42,8 @@ class Unpadded(Console):
 
 def terminal(width: int = 110) -> Console:
     """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal."""
-    return Unpadded(markup=False, highlight=False, width=None if Console().is_terminal else width)
+    options = {"markup": False, "highlight": False, **styles(sys.stdout)}
+    return Unpadded(width=None if Console(**options).is_terminal else width, **options)
 
 
 def print_sentence(sentence: str) -> None:
@@ -64,7 +68,7 @@ def print_tables(tables: Sequence[Table]) -> Console:
     for table in tables:
         console.print("", terminal_table(table, console.width), "", sep="\n")
         for note in table.sentences:
-            console.print(f"  {printable(note)}")
+            console.print(Padding(Text(printable(note)), (0, 0, 0, 2), expand=False))
     return console
 
 

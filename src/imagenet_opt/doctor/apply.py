@@ -8,6 +8,7 @@ from typing import Any
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.progress import announced
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
@@ -84,9 +85,12 @@ def try_out(overrides: tuple[str, ...], remedy: Finding, *, seconds: float, cold
     rates: tuple[list[float], list[float]] = ([], [])
     # The second testbed reads the files in reverse order, so that no server has them in memory from the first.
     testbeds[1].samples.rows = testbeds[0].samples.rows[::-1]
-    for number in range(TURNS):
-        for arm in (0, 1) if number % 2 == 0 else (1, 0):
-            rates[arm].append(testbeds[arm].full_run(seconds, cold=cold)[1])
+    with announced(2 * TURNS) as announce:
+        for number in range(TURNS):
+            for arm in (0, 1) if number % 2 == 0 else (1, 0):
+                with_or_without = "with" if arm else "without"
+                announce(f"round {number + 1} of {TURNS}, {with_or_without} {' '.join(remedy.overrides)}")
+                rates[arm].append(testbeds[arm].full_run(seconds, cold=cold)[1])
     return Trial(remedy.rule, remedy.overrides, tuple(rates[0]), tuple(rates[1]), remedy.gain)
 
 

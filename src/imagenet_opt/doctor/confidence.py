@@ -10,7 +10,7 @@ from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 
 AGREES = 1 / 0.9
-"""A run that exceeds this many times the expected rate contradicts its stages."""
+"""A run faster than this many times the expected rate, or than its slowest stage, contradicts its stages."""
 WIDE = 0.2
 """A rate varies widely if its interval is wider than this share of its median."""
 _CACHES = 1.5

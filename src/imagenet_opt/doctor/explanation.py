@@ -1,13 +1,12 @@
 """Explains a verdict: cause, evidence, remedy and command; the unexplained gap; the slowest stage."""
 
+from imagenet_opt.doctor.confidence import AGREES
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.doctor.verdict import CAUSES, is_judged, meaning
 
 MUCH_UNEXPLAINED = 0.1
 """The gap has an explanation if it exceeds this share of the expected rate."""
-AGREES = 1.1
-"""A run faster than this many times its slowest stage contradicts its stages."""
 
 
 def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:

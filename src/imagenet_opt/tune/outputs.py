@@ -210,9 +210,8 @@ def write_json(
 def write_experiment(tuning: Tuning, tables: Sequence[Table], command: str, given: Sequence[str]) -> None:
     """Write conf/experiment/tuned_<host>_tune.yaml, with the measurements as its header, if a setting should change.
     given: overrides of the command line."""
-    lacking = _lacking(tuning)
     if not tuning.overrides:
-        print(f"{'' if lacking else 'nothing to change, '}no experiment is written", file=sys.stderr)
+        print("no experiment is written", file=sys.stderr)
         return
     device = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
     if tuning.simulated:
@@ -226,5 +225,6 @@ def write_experiment(tuning: Tuning, tables: Sequence[Table], command: str, give
             cells = [f"{heading} {text}" for heading, text in zip(headings, row, strict=True) if text != "-"]
             lines.append(f"{table.title}: {', '.join(cells)}")
         lines += table.notes
-    file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *([lacking] if lacking else [])])
+    lacking = filter(None, [_lacking(tuning)])
+    file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *lacking])
     print(how_to_train(file, given), file=sys.stderr)

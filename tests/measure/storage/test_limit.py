@@ -15,7 +15,7 @@ def test_latency_alone() -> None:
     limit = storage_limit([simulated(depth, latency=0.1) for depth in DEPTHS])
     assert limit.kind == "latency"
     assert_allclose([limit.images_per_second, limit.latency, limit.knee], [2560, 0.1, 256])
-    assert limit.evidence.startswith("256 requests in flight read 256 times as fast as 1, 2560 images/s = 282 MB/s")
+    assert limit.evidence.startswith("256 requests in flight read 256 times as fast as 1, 2,560 images/s = 282 MB/s")
 
 
 @pytest.mark.parametrize("images", [1, 12])

@@ -61,7 +61,8 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
 
 
 def _evidence(kind: str, shallowest: DepthReads, best: DepthReads, deepest: DepthReads, knee: float) -> str:
-    rate = f"{best.images_per_second:.4g} images/s = {best.megabytes_per_second:.3g} MB/s"
+    images, megabytes = float(f"{best.images_per_second:.4g}"), float(f"{best.megabytes_per_second:.3g}")
+    rate = f"{images:,g} images/s = {megabytes:,g} MB/s"
     shortest, longest = milliseconds(shallowest.latency_median), milliseconds(deepest.latency_median)
     waits = f"an answer takes {shortest} with {shallowest.depth}, {longest} with {deepest.depth} in flight"
     if kind == "latency":

@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
 
+import psutil
 import pytest
 
 from imagenet_opt.config.compose import composed
@@ -29,20 +32,33 @@ def start_torchrun(folder: Path, flags: list[str], *arguments: str) -> tuple[For
     """torchrun, and the file of its output. torchrun starts new interpreters."""
     start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
     path = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
-    variables = environment(folder.parent, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=path)
+    variables = environment(folder.parent, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=path, PYTHONFAULTHANDLER="1")
     output = folder.parent / next(OUTPUTS)
     with output.open("w") as file:
         command = [*start, *arguments, "trainer=multi_node"]
         return Forked(command, stdout=file, env=variables, cwd=folder.parent), output
 
 
-def ended(process: Forked, output: Path) -> str:
+def ended(*programs: tuple[Forked, Path]) -> list[str]:
+    """Outputs of programs that must end with 0. If one hangs, the outputs show where their processes are."""
     try:
-        code = process.wait(240)
+        codes = [process.wait(240) for process, _ in programs]
+    except subprocess.TimeoutExpired:
+        codes = [abort(process) for process, _ in programs]
     finally:
-        process.kill()
-    assert code == 0, output.read_text()
-    return output.read_text()
+        for process, _ in programs:
+            process.kill()
+    outputs = [output.read_text() for _, output in programs]
+    assert not any(codes), "\n\n".join(outputs)
+    return outputs
+
+
+def abort(process: Forked) -> int:
+    """Abort a program and the processes that it has started; PYTHONFAULTHANDLER prints their stacks."""
+    if process.poll() is None:
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            one.send_signal(signal.SIGABRT)
+    return process.wait(10)
 
 
 def seen_by(folder: Path, rank: int, epoch: int) -> set[int]:
@@ -57,7 +73,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     (tmp_path / "recorder.py").write_text(RECORDER)
     run = tmp_path / "run"
     one = ["--standalone", "--nproc-per-node=2"]
-    ended(*torchrun(run, images_root, one, "trainer.max_steps=4"))
+    ended(torchrun(run, images_root, one, "trainer.max_steps=4"))
     first, second = (seen_by(tmp_path, rank, 0) for rank in (0, 1))
     assert not first & second and len(first | second) == 4 * 2 * 3
     checkpoint = opened(run / "last.ckpt")
@@ -67,7 +83,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
         port = server.getsockname()[1]
     two = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     nodes = [torchrun(run, images_root, [*two, f"--node-rank={rank}"]) for rank in (0, 1)]
-    outputs = [ended(*node) for node in nodes]
+    outputs = ended(*nodes)
     assert "at step 4" in outputs[0]
     assert opened(run / "last.ckpt")["global_step"] == 12
     rest = seen_by(tmp_path, 0, 0) | seen_by(tmp_path, 1, 0)

@@ -75,7 +75,7 @@ def test_two_processes_then_one_then_two(images_root: Path, tmp_path: Path) -> N
     killed, output = start_torchrun(run, two, *overrides(run, images_root, start=0, dies_after=5))
     assert killed.wait(240) == 1, output.read_text()
     assert alone(overrides(run, images_root, start=1, dies_after=8), run) == -9
-    ended(*start_torchrun(run, two, *overrides(run, images_root, start=2)))
+    ended(start_torchrun(run, two, *overrides(run, images_root, start=2)))
 
     expected = samples(whole.parent)[0]
     assert list(expected) == list(range(1, 13)) and {len(indices) for indices in expected.values()} == {6}

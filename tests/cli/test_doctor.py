@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from imagenet_opt.doctor.verdict import CAUSES, judge
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.testbed import Testbed
-from tests.doctor.diagnoses import change
+from tests.doctor.diagnoses import change, make_facts
 from tests.doctor.stories import STORIES
 
 SIMULATED = ("rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "data.num_val=20")
@@ -179,7 +180,9 @@ def test_a_doctor_that_is_stopped_shows_what_was_measured(
 ) -> None:
     class Stopped:
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.ceilings = {"decode_one": Ceiling((250.0,) * 7)}
+            self.ceilings = {"loader_warm": Ceiling((250.0,) * 7), "gpu": Ceiling((90.0,) * 7)}
+            self.facts = make_facts(cache_room=1.0)
+            self.testbed = SimpleNamespace(simulated=None)
 
         def evidence(self, command: str) -> Any:
             raise SystemExit(143)
@@ -189,4 +192,5 @@ def test_a_doctor_that_is_stopped_shows_what_was_measured(
     with pytest.raises(SystemExit):
         examine(composed(("data=demo",)), 10.0, "imagenet-opt doctor")
     text = capsys.readouterr().err
-    assert "doctor was stopped: no verdict" in text and ": 250 images/s" in text
+    assert "doctor was stopped: no verdict" in text
+    assert "loader, samples in the local cache: 250 images/s" in text and "CPU, batch resident: 90 images/s" in text

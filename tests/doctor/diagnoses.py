@@ -83,6 +83,7 @@ def _measurements() -> Measurements:
         },
         phases={"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
         facts=make_facts(
+            has_gpu=True,
             cached_share=0.0,
             cold_evidence="200 of 200 files were dropped from the page cache",
             storage_evidence="latency bounds it",

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ if TYPE_CHECKING:  # slow imports wait until the arguments are checked
     from omegaconf import DictConfig
 
     from imagenet_opt.doctor.diagnosis import Diagnosis
-    from imagenet_opt.measure.stats.rate import Ceiling
+    from imagenet_opt.doctor.examination import Examination
 
 HELP = """Why does the GPU wait? Measures each stage alone and all together, and answers in one sentence with evidence.
 
@@ -95,13 +94,14 @@ def write(diagnosis: "Diagnosis", file: Path | None) -> None:
         raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
-def print_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
+def print_stopped(examination: "Examination") -> None:
     """Print the rates that were measured before a signal ended the doctor."""
-    from imagenet_opt.doctor.diagnosis import STAGES
+    from imagenet_opt.doctor.diagnosis import stage_names
 
     print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
-    for name, ceiling in ceilings.items():
-        print(f"  {STAGES[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
+    for name, ceiling in examination.ceilings.items():
+        names = stage_names(examination.facts, is_simulated=examination.testbed.simulated is not None)
+        print(f"  {names[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
 
 
 def parse(argv: list[str]) -> Options:
@@ -149,7 +149,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         try:
             diagnosis = conclude(examination.evidence(command=command))
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            print_stopped(examination.ceilings)
+            print_stopped(examination)
             raise
     print_diagnosis(diagnosis, terminal())
     return diagnosis

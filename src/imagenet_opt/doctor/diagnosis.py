@@ -22,12 +22,20 @@ STAGES = {
     "full_warm": "full run, files in memory",
     "full_cold": "full run, files on storage",
 }
-"""Key of each experiment -> its displayed name."""
+"""Key of each experiment -> its displayed name, with files and a GPU."""
 _STAGES_OF_URLS = {
     "loader_warm": "loader, samples in the local cache",
     "storage_cached": "read, samples in the local cache",
     "full_warm": "full run, samples in the local cache",
 }
+
+
+def stage_names(facts: Facts, *, is_simulated: bool) -> dict[str, str]:
+    """Key of each experiment -> its displayed name in an examination with these facts. is_simulated: of the device."""
+    names = STAGES if facts.cache_room is None else STAGES | _STAGES_OF_URLS
+    if facts.has_gpu or is_simulated:
+        return names
+    return {key: name.replace("GPU", "CPU") for key, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class Measurements:
     @property
     def stages(self) -> dict[str, str]:
         """Key of each experiment -> its displayed name."""
-        return STAGES if self.facts.cache_room is None else STAGES | _STAGES_OF_URLS
+        return stage_names(self.facts, is_simulated=self.simulated is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

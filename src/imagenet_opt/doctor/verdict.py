@@ -139,7 +139,7 @@ def _gain_without_cause(evidence: Evidence, cause: str) -> float:
 def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
     """Differences between experiments; they add up to a step of the full run."""
     names = {
-        "gpu": "GPU, batch resident",
+        "gpu": evidence.measurements.stages["gpu"],
         "gpu_beside_loader": "contention with the loader",
         "full_warm": "data, copy and loop",
         "full_cold": "reading from storage",

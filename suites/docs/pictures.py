@@ -5,7 +5,7 @@ python -m suites.docs.pictures --report RUN
 
 RUN: folder of a run with a doctor.json; docs/report.png, the upper part of its report, is made instead.
 
-SAMPLE: a folder with a folder of JPEGs for each class. MOUNT: a new folder that shows SAMPLE at 12 MB a second (FUSE).
+SAMPLE: a folder with a folder of JPEGs for each class. MOUNT: a new folder that shows SAMPLE at 24 MB a second (FUSE).
 FOLDER: gets doctor.json, or has one, which is then drawn as it is. Needs Chromium for the page.
 """
 
@@ -25,7 +25,7 @@ from suites.doctor.slow_mount import slow_mount
 from suites.faults.flaky_folder import tell
 
 DOCS = Path(__file__).parents[2] / "docs"
-BYTES_PER_SECOND = 12e6
+BYTES_PER_SECOND = 24e6
 WIDTH = 96
 """Columns of the terminal in the picture."""
 PAGE = (1000, 1150)
@@ -60,7 +60,7 @@ def examine(sample: Path, mount: Path, folder: Path) -> None:
     """Write folder/doctor.json; the terminal's output goes to folder/doctor.txt. The folder `mount` is removed."""
     with slow_mount(sample, mount) as control, (folder / "doctor.txt").open("w") as output:
         tell(control, bytes_per_second=BYTES_PER_SECOND)
-        words = ["rehearse=a10g", f"data.root={mount}", "data.train_folder=.", "data.val_folder=.", "--budget", "60s"]
+        words = ["rehearse=a10g", f"data.root={mount}", "data.train_folder=.", "data.val_folder=.", "--budget", "90s"]
         run("doctor", *words, "--json", "doctor.json", cwd=folder, stdout=output)
     mount.rmdir()
     mount.with_suffix(".json").unlink()

@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from imagenet_opt import __version__
+
 GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -203,8 +205,8 @@ def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Name -> version, of Python, of this program and of the packages that decide speed."""
-    names = ("imagenet-opt", "torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
-    facts = {"python": platform.python_version()}
+    names = ("torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
+    facts = {"python": platform.python_version(), "imagenet-opt": __version__}
     for name in names:
         try:
             facts[name] = version(name)

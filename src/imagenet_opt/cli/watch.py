@@ -28,10 +28,10 @@ _MOST_PORT = 65535
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # gives way to the run sooner than with nice 19
     from imagenet_opt.watch.run_folder import newest_run, require_run
 
     folder = require_run(options.run) if options.run else newest_run(RUNS)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # gives way to the run sooner than with nice 19
     if options.terminal:
         from imagenet_opt.display.terminal_table import terminal
         from imagenet_opt.watch.terminal import LEAST_WIDTH, watch_terminal

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.signed_ranks import signed_rank_interval
 
 MARGIN = 1.03
 """Ratios from 1 / MARGIN to MARGIN make no difference that a user would notice."""
@@ -14,8 +15,8 @@ UNDECIDED = "undecided"
 
 
 class Ratio(NamedTuple):
-    """ratio: of geometric means. coverage: probability that all ratios of the family lie between their low and high; 0
-    with too few rounds."""
+    """ratio: of geometric means, or the middle of the rounds' ratios. coverage: probability that all ratios of the
+    family lie between their low and high; 0 with too few rounds."""
 
     ratio: float
     low: float
@@ -48,24 +49,30 @@ def block_ratios(
 ) -> list[Ratio]:
     """first / second of each pair. values: one positive value per name and round, in the same rounds.
 
-    Each round is a block, so a round that is slow for all names does not change the ratios. The noise, common to all
-    names, is the residual of the logarithms after subtracting the means of rounds and names. The intervals are
-    Student's with Bonferroni's correction for `num_comparisons` (None: the number of pairs), so that all intervals
-    contain the true ratios at once with probability `confidence`.
+    Each round is a block, so a round that is slow for all names does not change the ratios. With few rounds, the noise,
+    common to all names, is the residual of the logarithms after subtracting the means of rounds and names, and the
+    intervals are Student's. With a dozen rounds or more they are `signed_rank_interval`s of the pair's rounds, which
+    turns on a machine that was slow for a while hardly widen. Bonferroni's correction for `num_comparisons` (None: the
+    number of pairs) lets all intervals contain the true ratios at once with probability `confidence`.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
     """
     logs = np.log(np.array(list(values.values()), dtype=float))
     num_names, num_rounds = logs.shape
     freedom = (num_names - 1) * (num_rounds - 1)
     residuals = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
-    means = dict(zip(values, logs.mean(1).tolist(), strict=True))
-    middles = [means[ours] - means[theirs] for ours, theirs in pairs]
+    rows = dict(zip(values, logs, strict=True))
+    differences = [rows[ours] - rows[theirs] for ours, theirs in pairs]
+    middles = [float(each.mean()) for each in differences]
     if freedom < 1:
         return [Ratio(math.exp(middle), 0.0, math.inf, 0.0) for middle in middles]
     noise = math.sqrt(float((residuals**2).sum()) / freedom)
-    tail = (1 - confidence) / max(1, num_comparisons or len(pairs))
-    reach = student_quantile(1 - tail / 2, freedom) * noise * math.sqrt(2 / num_rounds)
-    return [Ratio(math.exp(m), math.exp(m - reach), math.exp(m + reach), confidence) for m in middles]
+    error = (1 - confidence) / max(1, num_comparisons or len(pairs))
+    reach = student_quantile(1 - error / 2, freedom) * noise * math.sqrt(2 / num_rounds)
+    found = [
+        signed_rank_interval(each, error) or (middle, middle - reach, middle + reach)
+        for each, middle in zip(differences, middles, strict=True)
+    ]
+    return [Ratio(math.exp(middle), math.exp(low), math.exp(high), confidence) for middle, low, high in found]
 
 
 def measured_ratios(

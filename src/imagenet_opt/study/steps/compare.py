@@ -14,6 +14,8 @@ from imagenet_opt.study.steps.turn import Speed, Speeds
 
 _DAY = 24 * 3600
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
+LEAST_TO_FORESEE = 8
+"""Intervals from fewer rounds say little about how many more rounds decide."""
 SECONDS = {"compute": "alone_seconds", "full": "turn_seconds"}
 """By measure, the result that says how long a round of a row takes."""
 
@@ -139,19 +141,31 @@ def pairs_of(rows: Sequence[Row], turns: Mapping[str, object]) -> tuple[list[Pai
     return [row.pair for row in measured if row.pair], [(ground[-1], rows[0].name)] if ground else []
 
 
-def undecided_rows(rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]]) -> dict[str, set[str]]:
-    """By measure, names of the rows that need further rounds, because one of their comparisons is undecided."""
+def undecided_rows(
+    rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]], *, num_rounds: int, seconds_left: float
+) -> dict[str, set[str]]:
+    """By measure, names of the rows that need further rounds, because one of their comparisons is undecided.
+
+    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in `seconds_left` gets no
+    further rounds, if another measure can use them. It is given up only where the last look would not decide it either,
+    so that the choice adds no false claims.
+    """
     pairs, together = pairs_of(rows, turns)
     worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
-    return {
-        measure: {
-            name
-            for pair, worth in worths.items()
-            if measure not in worth or worth[measure].verdict == UNDECIDED
-            for name in pair
-        }
+    undecided = {
+        measure: [pair for pair, worth in worths.items() if measure not in worth or worth[measure].verdict == UNDECIDED]
         for measure in MEASURES
     }
+    if num_rounds >= LEAST_TO_FORESEE:
+        at_end = worths_of(turns, [*pairs, *together], in_race=True)
+        needed = {
+            measure: min(at_end[pair][measure].more_seconds if measure in at_end[pair] else 0.0 for pair in some)
+            for measure, some in undecided.items()
+            if some
+        }
+        in_reach = {measure for measure, seconds in needed.items() if seconds <= seconds_left}
+        undecided = {measure: some for measure, some in undecided.items() if measure in (in_reach or needed)}
+    return {measure: {name for pair in undecided.get(measure, ()) for name in pair} for measure in MEASURES}
 
 
 def round_seconds(turns: Mapping[str, Sequence[Speed]], names: Mapping[str, set[str]]) -> float:

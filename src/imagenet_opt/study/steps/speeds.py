@@ -97,7 +97,8 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
     for number in count():
         decided = ""
         if is_look(number):
-            names = undecided_rows(speeds.rows, speeds.turns)
+            left = deadline.left()
+            names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
         if number >= LEAST_ROUNDS:
             undecided = set().union(*names.values())
             if not undecided or round_seconds(speeds.turns, names) > deadline.left():

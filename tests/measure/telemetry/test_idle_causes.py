@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagenet_opt.measure.telemetry.idle_causes import Window, attribute
@@ -142,6 +142,7 @@ def test_a_busier_device_makes_no_cause_larger(window: Window, added: float) -> 
 
 
 @given(windows)
+@example(replace(BUSY_WINDOW, fetch_wait_seconds=1.0, read_seconds=2e-311))
 def test_the_wait_is_divided_as_the_time_of_a_worker(window: Window) -> None:
     shares, read, decode = (
         attribute(replace(window, queue_depth=0.0)).shares,

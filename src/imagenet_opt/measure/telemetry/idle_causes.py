@@ -91,10 +91,10 @@ def _delays_of_the_host(window: Window) -> dict[str, float]:
     """Seconds of each cause that delays the host."""
     waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
     was_ready = _was_ready(window)
-    by_workers = 0.0 if was_ready or not making else waited / making
+    by_workers = waited if making and not was_ready else 0.0
     return {
-        "read": by_workers * window.read_seconds,
-        "decode": by_workers * window.decode_seconds,
+        "read": by_workers * (window.read_seconds / (making or 1.0)),
+        "decode": by_workers * (window.decode_seconds / (making or 1.0)),
         "main_process": waited * was_ready + window.callback_seconds,
         "logging": window.logging_seconds,
         "checkpoint": window.checkpoint_seconds,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.watch import main, parse
+from imagenet_opt.cli.watch import give_way, main, parse
 from imagenet_opt.errors import ConfigError
 from tests.watch.runs import write_run
 
@@ -49,3 +49,14 @@ def test_ctrl_c_ends_the_server_and_the_newest_run_is_the_default(tmp_path: Path
             watcher.kill()
     once = subprocess.run([*command, "--terminal"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "mine: The run ended early" in once.stdout and "2.710" in once.stdout
+
+
+def test_where_the_policy_is_refused_the_watcher_has_the_lowest_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    given: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "nice", given.append)
+    give_way()
+    assert given == [19]

@@ -148,7 +148,7 @@ def method(report: Report) -> str:
         f"{job.num_workers} workers or threads, {job.num_warmup} batches discarded, "
         f"then {job.num_batches} timed{listed}; batches end "
         f"{end}; medians with 95 % intervals from order statistics; ratios of geometric means with 95 % intervals from "
-        "Student's t on the logarithms (with a dozen rounds or more from signed ranks), valid for all ratios at once"
+        "Student's t on the logarithms (with many rounds from signed ranks), valid for all ratios at once"
     )
 
 

@@ -20,7 +20,8 @@ imagenet-opt watch runs/mine --terminal  numbers and small charts on the termina
 
 The page is served on 127.0.0.1 only, and only to who has the address: it ends in a random token. Ctrl-C ends the
 watcher, not the run. For a run on another machine: ssh -L 8000:127.0.0.1:8000 MACHINE, and there
-imagenet-opt watch RUN --port 8000. The watcher changes no file and takes CPU time that nothing else wants."""
+imagenet-opt watch RUN --port 8000. The watcher changes no file and leaves nearly all CPU time to other
+processes."""
 
 RUNS = Path("runs")
 _MOST_PORT = 65535
@@ -31,7 +32,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.watch.run_folder import newest_run, require_run
 
     folder = require_run(options.run) if options.run else newest_run(RUNS)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # gives way to the run sooner than with nice 19
+    give_way()
     if options.terminal:
         from imagenet_opt.display.terminal_table import terminal
         from imagenet_opt.watch.terminal import LEAST_WIDTH, watch_terminal
@@ -41,6 +42,14 @@ def main(argv: list[str]) -> None:
         from imagenet_opt.watch.server import serve
 
         serve(folder, options.port)
+
+
+def give_way() -> None:
+    """Leave the CPUs to the run: by SCHED_IDLE, or by nice 19 where that is refused, as in some containers."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:
+        os.nice(19)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

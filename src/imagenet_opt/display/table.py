@@ -94,7 +94,7 @@ class Table:
 FAR = 100.0
 """An interval that reaches this ratio is shown as open."""
 RATIOS = (
-    "Ratios are of geometric means over the rounds (with a dozen rounds or more, the middle of the rounds' ratios), "
+    "Ratios are ratios of geometric means over the rounds (with many rounds, the middle of the rounds' ratios), "
     "the other columns are medians: where rounds differ much, the ratio differs from the ratio of the two medians."
 )
 """Note below a table with ratio_cells."""

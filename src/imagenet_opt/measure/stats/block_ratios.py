@@ -51,7 +51,7 @@ def block_ratios(
 
     Each round is a block, so a round that is slow for all names does not change the ratios. With few rounds, the noise,
     common to all names, is the residual of the logarithms after subtracting the means of rounds and names, and the
-    intervals are Student's. With a dozen rounds or more they are `signed_rank_interval`s of the pair's rounds, which
+    intervals are Student's. With many rounds they are `signed_rank_interval`s of the pair's rounds, which
     turns on a machine that was slow for a while hardly widen. Bonferroni's correction for `num_comparisons` (None: the
     number of pairs) lets all intervals contain the true ratios at once with probability `confidence`.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.

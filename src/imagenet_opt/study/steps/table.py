@@ -18,7 +18,7 @@ from imagenet_opt.study.steps.worker import MOST_OTHERS_PERCENT
 _ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
 _LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
 _MIDDLES = (
-    "Images/s are medians of the rounds, ratios are ratios of geometric means (with a dozen rounds or more, the middle "
+    "Images/s are medians of the rounds, ratios are ratios of geometric means (with many rounds, the middle "
     "of the ratios of the rounds): if rounds differ much, a ratio differs from the ratio of the medians."
 )
 _BUSY = 0.9

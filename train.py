@@ -27,6 +27,8 @@ def train(config: DictConfig) -> None:
         if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
             print("loading torch and Lightning ...", file=sys.stderr, flush=True)
         gc.disable()  # during imports collections take a second and free nothing
+        if "wandb" in (config.get("logger") or {}):
+            import wandb.sdk.launch  # noqa: F401  W&B imports it in each run, which takes longer after torch
         from imagenet_opt.training.fit import fit
 
         gc.enable()

@@ -19,13 +19,15 @@ from types import ModuleType
 from typing import Any
 
 IMPORTED = (
+    "wandb.sdk.launch",
     "torchvision",
     "timm",
     "imagenet_opt.config.compose",
     "imagenet_opt.training.fit",
     "imagenet_opt.probe.testbed",
 )
-"""Modules that the server imports. None may start CUDA, which does not survive a fork."""
+"""Modules that the server imports. None may start CUDA, which does not survive a fork. W&B imports wandb.sdk.launch in
+every run; after torch that takes longer, because pydantic then searches all modules of torch (before Python 3.13)."""
 IMPORTED_BY_WORKERS = ("imagenet_opt.data.dataset", "torchvision.io")
 """Modules that a server for workers of a loader imports, if this process has no server yet."""
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")

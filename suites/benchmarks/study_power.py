@@ -16,9 +16,19 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
-from imagenet_opt.measure.stats.sequential import is_look, sequential_ratios
-from imagenet_opt.study.steps.compare import MEASURES, SECONDS, rates_of
+from imagenet_opt.measure.stats.sequential import is_look
+from imagenet_opt.study.steps.compare import (
+    MEASURES,
+    SECONDS,
+    compare,
+    rates_of,
+    round_seconds,
+    undecided_rows,
+)
+from imagenet_opt.study.steps.losses import Losses
+from imagenet_opt.study.steps.plan import Row, Step
+from imagenet_opt.study.steps.speeds import LEAST_ROUNDS
+from imagenet_opt.study.steps.turn import Speeds
 
 _EFFECTS = (1.0, 1.02, 1.03, 1.05, 1.10, 1.20, 1.50)
 _NUM_STUDIES = 200
@@ -34,33 +44,30 @@ def noise_of(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.floa
 
 
 def verdicts(
-    rng: np.random.Generator, noises: dict[str, NDArray[np.float64]], num_rows: int, effect: float, turns: float
+    rng: np.random.Generator,
+    noises: dict[str, NDArray[np.float64]],
+    seconds: dict[str, float],
+    num_rows: int,
+    effect: float,
+    budget_seconds: float,
 ) -> list[set[str]]:
-    """Of each row but the first, in a simulated study with time for so many turns of each measure; the first of them
-    has the effect."""
-    names = [str(i) for i in range(num_rows)]
-    pairs = [(name, "0") for name in names[1:]]
-    claimed: list[set[str]] = [set() for _ in pairs]
-    for noise in noises.values():
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        active, num_rounds, left = set(names), 0, turns
-        while active and (num_rounds < 2 or left >= len(active)):
-            for name in active:
-                rates[name].append(float(np.exp(rng.choice(noise)) * (effect if name == "1" else 1.0)))
-            left, num_rounds = left - len(active), num_rounds + 1
-            if is_look(num_rounds):
-                latest = _verdicts(rates, pairs, len(noises), is_over=False)
-                active = {name for pair, one in zip(pairs, latest, strict=True) if one == UNDECIDED for name in pair}
-        for row, one in zip(claimed, _verdicts(rates, pairs, len(noises), is_over=True), strict=True):
-            row.add(one)
-    return claimed
-
-
-def _verdicts(
-    rates: dict[str, list[float]], pairs: list[tuple[str, str]], num_measures: int, *, is_over: bool
-) -> list[str]:
-    ratios = sequential_ratios(rates, pairs, num_comparisons=num_measures * len(pairs), is_over=is_over)
-    return [UNDECIDED if ratio is None else verdict(ratio) for ratio in ratios]
+    """Of each row but the first, in a simulated study; the first of them has the effect. seconds: of a turn, by
+    measure."""
+    steps = [Row(str(i), Step(name=str(i)), (), (), (str(i), "0")) for i in range(1, num_rows)]
+    speeds = Speeds([Row("0", None, (), ()), *steps], in_race=True)
+    speeds.turns = {row.name: [] for row in speeds.rows}
+    names, number, left = {measure: set(speeds.turns) for measure in MEASURES}, 0, budget_seconds
+    while any(names.values()) and (number < LEAST_ROUNDS or round_seconds(speeds.turns, names) <= left):
+        for name, turns in speeds.turns.items():
+            turns.append({})
+            for measure in (measure for measure, some in names.items() if name in some):
+                rate = float(np.exp(rng.choice(noises[measure]))) * (effect if name == "1" else 1.0)
+                turns[-1] |= {measure: rate, SECONDS[measure]: seconds[measure]}
+                left -= seconds[measure]
+        number += 1
+        if is_look(number):
+            names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
+    return [result.worth.verdicts for result in compare(speeds, Losses())[1:]]
 
 
 def main() -> None:
@@ -71,11 +78,11 @@ def main() -> None:
     rows = [row for row in json.loads(options.study.read_text())["tables"][0]["data"]["rows"] if row.get("speeds")]
     noises = {measure: noise_of(rows, measure) for measure in MEASURES}
     seconds = {
-        measure: [speed[key] for row in rows for speed in row["speeds"] if key in speed]
+        measure: median(speed[key] for row in rows for speed in row["speeds"] if key in speed)
         for measure, key in SECONDS.items()
     }
-    turn_seconds = sum(map(median, seconds.values()))
     spread = ", ".join(f"{name} {100 * noises[measure].std():.1f} %" for measure, name in MEASURES.items())
+    turn_seconds = sum(seconds.values())
     print(
         f"{len(rows)} rows, turns of {turn_seconds:.1f} s, noise of a turn: {spread}; {_NUM_STUDIES} studies a cell\n"
     )
@@ -89,9 +96,7 @@ def main() -> None:
     for minutes in options.minutes:
         cells, false, num = [], 0, 0
         for effect in _EFFECTS:
-            studies = [
-                verdicts(rng, noises, len(rows), effect, 60 * minutes / turn_seconds) for _ in range(_NUM_STUDIES)
-            ]
+            studies = [verdicts(rng, noises, seconds, len(rows), effect, 60 * minutes) for _ in range(_NUM_STUDIES)]
             cells.append(sum("faster" in study[0] for study in studies) / _NUM_STUDIES)
             others = [study[1:] if effect > 1 else study for study in studies]
             false += sum(any({"faster", "slower"} & row for row in study) for study in others)

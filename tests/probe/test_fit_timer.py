@@ -68,9 +68,12 @@ def test_a_stock_that_shrinks_during_the_measurement_is_reported(
 
 
 def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Callable[..., None]) -> None:
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
-    fit(timer, lambda number: max(0, 30 - number))
+    numbers, begun = [0], [0]
+    observer = SimpleNamespace(start=lambda: begun.append(numbers[-1]), stop=lambda: numbers[-1] - begun[-1])
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1, observer=observer)
+    fit(timer, lambda number: (numbers.append(number), max(0, 30 - number))[1])
     assert timer.timing.has_rate and timer.timing.steady
+    assert timer.timing.observed == len(timer.timing.step_seconds), "the warm-up and broken off attempts do not count"
     assert timer._stock.num_at_begin <= 1
 
 

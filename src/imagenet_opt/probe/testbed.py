@@ -37,7 +37,7 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Observer
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
@@ -160,23 +160,25 @@ class Testbed:
             if beside is not None:
                 beside.close()
 
-    def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
-        """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
+    def train(self, index: Index, span: Span, *, cold: bool, observer: Observer | None = None) -> FitTiming:
+        """Stage G: all stages together. cold: see `load`. observer: see `FitTimer`. Raises ConfigError if no rate could
+        be measured."""
         loading = replace(self.loading, samples_per_epoch=None)
         store = self.samples.store_for(index, cold=cold)
-        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span)
+        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span, observer)
 
-    def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
+    def full_run(self, seconds: float, *, cold: bool, observer: Observer | None = None) -> tuple[FitTiming, float]:
         """Timing and images per second of one run of all stages together. cold: whether to evict files from the page
-        cache first."""
+        cache first. observer: see `FitTimer`."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
-        timing = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
+        span = Span(seconds, longest=_MOST_SECONDS)
+        timing = self.train(samples.listed(rows), span, cold=cold, observer=observer)
         return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
 
-    def _fit(self, config: DictConfig, data: Any, span: Span) -> FitTiming:
+    def _fit(self, config: DictConfig, data: Any, span: Span, observer: Observer | None = None) -> FitTiming:
         timer = FitTimer(
             seconds=span.seconds,
             limit_seconds=span.limit,
@@ -184,6 +186,7 @@ class Testbed:
             multiple=self.batches_per_round,
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
+            observer=observer,
         )
         self._train(config, data, timer)
         timing = timer.timing

@@ -92,9 +92,10 @@ def _delays_of_the_host(window: Window) -> dict[str, float]:
     waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
     was_ready = _was_ready(window)
     by_workers = waited if making and not was_ready else 0.0
+    read_share = window.read_seconds / making if making else 0.0
     return {
-        "read": by_workers * (window.read_seconds / (making or 1.0)),
-        "decode": by_workers * (window.decode_seconds / (making or 1.0)),
+        "read": by_workers * read_share,
+        "decode": by_workers * (1 - read_share),
         "main_process": waited * was_ready + window.callback_seconds,
         "logging": window.logging_seconds,
         "checkpoint": window.checkpoint_seconds,

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -26,6 +26,15 @@ _LAST_BEGIN = 0.75
 """Share of the time limit after which a measurement does not restart."""
 
 
+class Observer(Protocol):
+    """Observes the machine between `start` and `stop`."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> Any:
+        """What was observed since the last `start`."""
+
+
 @dataclass
 class FitTiming:
     """Timing of a fit.
@@ -40,7 +49,7 @@ class FitTiming:
     in each warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. steady: whether
     the prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
     num_workers, making_seconds: workers of the loader, and seconds per image of one worker. images_before: images that
-    may have been made before the measurement.
+    may have been made before the measurement. observed: what the observer saw during the measurement.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -61,6 +70,7 @@ class FitTiming:
     num_workers: float | None = None
     making_seconds: float | None = None
     images_before: float = 0.0
+    observed: Any = None
 
     @property
     def step_seconds(self) -> list[float]:
@@ -77,7 +87,8 @@ class FitTimer(Callback):
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
-    at half of it. longest_seconds: end of the measurement in any case.
+    at half of it. longest_seconds: end of the measurement in any case. observer: observes the measurement, without the
+    warm-up.
     """
 
     def __init__(
@@ -89,7 +100,9 @@ class FitTimer(Callback):
         sees_kernels: bool = False,
         sees_waits: bool = False,
         longest_seconds: float = 0.0,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         self.sees_kernels, self.sees_waits = sees_kernels, sees_waits
         self.seconds, self.limit_seconds = seconds, limit_seconds
         self.longest_seconds = max(limit_seconds, longest_seconds)
@@ -172,6 +185,8 @@ class FitTimer(Callback):
         self._stock = Stock(trainer.train_dataloader, self.multiple)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
         self._phases.begin()
+        if self._observer is not None:
+            self._observer.start()
         self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
         self._laps.begin()
 
@@ -196,6 +211,7 @@ class FitTimer(Callback):
         timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps
         self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
         timing.compile_seconds = compile_seconds(trainer)
+        timing.observed = None if self._observer is None else self._observer.stop()
 
     def _profile(self, trainer: Trainer) -> None:
         """Called after the last measured step and after each profiled step."""

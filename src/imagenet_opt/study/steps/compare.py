@@ -16,6 +16,8 @@ _DAY = 24 * 3600
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
 LEAST_TO_FORESEE = 8
 """Intervals from fewer rounds say little about how many more rounds decide."""
+_OVERESTIMATE = 2.0
+"""The time until a decision is overestimated by up to this factor, because Student's quantile falls with the rounds."""
 SECONDS = {"compute": "alone_seconds", "full": "turn_seconds"}
 """By measure, the result that says how long a round of a row takes."""
 
@@ -39,11 +41,16 @@ class Worth:
         return verdict(self.ratio)
 
     @property
-    def more_seconds(self) -> float:
-        """Estimated further measuring time until an undecided ratio is decided; 0 for a decided one."""
+    def more_rounds(self) -> float:
+        """Estimated further rounds until an undecided ratio is decided; 0 for a decided one."""
         if self.verdict != UNDECIDED or not self.ratio.coverage:
             return 0.0
-        return max(1.0, rounds_to_decide(self.ratio, self.num_rounds) - self.num_rounds) * self.round_seconds
+        return max(1.0, rounds_to_decide(self.ratio, self.num_rounds) - self.num_rounds)
+
+    @property
+    def more_seconds(self) -> float:
+        """Time of `more_rounds` of the two rows."""
+        return self.more_rounds * self.round_seconds
 
     def __str__(self) -> str:
         """The ratio with its interval and verdict."""
@@ -156,16 +163,17 @@ def undecided_rows(
         measure: [pair for pair, worth in worths.items() if measure not in worth or worth[measure].verdict == UNDECIDED]
         for measure in MEASURES
     }
-    if num_rounds >= LEAST_TO_FORESEE:
-        at_end = worths_of(turns, [*pairs, *together], in_race=True)
-        needed = {
-            measure: min(at_end[pair][measure].more_seconds if measure in at_end[pair] else 0.0 for pair in some)
-            for measure, some in undecided.items()
-            if some
-        }
-        in_reach = {measure for measure, seconds in needed.items() if seconds <= seconds_left}
-        undecided = {measure: some for measure, some in undecided.items() if measure in (in_reach or needed)}
-    return {measure: {name for pair in undecided.get(measure, ()) for name in pair} for measure in MEASURES}
+    names = {measure: {name for pair in some for name in pair} for measure, some in undecided.items()}
+    if num_rounds < LEAST_TO_FORESEE:
+        return names
+    at_end = worths_of(turns, [*pairs, *together], in_race=True)
+    in_reach = {
+        measure
+        for measure, some in undecided.items()
+        if (more := [at_end[pair][measure].more_rounds for pair in some if measure in at_end[pair]])
+        and min(more) * round_seconds(turns, {measure: names[measure]}) <= _OVERESTIMATE * seconds_left
+    }
+    return {measure: some if measure in (in_reach or MEASURES) else set() for measure, some in names.items()}
 
 
 def round_seconds(turns: Mapping[str, Sequence[Speed]], names: Mapping[str, set[str]]) -> float:

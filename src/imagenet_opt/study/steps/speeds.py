@@ -95,7 +95,7 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
         return
     deadline, num_rows = Deadline(request.budget_seconds), len(speeds.rows)
     for number in count():
-        decided = ""
+        going_on = ""
         if is_look(number):
             left = deadline.left()
             names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
@@ -103,8 +103,8 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
             undecided = set().union(*names.values())
             if not undecided or round_seconds(speeds.turns, names) > deadline.left():
                 return
-            decided = f", {num_rows - len(undecided)} of {num_rows} rows are decided"
-        yield names, f"round {number + 1}{decided}"
+            going_on = f", {len(undecided)} of {num_rows} rows go on"
+        yield names, f"round {number + 1}{going_on}"
 
 
 def gaps(name: str, turns: list[Speed]) -> str | None:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
@@ -137,7 +138,19 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
     pipeline = [*_held_up(results), *_queue_left(results)]
-    return (*lines, *_disturbed(results), *pipeline)
+    return (*lines, *_given_up(results), *_disturbed(results), *pipeline)
+
+
+def _given_up(results: Sequence[RowResult]) -> list[str]:
+    """The measure that stopped undecided while the other one went on."""
+    num_rounds = {measure: max(len(result.rates(measure)) for result in results) for measure in MEASURES}
+    undecided = {m for result in results for m, worth in result.worth.items() if worth.verdict == UNDECIDED}
+    return [
+        f"The {name} was measured in {num_rounds[measure]} rounds only: the budget was too small to decide it, so its "
+        "time was spent on the other measure."
+        for measure, name in MEASURES.items()
+        if num_rounds[measure] < max(num_rounds.values()) and measure in undecided
+    ]
 
 
 def _disturbed(results: Sequence[RowResult]) -> list[str]:

@@ -142,8 +142,8 @@ def full(job: FullJob) -> dict[str, float | None]:
     busy: share of the time in which the device had work; on a CPU, in which the process was inside a step. memory_gib:
     peak memory reserved on the GPU, or of this process. compile_seconds: includes the capture of a CUDA graph. steady:
     0 if the run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other programs or
-    taken by the host of a virtual machine. clocks_lowered: 1 if heat, power or an administrator lowered the GPU's
-    clocks.
+    taken by the host of a virtual machine during the timed steps. clocks_lowered: 1 if heat, power or an administrator
+    lowered the GPU's clocks.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -152,11 +152,8 @@ def full(job: FullJob) -> dict[str, float | None]:
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
     testbed.samples.warm(job.seconds)
-    neighbours = Neighbours()
     with named_out_of_memory(testbed.config):
-        neighbours.start()
-        timing, rate = testbed.full_run(job.seconds, cold=job.cold)
-        others_percent = _others_percent(neighbours.stop())
+        timing, rate = testbed.full_run(job.seconds, cold=job.cold, observer=Neighbours())
     batch_size, state = testbed.loading.batch_size, timing.gpu_state
     return {
         "full": rate,
@@ -165,7 +162,7 @@ def full(job: FullJob) -> dict[str, float | None]:
         "compile_seconds": timing.compile_seconds,
         "batch_size": float(batch_size),
         "steady": float(timing.steady),
-        "others_percent": others_percent,
+        "others_percent": _others_percent(timing.observed),
         "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import hydra
@@ -28,7 +29,8 @@ def train(config: DictConfig) -> None:
             print("loading torch and Lightning ...", file=sys.stderr, flush=True)
         gc.disable()  # during imports collections take a second and free nothing
         if "wandb" in (config.get("logger") or {}):
-            import wandb.sdk.launch  # noqa: F401  W&B imports it in each run, which takes longer after torch
+            with suppress(ImportError):
+                import wandb.sdk.launch  # noqa: F401  W&B imports it in each run, which takes longer after torch
         from imagenet_opt.training.fit import fit
 
         gc.enable()

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from rich.progress import ProgressColumn
 
-from imagenet_opt.display.screen import is_screen
+from imagenet_opt.display.screen import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.logging_step import is_logging_step
 from imagenet_opt.run.stop.time_left import duration, seconds_left
@@ -52,7 +52,7 @@ class ProgressBar(RichProgressBar):
     """
 
     def __init__(self, *, refresh_rate: int = 1) -> None:
-        super().__init__(refresh_rate=refresh_rate, leave=False)
+        super().__init__(refresh_rate=refresh_rate, leave=False, console_kwargs=styles(sys.stderr))
         self._plain = not is_screen(sys.stderr)
         self._shown: dict[str, str] = {}
         self._validation_seconds: float | None = None

@@ -90,6 +90,17 @@ def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monk
     assert shown.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
 
 
+def test_no_color_leaves_out_all_styles_of_the_bar(
+    project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"}.items():
+        monkeypatch.setenv(name, value)
+    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True)
+    printed = capsys.readouterr().out
+    assert "Epoch 2/2" in printed and not re.search(r"\x1b\[[0-9;]*m", printed)
+
+
 def test_the_bar_is_one_line_at_80_columns(
     project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,7 +165,9 @@ def test_the_experiment_has_all_measurements_and_trains(
     }
     assert "lr 0.00781 for 4 images in one process: 0.5 per 256 images" in lines
     assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in lines
-    assert "the device takes 273 images/s" in lines and any(line.startswith("the GPU is the limit") for line in lines)
+    assert "the device takes 273 images/s" in lines and any(
+        line.startswith("the device is the limit") for line in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,4 +288,4 @@ def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
     printed = capsys.readouterr().out
     assert "simulated a10g: tuning precision, compilation and batch needs the real device" in printed
-    assert "the GPU is the limit" in printed
+    assert "the device is the limit" in printed

@@ -38,7 +38,7 @@ def test_verdicts_rules_steps_and_versions_are_side_by_side() -> None:
     )
     tables = differences(after, before)
     verdict = {name: (ours, theirs) for name, ours, theirs in tables["verdict"]}
-    assert verdict["cause"] == ("the GPU is the limit", "storage answers late")
+    assert verdict["cause"] == ("the device is the limit", "storage answers late")
     assert verdict["verdict"][0] == "All is well." and "72 %" in verdict["verdict"][1]
     assert verdict["next limit"] == ("none", "GPU, while the loader runs")
     assert tables["rules"] == [

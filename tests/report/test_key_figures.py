@@ -21,7 +21,7 @@ def test_an_epoch_of_a_small_sample_takes_seconds() -> None:
 
 def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
     labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in CAUSES}
-    assert labels.pop("healthy") == ["now", "expected", "faster GPU", "efficiency"]
+    assert labels.pop("healthy") == ["now", "expected", "faster device", "efficiency"]
     assert all(label == ["now", "expected", "if fixed", "efficiency"] for label in labels.values())
 
 

@@ -35,6 +35,13 @@ class Evidence:
         return self.measurements.facts
 
     @property
+    def device(self) -> str:
+        """What computes, for sentences: "the GPU", "the CPU" or "the simulated A10G"."""
+        if self.measurements.simulated:
+            return f"the simulated {self.measurements.simulated}"
+        return "the GPU" if self.facts.has_gpu else "the CPU"
+
+    @property
     def is_cold(self) -> bool:
         """Whether some of the data was not in the page cache (of a URL: in the local cache), and the run is judged by
         reads from storage; if this is unknown, the data counts as not cached. Always if recently read files are not

@@ -78,7 +78,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if facts.profile is not None:
         rows.append((f"profile {printable(diagnosis.measurements.simulated or '')}", printable(facts.profile)))
     if diagnosis.next_gain is not None:
-        label = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
+        label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
         fixed = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
         rows.append((label, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
     elif is_judged(diagnosis) and diagnosis.cause != "healthy":
@@ -95,8 +95,8 @@ def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     evidence, rows = evidence_of(diagnosis), []
     for phase in diagnosis.measurements.growing:
         needed, supply = phase.speed * evidence.rate("gpu"), evidence.supply_rate
-        verdict = "the GPU waits" if supply < needed else "the loader keeps up"
-        rates = f"the GPU takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
+        verdict = f"{evidence.device} waits" if supply < needed else "the loader keeps up"
+        rates = f"{evidence.device} takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
         rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))
     return rows
 

@@ -25,7 +25,7 @@ class Cause:
 
 
 CAUSES = {
-    "healthy": Cause("Healthy", "the GPU is the limit"),
+    "healthy": Cause("Healthy", "the device is the limit"),
     "slow_gpu": Cause("Slow GPU", "the GPU is slower than other GPUs of its kind"),
     "throttled": Cause("Storage-bound", "the service refuses requests, because it gets too many"),
     "cold_cache": Cause("Storage-bound", "the local cache is not filled yet"),
@@ -182,11 +182,9 @@ def rate_in_trouble(evidence: Evidence) -> float:
 
 def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
     """The rate of the run, and the rate to which it is compared."""
-    device, measured = "the GPU" if evidence.facts.has_gpu else "the CPU", evidence.measured_rate
-    if evidence.measurements.simulated:
-        device = f"the simulated {evidence.measurements.simulated}"
+    measured = evidence.measured_rate
     if cause == "healthy":
-        return f"{device} computes {evidence.busy_share:.0%} of the time, {measured:.0f} img/s"
+        return f"{evidence.device} computes {evidence.busy_share:.0%} of the time, {measured:.0f} img/s"
     if cause == "unexplained":
         return f"{measured:.0f} of the {evidence.expected_rate:.0f} img/s that the stages alone allow"
     if cause == "lazy_mount" and is_lazy_at_first(evidence):
@@ -197,7 +195,7 @@ def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
     if cause == "cache_too_small":
         return f"about {present:.0f} img/s in each later epoch, of a possible {evidence.whole_rate:.0f}"
     if gain is None:
-        return f"{measured:.0f} img/s, and {device} alone reaches {evidence.rate('gpu'):.0f}"
+        return f"{measured:.0f} img/s, and {evidence.device} alone reaches {evidence.rate('gpu'):.0f}"
     return f"{measured:.0f} of a possible {gain * measured:.0f} img/s"
 
 

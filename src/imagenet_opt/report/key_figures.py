@@ -33,7 +33,7 @@ def rates(diagnosis: Diagnosis) -> dict[str, float]:
     """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster GPU."""
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
     if diagnosis.next_gain is not None:
-        label = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
+        label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
         known[label] = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
     return known
 

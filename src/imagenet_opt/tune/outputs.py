@@ -34,7 +34,7 @@ _RATES = (
     Column("turns", "{:.0f}"),
 )
 _WHY = {
-    "enough": f"the GPU is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
+    "enough": f"the device is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
     "nothing more": f"no other setting gains {100 * (LEAST_GAIN - 1):.0f} %",
     "budget": "not tried: budget (further settings of the loader)",
 }

@@ -177,8 +177,7 @@ def test_rates_and_whether_cold_files_are_verified() -> None:
     assert [row[-1] for row in table.rows] == ["verified", "unverified", None]
     assert table.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
     assert (
-        "50.00 times as much as cold, workers 1, in flight 1, batch 10 (geometric means over the rounds): faster"
-        in table.sentences[0]
+        "50.00 times as much as cold, workers 1, in flight 1, batch 10 (over the rounds): faster" in table.sentences[0]
     )
     assert any(note.startswith("Unverified") for note in table.notes)
     assert [(curve.name, curve.x) for curve in table.plots[0].series] == [

@@ -92,7 +92,7 @@ def contention(evidence: Evidence) -> Finding:
     return Finding(
         "contention",
         fired,
-        f"the GPU trains {alone:.0f} img/s alone, {beside:.0f} img/s while the loader runs",
+        f"{evidence.device} trains {alone:.0f} img/s alone, {beside:.0f} img/s while the loader runs",
         remedy,
         overrides=(f"data.num_workers={fewer}",) if helps else (),
         commands=commands,

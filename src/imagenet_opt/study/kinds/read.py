@@ -126,7 +126,7 @@ def _best(passes_of: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: i
     note = f"Most MB/s: {best}"
     if best != simplest:
         ratio = measured_ratios(rates, [(best, simplest)], num_comparisons=num_comparisons)[best]
-        note += f", {ratio.ratio:.2f} times as much as {simplest} (geometric means over the rounds): {verdict(ratio)}"
+        note += f", {ratio.ratio:.2f} times as much as {simplest} (over the rounds): {verdict(ratio)}"
     return f"{note}. It is the best of {len(passes_of)} settings, in part by chance."
 
 

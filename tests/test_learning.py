@@ -20,8 +20,8 @@ FIRST_LOSSES = (
 TOLERANCE = 1e-2
 """Relative tolerance. Kernels of another CPU or version of torch round differently, and training multiplies the
 difference from step to step: a CPU with AVX2 instead of AVX-512 changes the 10th loss by 2e-3 at most, the 20th by
-1e-2. The learning rate rises over most of the run, because at the full rate a difference grows faster. Another order of images, crop, normalisation or initial weight changes the first losses by more than this
-tolerance."""
+1e-2. The learning rate rises over most of the run, because at the full rate a difference grows faster. Another order of
+images, crop, normalisation or initial weight changes the first losses by more than this tolerance."""
 
 
 def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:

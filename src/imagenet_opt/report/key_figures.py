@@ -30,7 +30,7 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
 
 
 def rates(diagnosis: Diagnosis) -> dict[str, float]:
-    """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster GPU."""
+    """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster device."""
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
     if diagnosis.next_gain is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"

@@ -41,8 +41,8 @@ def turns_of(num_steps: int = 1, **gains: float) -> dict[str, list[Speed]]:
         "too early to foresee",
         "none can be decided",
         "one is decided",
-        "four rows, time for a round",
-        "four rows, time for two turns",
+        "four steps, time for a round",
+        "four steps, time for two turns",
     ],
 )
 def test_time_goes_to_the_measure_that_it_can_decide(

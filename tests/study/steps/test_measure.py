@@ -9,8 +9,9 @@ import torch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.study.steps import speeds as speeds_module
 from imagenet_opt.study.steps import turn
-from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.compare import compare, rates_of
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
 from imagenet_opt.study.steps.table import tables
@@ -95,6 +96,33 @@ def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path,
     assert [[name for name, _ in job.rows] for job in turns.sessions[1:3]] == [list(num), ["freed", "last"]]
     verdicts = {result.row.name: result.worth.verdicts for result in compare(speeds, Losses())}
     assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}
+
+
+def test_a_measure_that_was_given_up_may_go_on_later(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first look only the pipeline of two rows goes on; at the second only the network alone of all rows."""
+    rows = {"start", "fused", "freed"}
+    looks = {2: {"compute": set(), "full": {"start", "fused"}}, 4: {"compute": rows, "full": set()}}
+    nobody: dict[str, set[str]] = {"compute": set(), "full": set()}
+    monkeypatch.setattr(speeds_module, "undecided_rows", lambda *_, num_rounds, **others: looks.get(num_rounds, nobody))
+    speeds = measured(steps_study(tmp_path, STEPS, repeats=None, budget_seconds=1e6))
+    num = {name: [len(rates_of(row, measure)) for measure in ("compute", "full")] for name, row in speeds.turns.items()}
+    assert num == {"start": [6, 4], "fused": [6, 4], "freed": [6, 2]}
+    assert set(compare(speeds, Losses())[2].worth) == {"compute", "full"}
+
+
+def test_with_a_budget_a_row_that_fails_later_is_left_out_and_the_others_go_on(
+    tmp_path: Path, turns: Processes
+) -> None:
+    """In the third round; only the noise of the pipeline keeps the two rows going."""
+    noise = iter([0.9, 1.1] * 6)
+    turns.change = lambda words, speed: speed | {"full": 500 * next(noise, 1.0)}
+    turns.fails = lambda words, number: "model.set_to_none=true" not in words and FUSED in words and number > 8
+    steps = [*STEPS, {"name": "last", "overrides": ["seed=8"]}]
+    speeds = measured(steps_study(tmp_path, steps, repeats=None, budget_seconds=1e6))
+    assert speeds.failures == {"fused": "in round 3: out of memory"}
+    assert speeds.turns.keys() == {"start", "freed", "last"} and len(speeds.turns["start"]) >= 4
 
 
 def test_without_time_for_more_all_rows_have_two_rounds(tmp_path: Path, turns: Processes) -> None:

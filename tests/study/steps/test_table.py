@@ -121,14 +121,14 @@ def test_a_queue_that_was_not_used_up_is_noted(measured: Measured) -> None:
 
 def test_a_measure_that_stopped_undecided_is_noted(measured: Measured) -> None:
     def given_up() -> list[str]:
-        return [note for note in measured.tables()[2].notes if "rounds only" in note]
+        return [note for note in measured.tables()[2].notes if "has only" in note]
 
     for turns in measured.turns.values():
         turns[3] = {key: value for key, value in turns[3].items() if key != "compute"}
     assert not given_up(), "all rows are decided"
     for turn, start, noise in zip(measured.turns["fast"][:3], measured.turns["start"], (0.9, 1.1, 1.0), strict=False):
         turn["compute"] = noise * (start["compute"] or 0.0)
-    assert given_up()[0].startswith("The network alone was measured in 3 rounds only: the budget was too small")
+    assert given_up()[0].startswith("The network alone has only 3 rounds: the time left would probably not have")
 
 
 def test_the_first_table_has_all_measurements_as_numbers(measured: Measured) -> None:

@@ -182,11 +182,11 @@ class FitTimer(Callback):
             self._begin(trainer)
 
     def _begin(self, trainer: Trainer) -> None:
+        if self._observer is not None:
+            self._observer.start()  # takes a moment, in which batches become ready
         self._stock = Stock(trainer.train_dataloader, self.multiple)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
         self._phases.begin()
-        if self._observer is not None:
-            self._observer.start()
         self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
         self._laps.begin()
 

@@ -153,14 +153,20 @@ def undecided_rows(
 ) -> dict[str, set[str]]:
     """By measure, names of the rows that need further rounds, because one of their comparisons is undecided.
 
-    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in `seconds_left` gets no
-    further rounds, if another measure can use them. It is given up only where the last look would not decide it either,
-    so that the choice adds no false claims.
+    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in _OVERESTIMATE times
+    `seconds_left` gets no further rounds until the next look, if another measure can use them. It is given up only
+    where the last look would not decide it either, so that the choice adds no false claims. Rows with unequal numbers
+    of rounds are not continued: a row that is now compared with another row, because one between them failed.
     """
     pairs, together = pairs_of(rows, turns)
     worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
     undecided = {
-        measure: [pair for pair, worth in worths.items() if measure not in worth or worth[measure].verdict == UNDECIDED]
+        measure: [
+            pair
+            for pair, worth in worths.items()
+            if (measure not in worth or worth[measure].verdict == UNDECIDED)
+            and len({len(rates_of(turns[name], measure)) for name in pair}) == 1
+        ]
         for measure in MEASURES
     }
     names = {measure: {name for pair in some for name in pair} for measure, some in undecided.items()}

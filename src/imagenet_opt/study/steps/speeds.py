@@ -100,6 +100,7 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
             left = deadline.left()
             names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
         if number >= LEAST_ROUNDS:
+            names = {measure: some & speeds.turns.keys() for measure, some in names.items()}  # a row may have failed
             undecided = set().union(*names.values())
             if not undecided or round_seconds(speeds.turns, names) > deadline.left():
                 return

@@ -144,10 +144,11 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
 def _given_up(results: Sequence[RowResult]) -> list[str]:
     """The measure that stopped undecided while the other one went on."""
     num_rounds = {measure: max(len(result.rates(measure)) for result in results) for measure in MEASURES}
-    undecided = {m for result in results for m, worth in result.worth.items() if worth.verdict == UNDECIDED}
+    all_worths = [worths for result in results for worths in (result.worth, result.together)]
+    undecided = {m for worths in all_worths for m, worth in worths.items() if worth.verdict == UNDECIDED}
     return [
-        f"The {name} was measured in {num_rounds[measure]} rounds only: the budget was too small to decide it, so its "
-        "time was spent on the other measure."
+        f"The {name} has only {num_rounds[measure]} rounds: the time left would probably not have decided its "
+        "undecided steps, so the other measure got it."
         for measure, name in MEASURES.items()
         if num_rounds[measure] < max(num_rounds.values()) and measure in undecided
     ]
@@ -160,8 +161,9 @@ def _disturbed(results: Sequence[RowResult]) -> list[str]:
         lines.append(f"Other programs used {least:.0f} % of the CPUs or more in most turns, so the intervals are wide.")
     turns = [speed for result in results for speed in result.turns]
     if num := sum(int(speed.get("num_discarded") or 0) for speed in turns):
+        num_turns = sum("full" in speed for speed in turns)
         still = sum(bool(speed.get("is_disturbed")) for speed in turns)
-        kept = f"; {still} of {len(turns)} turns stayed disturbed" if still else ""
+        kept = f"; {still} of {num_turns} turns stayed disturbed" if still else ""
         lines.append(f"{num} tries were discarded because of other programs or lowered clocks{kept}.")
     if num := max(sum(int(speed.get("num_discarded_cycles") or 0) for speed in result.turns) for result in results):
         lines.append(f"For the same reasons {num} cycles of the network alone were discarded.")

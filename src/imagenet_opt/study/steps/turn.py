@@ -88,10 +88,9 @@ def measure_alone(
 
 
 def _add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) -> None:
-    """Add results of round `number`."""
+    """Add results of round `number`; rounds in which the row was not measured are empty."""
     rounds = turns.setdefault(name, [])
-    if number == len(rounds):
-        rounds.append({})
+    rounds += [{} for _ in range(len(rounds), number + 1)]
     rounds[number] = rounds[number] | values
 
 
@@ -128,7 +127,9 @@ def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float:
 
     On a machine that is always busy, a second try is as disturbed as the first.
     """
-    percents = sorted(speed.get("others_percent") or 0.0 for turns in turns_by_row for speed in turns)
+    percents = sorted(
+        percent for turns in turns_by_row for speed in turns if (percent := speed.get("others_percent")) is not None
+    )
     return percents[len(percents) // 4] if percents else 0.0
 
 

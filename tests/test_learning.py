@@ -14,14 +14,15 @@ pytestmark = pytest.mark.slow
 CIFAR = Path(__file__).parents[2] / "shared/data/cifar10.tar.xz"
 FIRST_LOSSES = (
     *(2.4630, 2.2526, 2.4359, 2.3675, 2.3685, 2.2216, 2.3386, 2.3564, 2.4063, 2.3649),
-    *(2.4084, 2.4435, 2.3410, 2.3354),
+    *(2.4084, 2.4435, 2.3410, 2.3354, 2.3032, 2.2742, 2.3730, 2.3027, 2.3833, 2.2056),
 )
-"""Losses of the steps 1 to 14 with seed 0, in float32 on a CPU. Successive losses differ by several per cent."""
-TOLERANCE = 1e-2
-"""Relative tolerance. Kernels of another CPU or version of torch round differently, and training multiplies the
-difference from step to step: a CPU with AVX2 instead of AVX-512 changes the 10th loss by 2e-3 at most, the 20th by
-1e-2. The learning rate rises over most of the run, because at the full rate a difference grows faster. Another order of
-images, crop, normalisation or initial weight changes the first losses by more than this tolerance."""
+"""Losses of the steps 1 to 20 with seed 0, in float32 on a CPU. Successive losses differ by several per cent."""
+TOLERANCE, LATE_TOLERANCE, LATE = 1e-2, 2e-2, 14
+"""Relative tolerance of the losses, and of those after the step LATE. Kernels of another CPU or version of torch round
+differently, and training multiplies the difference from step to step: a CPU with AVX2 instead of AVX-512 changes the
+10th loss by 2e-3 at most, the 20th by 1e-2. The learning rate rises over most of the run, because at the full rate a
+difference grows faster. Another order of images, crop, normalisation or initial weight changes the first losses by more
+than this tolerance."""
 
 
 def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
@@ -38,7 +39,8 @@ def test_a_small_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> 
     small = ("data.num_train=1000", "data.num_val=200", "data.image_size=32", "data.batch_size=25")
     how = ("model.name=test_resnet", "trainer.max_epochs=9", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
     losses, accuracies = fit(tmp_path, "experiment=demo", *small, *how)
-    assert losses[: len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES, rel=TOLERANCE)
+    assert losses[:LATE] == pytest.approx(FIRST_LOSSES[:LATE], rel=TOLERANCE)
+    assert losses[LATE : len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES[LATE:], rel=LATE_TOLERANCE)
     assert accuracies[-1] > 0.7  # chance is 0.1
 
 

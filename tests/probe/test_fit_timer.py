@@ -14,7 +14,7 @@ from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe.device_steps import random_batch
 from imagenet_opt.probe.fit import fit_timer
-from imagenet_opt.probe.fit.fit_timer import FitTimer, compile_seconds
+from imagenet_opt.probe.fit.fit_timer import FitTimer, Pauses, Window, compile_seconds
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
@@ -68,13 +68,34 @@ def test_a_stock_that_shrinks_during_the_measurement_is_reported(
 
 
 def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Callable[..., None]) -> None:
-    numbers, begun = [0], [0]
-    observer = SimpleNamespace(start=lambda: begun.append(numbers[-1]), stop=lambda: numbers[-1] - begun[-1])
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1, observer=observer)
-    fit(timer, lambda number: (numbers.append(number), max(0, 30 - number))[1])
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
+    fit(timer, lambda number: max(0, 30 - number))
     assert timer.timing.has_rate and timer.timing.steady
-    assert timer.timing.observed == len(timer.timing.step_seconds), "the warm-up and broken off attempts do not count"
-    assert timer._stock.num_at_begin <= 1
+    assert timer.timing.phases and timer._stock.num_at_begin <= 1
+
+
+def test_pauses_do_not_count_and_the_first_step_after_them_is_not_timed(
+    fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands still, but the loader takes a second for each batch, and each pause takes an hour."""
+    now, windows = [0.0], list[Window | None]()
+    monkeypatch.setattr(fit_timer, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0))
+
+    def ready(number: int) -> int:
+        now[0] += 1.0
+        return 0
+
+    def rest(window: Window | None) -> bool:
+        windows.append(window)
+        now[0] += 3600.0
+        return len(windows) < 5
+
+    timer = FitTimer(seconds=9.0, limit_seconds=60, multiple=2, pauses=Pauses(3.0, rest))
+    fit(timer, ready)
+    first, *timed = windows
+    assert first is None and len({window and window.num_images / window.seconds for window in timed}) == 1
+    assert [window and window.is_enough for window in timed] == [False, True, True, True]
+    assert timer.timing.stamps[-1] - timer.timing.stamps[0] < 60
 
 
 def test_too_few_batches_of_each_of_a_hundred_workers_give_no_rate(fit: Callable[..., None]) -> None:

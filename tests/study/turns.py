@@ -1,55 +1,106 @@
 """Studies of steps whose processes return results at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt.doctor.environment.neighbours import Occupancy
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.turn import Speed, Speeds
-from imagenet_opt.study.steps.worker import AloneJob, FullJob
+from imagenet_opt.study.steps.worker import AloneJob
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]
 
 
 @dataclass
+class FakeTurns:
+    """Replaces InTurns: gives `first`, then always `report`, and at the end `answer`."""
+
+    first: Any
+    report: Any
+    answer: Any
+
+    def turn(self) -> Any:
+        now, self.first = self.first or self.report, None
+        return now
+
+    def end(self) -> Any:
+        return dict(self.answer)
+
+
+@dataclass
 class Processes:
-    """Replaces `call_isolated`. times: by override, the factor of its speed. change: changes the speed of a full run;
-    change_alone: of the network alone. curve: losses with these overrides. fails: whether a full run or a training with
-    these overrides fails, by its number from 1. fails_alone: the same for a row of a process with several rows, or with
-    one. jobs: full runs and trainings. sessions: processes of the network alone."""
+    """Replaces `call_isolated`, `in_turns` and `Neighbours`. times: by override, the factor of its speed. change:
+    changes the speed of a full run; change_alone: of the network alone. curve: losses with these overrides. fails:
+    whether a full run or a training with these overrides fails, by its number from 1. fails_beside: whether a full run
+    fails while others run. fails_alone: the same for a row of a process with several rows, or with one. others: percent
+    of the CPUs that other programs use in a cycle. jobs: full runs and trainings. sessions: processes of the network
+    alone."""
 
     times: dict[str, float] = field(default_factory=dict)
     change: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     change_alone: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
+    fails_beside: Callable[[Words, int], bool] = lambda words, number: False
     fails_alone: Callable[[Words, int], bool] = lambda words, num_rows: False
+    others: Callable[[], float] = lambda: 0.0
     jobs: list[Any] = field(default_factory=list)
     sessions: list[AloneJob] = field(default_factory=list)
+    num_running: int = 0
 
-    def __call__(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+    def call(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+        self._begin(job)
+        return self.curve(job.overrides)
+
+    @contextmanager
+    def in_turns(
+        self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]
+    ) -> Iterator["FakeTurns"]:
         if isinstance(job, AloneJob):
-            return self.session(job)
+            yield self._session(job)
+            return
+        self._begin(job)
+        self.num_running += 1
+        try:
+            if self.num_running > 1 and self.fails_beside(job.overrides, self.num_running):
+                raise TurnFailed("out of memory beside others")
+            facts = self.change(job.overrides, self.full(job.overrides))
+            rate = facts.pop("full") or 0.0
+            facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
+            report = {"rate": rate, "is_enough": True, "clocks_lowered": False}
+            yield FakeTurns({"rate": None, "gpu_memory": None}, report, facts)
+        finally:
+            self.num_running -= 1
+
+    def _begin(self, job: Any) -> None:
         self.jobs.append(job)
         if self.fails(job.overrides, len(self.jobs)):
             raise TurnFailed("out of memory")
-        words = job.overrides
-        return self.change(words, self.full(words)) if isinstance(job, FullJob) else self.curve(words)
 
-    def session(self, job: AloneJob) -> dict[str, Any]:
+    def _session(self, job: AloneJob) -> "FakeTurns":
         self.sessions.append(job)
-        rows = {}
         failures = {name: "out of memory" for name, words in job.rows if self.fails_alone(words, len(job.rows))}
-        for name, words in job.rows:
-            if name not in failures:
-                rows[name] = self.change_alone(words, self.alone(words))
-        counts = {"num_cycles": 6, "num_discarded_cycles": 0}
-        return {"rows": rows, "failures": failures, "others_percent": 0.0, **counts}
+        speeds = {name: self.change_alone(words, self.alone(words)) for name, words in job.rows if name not in failures}
+        sizes = {name: (speed["step_seconds"] or 0.0) * (speed["compute"] or 0.0) for name, speed in speeds.items()}
+        kernels = {name: speed["kernel_seconds"] for name, speed in speeds.items()}
+        rates = {name: speed["compute"] for name, speed in speeds.items()}
+        report = {"rates": rates, "clocks_lowered": False} if rates else None
+        answer = {"failures": failures, "batch_sizes": sizes, "kernels": kernels}
+        return FakeTurns({"rates": None}, report, answer)
+
+    def start(self) -> None:
+        """Of Neighbours."""
+
+    def stop(self) -> Occupancy:
+        """Of Neighbours."""
+        return Occupancy(1.0, self.others(), 0.0, 0.0, ())
 
     def rate(self, words: Words) -> float:
         """Only the overrides decide, so intervals have no width."""
@@ -63,7 +114,7 @@ class Processes:
         return self.full(words) | self.alone(words)
 
     def alone(self, words: Words) -> Speed:
-        return {"compute": self.rate(words), "step_seconds": None, "kernel_seconds": None}
+        return {"compute": self.rate(words), "step_seconds": 4 / self.rate(words), "kernel_seconds": None}
 
     def full(self, words: Words) -> Speed:
         facts: Speed = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 4.0}

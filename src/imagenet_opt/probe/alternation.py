@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.probe.fit.fit_timer import KernelProfile
+from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 
 _LEAST_WARM_STEPS = 8
 """Steps of the first turn, which is not timed: memory, cuDNN's choices and the optimizer's state settle."""

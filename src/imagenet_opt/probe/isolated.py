@@ -4,11 +4,15 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ LIMIT_SECONDS = 1800
 _ALLOWANCE = 10
 """A call may take LIMIT_SECONDS, and in addition this many times its measuring time."""
 _CLEAN_UP_SECONDS = 3
+_POLL_SECONDS = 0.5
+IN_TURNS = "in-turns"
 JOB, ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _PROCESS = "imagenet_opt.probe.isolated_process"
 
@@ -47,30 +53,107 @@ def call_isolated(
     Raises the ImagenetOptError of the process, Hung after limit_seconds, and TurnFailed with the reason if the process
     died otherwise.
     """
-    with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
-        folder = Path(scratch)
-        (folder / JOB).write_bytes(pickle.dumps(job))
-        code = _run(["-m", _PROCESS, scratch, function], folder, limit_seconds, environment or {})
-        if not (folder / ANSWER).exists():
-            raise TurnFailed(_why(code, (folder / _LOG).read_text(errors="replace")))
-        result = json.loads((folder / ANSWER).read_text())
-    if "error" in result:
-        raise getattr(errors, result["error"], TurnFailed)(result["message"])
-    return result["answer"]
+    with _started(function, job, environment or {}) as call:
+        return call.answer(limit_seconds)
 
 
-def _run(arguments: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str]) -> int:
+@contextmanager
+def in_turns(
+    function: str, job: Any, *, limit_seconds: float = LIMIT_SECONDS, environment: Mapping[str, str] | None = None
+) -> Iterator["InTurns"]:
+    """Call `function` as `call_isolated` does, in turns: between them, all its processes are stopped.
+
+    The function takes the job and a function `pause`. It calls `pause` with a report, JSON values, at the end of each
+    turn. In the next turn `pause` returns True, or False if the function must return now.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs, _started(function, job, environment or {}, stdin=theirs.fileno(), words=(IN_TURNS,)) as call:
+        theirs.close()
+        yield InTurns(call, Connection(ours.detach()), limit_seconds)
+
+
+class InTurns:
+    """A call whose function works only in its turns."""
+
+    def __init__(self, call: "_Call", connection: "Connection[bool, Any]", limit_seconds: float) -> None:
+        self._call, self._connection, self._limit_seconds = call, connection, limit_seconds
+        self._has_begun = False
+
+    def turn(self) -> Any:
+        """Let the function work until its next report, and return the report; None if the function has returned
+        instead. Raises as `call_isolated`."""
+        self._go_on(True)
+        end = time.monotonic() + self._limit_seconds
+        while not self._connection.poll(_POLL_SECONDS):
+            if self._call.process.poll() is not None:
+                self._call.answer(0.0)
+                return None
+            if time.monotonic() > end:
+                raise self._call.hung(self._limit_seconds)
+        try:
+            report = self._connection.recv()
+        except EOFError:  # the function has returned
+            self._call.answer(_CLEAN_UP_SECONDS)
+            return None
+        os.killpg(self._call.process.pid, signal.SIGSTOP)
+        return report
+
+    def end(self) -> Any:
+        """Let the function return, and return its result. Raises as `call_isolated`."""
+        if self._call.process.poll() is None:
+            self._go_on(False)
+        return self._call.answer(self._limit_seconds)
+
+    def _go_on(self, word: bool) -> None:
+        if self._has_begun:
+            os.killpg(self._call.process.pid, signal.SIGCONT)
+            self._connection.send(word)
+        self._has_begun = True
+
+
+@dataclass
+class _Call:
+    """A process, and the folder of its answer."""
+
+    process: fork_server.Program
+    folder: Path
+
+    def answer(self, limit_seconds: float) -> Any:
+        """Wait for the end of the process; see `call_isolated`."""
+        try:
+            code = self.process.wait(limit_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise self.hung(limit_seconds) from error
+        if not (self.folder / ANSWER).exists():
+            raise TurnFailed(_why(code, (self.folder / _LOG).read_text(errors="replace")))
+        result = json.loads((self.folder / ANSWER).read_text())
+        if "error" in result:
+            raise getattr(errors, result["error"], TurnFailed)(result["message"])
+        return result["answer"]
+
+    def hung(self, limit_seconds: float) -> Hung:
+        return Hung(f"not finished after {limit_seconds:g} s")
+
+
+@contextmanager
+def _started(
+    function: str, job: Any, environment: Mapping[str, str], *, stdin: int | None = None, words: tuple[str, ...] = ()
+) -> Iterator[_Call]:
+    """Start the process; on exit, end all its processes. stdin: None for no input. words: further arguments."""
     settings = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
     if "SLURM_JOB_ID" in os.environ:
         settings["SLURM_JOB_NAME"] = "interactive"  # else Lightning waits for processes of srun
     env = {**os.environ, **settings, **environment}
-    with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as null:
-        output, no_input = log.fileno(), null.fileno()
-        process = fork_server.start(arguments, env=env, stdin=no_input, stdout=output, stderr=output, new_session=True)
+    with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
+        folder = Path(scratch)
+        (folder / JOB).write_bytes(pickle.dumps(job))
+        arguments = ["-m", _PROCESS, scratch, function, *words]
+        with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as null:
+            output, no_input = log.fileno(), null.fileno()
+            files = {"stdin": no_input if stdin is None else stdin, "stdout": output, "stderr": output}
+            process = fork_server.start(arguments, env=env, new_session=True, **files)
         try:
-            return process.wait(limit_seconds)
-        except subprocess.TimeoutExpired as error:
-            raise Hung(f"not finished after {limit_seconds:g} s") from error
+            yield _Call(process, folder)
         finally:
             _end(process)
 
@@ -80,6 +163,7 @@ def _end(process: fork_server.Program) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CLEAN_UP_SECONDS)
 

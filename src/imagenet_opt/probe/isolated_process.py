@@ -8,27 +8,32 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import util
+from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import psutil
+
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import ANSWER, JOB, end_like_an_error
+from imagenet_opt.probe.isolated import ANSWER, IN_TURNS, JOB, end_like_an_error
 
 
 def main() -> None:
     """Read the file JOB in the folder argv[1], call the function argv[2] ("package.module.name"), and write the file
-    ANSWER."""
-    folder, function = Path(sys.argv[1]), sys.argv[2]
+    ANSWER. argv[3]: IN_TURNS for `isolated.in_turns`."""
+    folder, function, *words = Path(sys.argv[1]), *sys.argv[2:]
+    _start_guard()
     job = pickle.loads((folder / JOB).read_bytes())
     end_like_an_error()
     threading.excepthook = _end_with  # a process that has lost a thread may wait for it for ever
-    threading.Thread(target=_end_with_caller, args=(os.getppid(),), daemon=True).start()
+    pause = [_pause_by(Connection(os.dup(0)))] if words == [IN_TURNS] else []
     result: dict[str, Any]
     try:
-        result = {"answer": resolve_name(function)(job)}
+        result = {"answer": resolve_name(function)(job, *pause)}
     except (ImagenetOptError, TurnFailed) as error:
         result = {"error": type(error).__name__, "message": str(error)}
     if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in result:
@@ -53,16 +58,33 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def _end_with_caller(parent: int) -> None:
-    """End this process and its group when the caller dies, since nothing else would end a hung process.
+def _pause_by(connection: "Connection[Any, bool]") -> Callable[[Any], bool]:
+    """The function `pause` of `isolated.in_turns`."""
 
-    parent: process id of the parent, for a process that was not forked for the caller.
-    """
-    if caller := multiprocessing.parent_process():
-        caller.join()
-    while not caller and os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
+    def pause(report: Any) -> bool:
+        connection.send(report)
+        return connection.recv()
+
+    return pause
+
+
+def _start_guard() -> None:
+    """Start a process that ends this process and its group when the caller dies, since nothing else would end a hung
+    or stopped process. It is in a group of its own, which nobody stops."""
+    this, parent, caller = os.getpid(), os.getppid(), multiprocessing.parent_process()
+    if os.fork():
+        return
+    os.setpgid(0, 0)
+    while os.getppid() == this:
+        if caller is None:  # not forked for the caller, but started by it
+            time.sleep(1)
+            is_over = psutil.Process(this).ppid() != parent
+        else:
+            caller.join(1)
+            is_over = not caller.is_alive()
+        if is_over:
+            os.killpg(this, signal.SIGKILL)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from torch import nn
 
 from imagenet_opt.config.build import (
@@ -24,7 +24,6 @@ from imagenet_opt.config.build import (
     precision_of,
     share_batch,
 )
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
@@ -37,10 +36,11 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Observer
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Pauses
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
+from imagenet_opt.probe.recorded_rate import recorded_rate
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index
@@ -160,25 +160,25 @@ class Testbed:
             if beside is not None:
                 beside.close()
 
-    def train(self, index: Index, span: Span, *, cold: bool, observer: Observer | None = None) -> FitTiming:
-        """Stage G: all stages together. cold: see `load`. observer: see `FitTimer`. Raises ConfigError if no rate could
+    def train(self, index: Index, span: Span, *, cold: bool, pauses: Pauses | None = None) -> FitTiming:
+        """Stage G: all stages together. cold: see `load`. pauses: see `FitTimer`. Raises ConfigError if no rate could
         be measured."""
         loading = replace(self.loading, samples_per_epoch=None)
         store = self.samples.store_for(index, cold=cold)
-        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span, observer)
+        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span, pauses)
 
-    def full_run(self, seconds: float, *, cold: bool, observer: Observer | None = None) -> tuple[FitTiming, float]:
+    def full_run(self, seconds: float, *, cold: bool, pauses: Pauses | None = None) -> tuple[FitTiming, float]:
         """Timing and images per second of one run of all stages together. cold: whether to evict files from the page
-        cache first. observer: see `FitTimer`."""
+        cache first. pauses: see `FitTimer`."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
         span = Span(seconds, longest=_MOST_SECONDS)
-        timing = self.train(samples.listed(rows), span, cold=cold, observer=observer)
+        timing = self.train(samples.listed(rows), span, cold=cold, pauses=pauses)
         return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
 
-    def _fit(self, config: DictConfig, data: Any, span: Span, observer: Observer | None = None) -> FitTiming:
+    def _fit(self, config: DictConfig, data: Any, span: Span, pauses: Pauses | None = None) -> FitTiming:
         timer = FitTimer(
             seconds=span.seconds,
             limit_seconds=span.limit,
@@ -186,7 +186,7 @@ class Testbed:
             multiple=self.batches_per_round,
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
-            observer=observer,
+            pauses=pauses,
         )
         self._train(config, data, timer)
         timing = timer.timing
@@ -291,12 +291,3 @@ class Testbed:
             net = self._network()
         layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
         return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
-
-
-def recorded_rate(gpu: str) -> float | None:
-    """Images per second that `imagenet-opt doctor --record-profile` measured on a GPU with this name, if it did."""
-    for file in (config_folder() / "rehearse").glob("*.yaml"):
-        profile = OmegaConf.load(file).callbacks.rehearsal
-        if profile.name == gpu and not profile.estimate:
-            return float(profile.images_per_second)
-    return None

@@ -2,13 +2,14 @@
 
 import pytest
 
-from imagenet_opt.study.steps import turn
+from imagenet_opt.study.steps import calm, turn
 from tests.study.turns import Processes
 
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
     processes = Processes()
-    monkeypatch.setattr(turn, "call_isolated", processes)
-    monkeypatch.setattr(turn, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(turn, "call_isolated", processes.call)
+    monkeypatch.setattr(turn, "in_turns", processes.in_turns)
+    monkeypatch.setattr(calm, "Neighbours", lambda: processes)
     return processes

@@ -228,7 +228,7 @@ def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, t
     study = measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
     assert study.keep().notes == ("No experiment was written: all useful steps: out of memory.",)
-    assert len(processes.jobs) == 3, "the start and the user's own run once, for nothing"
+    assert len(processes.jobs) == 4, "the start and the user's own run once, for nothing; the others beside and alone"
     assert not experiments(tmp_path)
 
 

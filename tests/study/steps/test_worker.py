@@ -2,18 +2,30 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.steps.worker import NUM_CYCLES, AloneJob, FullJob, LossJob, alone, full, losses
+from imagenet_opt.study.steps.worker import AloneJob, FullJob, LossJob, alone, full, losses
 from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY
 
 WHY = r"^4 images at once do not fit into the device's memory .*; set model\.micro_batch_size=2, "
+
+
+class Pauses:
+    """Ends a measurement at the pause with this number."""
+
+    def __init__(self, num: int) -> None:
+        self.num, self.reports = num, list[dict[str, Any]]()
+
+    def __call__(self, report: dict[str, Any]) -> bool:
+        self.reports.append(report)
+        return len(self.reports) < self.num
 
 
 @pytest.fixture
@@ -26,7 +38,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> tup
 def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     with pytest.raises(OutOfMemory, match=WHY):
-        full(FullJob(small, 0.1, cold=False))
+        full(FullJob(small, 0.1, cold=False), Pauses(1))
     with pytest.raises(OutOfMemory, match=WHY):
         losses(LossJob(small, steps=2))
 
@@ -37,11 +49,12 @@ def test_a_full_run_measures_all_facts_and_keeps_its_micro_batches(
 ) -> None:
     hold_images(2, monkeypatch)
     overrides = (*small, "model.micro_batch_size=2")
-    rates = full(FullJob(overrides, 0.1, cold=False))
-    assert rates["batch_size"] == 4 and rates["steady"] in (0.0, 1.0)
-    assert all(float(rates[name] or 0) > 0 for name in ("full", "memory_gib"))
-    assert 0 < float(rates["busy"] or 0) <= 1 and 0 <= float(rates["others_percent"] or 0) <= 100
-    assert rates["compile_seconds"] is None
+    pauses = Pauses(4)
+    facts = full(FullJob(overrides, 0.1, cold=False), pauses)
+    assert [report["rate"] is None for report in pauses.reports] == [True, False, False, False]
+    assert all(report["rate"] > 0 and not report["clocks_lowered"] for report in pauses.reports[1:])
+    assert facts["batch_size"] == 4 and facts["steady"] in (0.0, 1.0) and facts["compile_seconds"] is None
+    assert all(float(facts[name] or 0) > 0 for name in ("device_seconds", "memory_gib"))
     assert len(losses(LossJob(overrides, steps=2))) == 2
 
 
@@ -51,12 +64,12 @@ def test_rows_alone_train_in_turns_and_one_without_enough_memory_fails(
 ) -> None:
     hold_images(2, monkeypatch)
     parts = (*small, "model.micro_batch_size=2")
-    result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1))
+    pauses = Pauses(3)
+    result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1), pauses)
     assert re.match(WHY, result["failures"].pop("whole")) and not result["failures"]
-    assert result["rows"].keys() == {"parts", "same"} and result["num_cycles"] == NUM_CYCLES
-    for row in result["rows"].values():
-        assert row["step_seconds"] == pytest.approx(4 / row["compute"]) and row["kernel_seconds"] is None
-    assert result["num_discarded_cycles"] >= 0 and 0 <= result["others_percent"] <= 100
+    warm_up, *timed = (report["rates"] for report in pauses.reports)
+    assert warm_up is None and all(rates.keys() == {"parts", "same"} and min(rates.values()) > 0 for rates in timed)
+    assert result["batch_sizes"]["parts"] == 4 and result["kernels"] == {}
 
 
 def test_the_largest_size_of_a_growing_run_is_measured(

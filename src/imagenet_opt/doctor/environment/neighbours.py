@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from time import monotonic, sleep
+from time import monotonic
 
 import psutil
 
@@ -12,7 +12,6 @@ from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
 
 _MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3
-_CALM_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -65,17 +64,6 @@ class Neighbours:
             swapped_mb=(now.swapped - before.swapped) / 1e6,
             top=tuple(Occupant(now.names[key], key[0], cpu * share) for key, cpu in top if cpu > 0),
         )
-
-
-def wait_for_others(most_percent: float, *, limit_seconds: float) -> None:
-    """Wait until other programs use at most this share of the CPUs for a second, or until the limit."""
-    neighbours, end = Neighbours(), monotonic() + limit_seconds
-    while monotonic() < end:
-        neighbours.start()
-        sleep(_CALM_SECONDS)
-        occupancy = neighbours.stop()
-        if occupancy.others_cpu_percent + occupancy.steal_percent <= most_percent:
-            return
 
 
 class _Reading:

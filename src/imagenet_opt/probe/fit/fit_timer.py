@@ -2,18 +2,18 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.stats.rate import has_few_pauses
 from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
-from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.fit.device_laps import DeviceLaps
+from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
 from imagenet_opt.probe.fit.stock import Stock, images_ahead, num_ready
@@ -21,18 +21,36 @@ from imagenet_opt.run.hook_timer import attach, detach
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
-_PROFILED_STEPS = 5
+_LEAST_STEPS_OF_WINDOW = 2
 _LAST_BEGIN = 0.75
 """Share of the time limit after which a measurement does not restart."""
 
 
-class Observer(Protocol):
-    """Observes the machine between `start` and `stop`."""
+@dataclass(frozen=True)
+class Window:
+    """A part of a measurement between two pauses.
 
-    def start(self) -> None: ...
+    num_images: that were trained in `seconds`. is_enough: whether the measurement may end with this window. gpu_state:
+    while the device computed.
+    """
 
-    def stop(self) -> Any:
-        """What was observed since the last `start`."""
+    num_images: int
+    seconds: float
+    is_enough: bool
+    gpu_state: GpuState | None
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Pauses of a measurement, in which others work; their time does not count.
+
+    window_seconds: least length of a window between two pauses. rest: called with each window, and with None when a
+    measurement begins, so that earlier windows do not count; it returns whether to measure another window. The first
+    step after a pause may be slower and is not timed.
+    """
+
+    window_seconds: float
+    rest: Callable[[Window | None], bool]
 
 
 @dataclass
@@ -49,7 +67,7 @@ class FitTiming:
     in each warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. steady: whether
     the prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
     num_workers, making_seconds: workers of the loader, and seconds per image of one worker. images_before: images that
-    may have been made before the measurement. observed: what the observer saw during the measurement.
+    may have been made before the measurement.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -70,7 +88,6 @@ class FitTiming:
     num_workers: float | None = None
     making_seconds: float | None = None
     images_before: float = 0.0
-    observed: Any = None
 
     @property
     def step_seconds(self) -> list[float]:
@@ -87,8 +104,8 @@ class FitTimer(Callback):
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
-    at half of it. longest_seconds: end of the measurement in any case. observer: observes the measurement, without the
-    warm-up.
+    at half of it. longest_seconds: end of the measurement in any case. pauses: they decide when the
+    measurement ends; None for no pauses.
     """
 
     def __init__(
@@ -100,9 +117,9 @@ class FitTimer(Callback):
         sees_kernels: bool = False,
         sees_waits: bool = False,
         longest_seconds: float = 0.0,
-        observer: Observer | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        self._observer = observer
+        self._pauses, self._paused_seconds = pauses, 0.0
         self.sees_kernels, self.sees_waits = sees_kernels, sees_waits
         self.seconds, self.limit_seconds = seconds, limit_seconds
         self.longest_seconds = max(limit_seconds, longest_seconds)
@@ -111,6 +128,7 @@ class FitTimer(Callback):
         self.timing = FitTiming()
         self._began = 0.0
         self._num_warm = 0
+        self._first, self._window_began = 1, 0.0
         self._has_restarted = self._is_used_up = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -127,7 +145,7 @@ class FitTimer(Callback):
         detach(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._began = time.perf_counter()
+        self._began = self._now()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_profiling()  # the fit may have had no more steps
@@ -141,7 +159,7 @@ class FitTimer(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now, timing, loader = time.perf_counter(), self.timing, trainer.train_dataloader
+        now, timing, loader = self._now(), self.timing, trainer.train_dataloader
         self._laps.stop_step()
         if timing.phases:
             self._profile(trainer)
@@ -159,7 +177,7 @@ class FitTimer(Callback):
         if may_restart and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
             self._has_restarted = True
             self._begin(trainer)
-        elif self._is_over(trainer, images_ahead(batch, loader), now):
+        elif not self._goes_on(trainer, is_over=self._is_over(trainer, images_ahead(batch, loader), now), now=now):
             self._end(trainer)  # the end of an epoch is not part of a step
             self._profile(trainer)
 
@@ -181,14 +199,44 @@ class FitTimer(Callback):
                 self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
             self._begin(trainer)
 
+    def _now(self) -> float:
+        """Seconds without pauses."""
+        return time.perf_counter() - self._paused_seconds
+
     def _begin(self, trainer: Trainer) -> None:
-        if self._observer is not None:
-            self._observer.start()  # takes a moment, in which batches become ready
+        self._rest(None)
         self._stock = Stock(trainer.train_dataloader, self.multiple)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
         self._phases.begin()
-        self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
+        self.timing.stamps, self.timing.num_images = [self._now()], [0]
         self._laps.begin()
+        self._first = 1
+
+    def _rest(self, window: Window | None) -> bool:
+        """Pause if there are pauses. Returns whether to go on."""
+        began = time.perf_counter()
+        goes_on = self._pauses is None or self._pauses.rest(window)
+        self._paused_seconds += time.perf_counter() - began
+        return goes_on
+
+    def _goes_on(self, trainer: Trainer, *, is_over: bool, now: float) -> bool:
+        """Whether the measurement goes on after this step and, at the end of a window, after a pause."""
+        if self._pauses is None or trainer.is_last_batch:
+            return not is_over
+        num = self._num_steps - self._first
+        if num == 0:
+            self._window_began = now
+        is_long = num >= _LEAST_STEPS_OF_WINDOW and now - self._window_began >= self._pauses.window_seconds
+        if not is_long or num % self.multiple:
+            return True
+        device, timing = trainer.strategy.root_device, self.timing
+        state = read_gpu(device.index) if device.type == "cuda" else None
+        self._laps.settle(timing.stamps)
+        num_images, seconds = sum(timing.num_images[-num:]), timing.stamps[-1] - timing.stamps[-1 - num]
+        goes_on = self._rest(Window(num_images, seconds, is_over, state))
+        self._laps.begin()
+        self._first = self._num_steps + 1
+        return goes_on
 
     def _is_over(self, trainer: Trainer, ahead: int, now: float) -> bool:
         """Whether the measurement is complete. ahead: images that may be in preparation."""
@@ -211,7 +259,6 @@ class FitTimer(Callback):
         timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps
         self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
         timing.compile_seconds = compile_seconds(trainer)
-        timing.observed = None if self._observer is None else self._observer.stop()
 
     def _profile(self, trainer: Trainer) -> None:
         """Called after the last measured step and after each profiled step."""
@@ -223,31 +270,6 @@ class FitTimer(Callback):
         if self._kernels is not None:
             self.timing.kernel_seconds = self._kernels.stop()
             self._kernels = None
-
-
-class KernelProfile:
-    """Measures with the profiler how long kernels run in a step, from the first call of `step` to the last."""
-
-    def __init__(self) -> None:
-        self._profiler: torch.profiler.profile | None = None
-        self._num_steps = 0
-
-    def step(self) -> bool:
-        """Call at the end of each step; returns True once enough steps are profiled."""
-        if self._profiler is None:
-            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self._profiler.start()
-        else:
-            self._num_steps += 1
-        return self._num_steps >= _PROFILED_STEPS
-
-    def stop(self) -> float | None:
-        """Seconds per step in which kernels ran; None if no step was profiled or no kernel was observed."""
-        if self._profiler is None:
-            return None
-        torch.cuda.synchronize()
-        self._profiler.stop()
-        return (kernel_seconds(self._profiler, num_steps=self._num_steps) or None) if self._num_steps else None
 
 
 def compile_seconds(trainer: Trainer) -> float | None:

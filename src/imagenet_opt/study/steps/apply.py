@@ -8,12 +8,12 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
-from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.steps.losses import Parity
+from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
-from imagenet_opt.study.steps.turn import Speed, measure_alone, take_turn
+from imagenet_opt.study.steps.turn import Speed, measure_alone
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
@@ -107,15 +107,20 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
     rows = {name: Row(name, None, own, (*request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
-    turns: dict[str, list[Speed]] = {}
+    turns, single = dict[str, list[Speed]](), set[str]()
+    beside = tuple(row.overrides for row in rows.values())
     for number in range(request.num_rounds):
-        for row in rows.values():
-            beside = tuple(other.overrides for other in rows.values() if other is not row)
-            job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
-            try:
-                take_turn(row, job, number, turns, cache, row.name)
-            except TurnFailed as error:
-                raise ConfigError(f"{row.name}: {error}") from error
+        for row, reason in measure_full(
+            list(rows),
+            rows.__getitem__,
+            lambda row: TogetherJob(row.overrides, request.seconds, study.cold, beside),
+            number=number,
+            turns=turns,
+            cache=cache,
+            label="",
+            single=single,
+        ):
+            raise ConfigError(f"{row.name}: {reason}")
         failures = measure_alone(list(rows.values()), request.seconds, number, turns, cache, "network alone")
         for name, reason in failures.items():
             raise ConfigError(f"{name}: {reason}")

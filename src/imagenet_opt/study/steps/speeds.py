@@ -7,14 +7,15 @@ from itertools import count
 from statistics import median
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.compare import MEASURES, round_seconds, undecided_rows
+from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, Study
-from imagenet_opt.study.steps.turn import Speed, Speeds, measure_alone, take_turn
+from imagenet_opt.study.steps.turn import Speed, Speeds, measure_alone
 
 LEAST_ROUNDS = 2
 """One round gives no interval."""
@@ -51,8 +52,8 @@ class _FirstRowFailed(Exception):
 
 
 def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
-    """In each round, measure the full pipeline of its rows, one after the other, then the network alone of its rows."""
-    failed_in: dict[str, int] = {}
+    """In each round, measure the full pipeline of its rows, then the network alone of its rows."""
+    failed_in, single = dict[str, int](), set[str]()
 
     def fail(row: Row, number: int, reason: str) -> None:
         if row.step is None:
@@ -65,15 +66,19 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
 
     for number, (names, label) in enumerate(_rounds(study.request, speeds)):
         first = number % len(speeds.rows)
-        for place in (*range(first, len(speeds.rows)), *range(first)):
-            row = speeds.rows[place]
-            if row.name not in names["full"] or row.name in failed_in:
-                continue
-            job = replace(study.job, overrides=row.overrides)
-            try:
-                take_turn(row, job, number, speeds.turns, cache, f"{label}: full pipeline: {row.name}")
-            except TurnFailed as error:
-                fail(row, number, str(error))
+        in_order = [speeds.rows[place].name for place in (*range(first, len(speeds.rows)), *range(first))]
+        due = [name for name in in_order if name in names["full"] and name not in failed_in]
+        for row, reason in measure_full(
+            due,
+            lambda name: next(row for row in speeds.rows if row.name == name),
+            lambda row: replace(study.job, overrides=row.overrides),
+            number=number,
+            turns=speeds.turns,
+            cache=cache,
+            label=f"{label}: full pipeline: ",
+            single=single,
+        ):
+            fail(row, number, reason)
         rows = {row.name: row for row in speeds.rows if row.name in names["compute"] and row.name not in failed_in}
         seconds, title = study.request.seconds, f"{label}: network alone"
         failures = measure_alone(list(rows.values()), seconds, number, speeds.turns, cache, title)

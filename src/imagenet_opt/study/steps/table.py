@@ -9,12 +9,12 @@ from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
+from imagenet_opt.study.steps.calm import MOST_OTHERS_PERCENT
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
 from imagenet_opt.study.steps.speeds import gaps
 from imagenet_opt.study.steps.turn import Speed, least_others
-from imagenet_opt.study.steps.worker import MOST_OTHERS_PERCENT
 
 _ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
 _LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
@@ -156,17 +156,16 @@ def _given_up(results: Sequence[RowResult]) -> list[str]:
 
 def _disturbed(results: Sequence[RowResult]) -> list[str]:
     lines = []
-    least = least_others([result.turns for result in results])
+    least = least_others([result.turns for result in results]) or 0.0
     if least > MOST_OTHERS_PERCENT:
         lines.append(f"Other programs used {least:.0f} % of the CPUs or more in most turns, so the intervals are wide.")
-    turns = [speed for result in results for speed in result.turns]
-    if num := sum(int(speed.get("num_discarded") or 0) for speed in turns):
-        num_turns = sum("full" in speed for speed in turns)
-        still = sum(bool(speed.get("is_disturbed")) for speed in turns)
-        kept = f"; {still} of {num_turns} turns stayed disturbed" if still else ""
-        lines.append(f"{num} tries were discarded because of other programs or lowered clocks{kept}.")
-    if num := max(sum(int(speed.get("num_discarded_cycles") or 0) for speed in result.turns) for result in results):
-        lines.append(f"For the same reasons {num} cycles of the network alone were discarded.")
+    discarded = [
+        f"{num} of the {name}"
+        for key, name in (("num_discarded", MEASURES["full"]), ("num_discarded_alone", MEASURES["compute"]))
+        if (num := max(sum(int(speed.get(key) or 0) for speed in result.turns) for result in results))
+    ]
+    if discarded:
+        lines.append(f"Cycles left out because of other programs or lowered clocks: {', '.join(discarded)}.")
     return lines
 
 

@@ -1,24 +1,22 @@
-"""Runs the turns of rows in processes of their own, and measures a disturbed turn again."""
+"""Runs what a study measures in processes of its own; measures the network alone."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.environment.neighbours import wait_for_others
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import Hung, call_isolated, limit
+from imagenet_opt.probe.isolated import Hung, InTurns, call_isolated, in_turns, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
-from imagenet_opt.study.result_cache import ResultCache, say
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps.calm import MOST_CYCLES, Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
-from imagenet_opt.study.steps.worker import MOST_CYCLES, MOST_OTHERS_PERCENT, NUM_CYCLES, AloneJob, FullJob
+from imagenet_opt.study.steps.worker import AloneJob
 
-MOST_TRIES = 5
-"""Tries of one turn; after so many disturbed tries, the least disturbed try counts."""
-CALM_SECONDS = 30.0
-"""Longest wait for other programs before a turn is measured again."""
 _COMPILING_SECONDS = 1800.0
 """Time for compiling, added to the time limit of a call."""
 Speed = dict[str, float | None]
@@ -58,18 +56,10 @@ def measure_alone(
     A row that fails beside others is measured again by itself, since it may lack only their memory. Results also have
     alone_seconds, the row's share of the time. Returns the reasons of rows that fail by themselves.
     """
-    failures, jobs = {}, alone_jobs(rows, seconds)
+    failures, jobs, least = {}, alone_jobs(rows, seconds), least_others(turns.values())
     while jobs:
         group, job = jobs.pop(0)
-
-        def measure(job: AloneJob = job) -> dict[str, Any]:
-            began = time.perf_counter()
-            timed_seconds = job.seconds * len(job.rows) * MOST_CYCLES / NUM_CYCLES
-            answer: Any = isolated("alone", job, cache.folder, timed_seconds=timed_seconds)
-            if len(job.rows) == 1 and answer["failures"]:
-                raise TurnFailed(*answer["failures"].values())
-            return {**answer, "seconds": (time.perf_counter() - began) / len(job.rows)}
-
+        measure = partial(_alone, job, cache.folder, least)
         try:
             answer = cache.take(job, number, measure, config=[row.config for row in group], label=label)
         except TurnFailed as error:
@@ -81,78 +71,81 @@ def measure_alone(
                 else:
                     failures[row.name] = answer["failures"][row.name]
             else:
-                counts = {name: answer[name] for name in ("num_cycles", "num_discarded_cycles")}
-                shared = {"alone_seconds": answer["seconds"], "alone_others_percent": answer["others_percent"]}
-                _add(turns, row.name, number, {**answer["rows"][row.name], **counts, **shared})
+                add(turns, row.name, number, answer["rows"][row.name])
     return failures
 
 
-def _add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) -> None:
+def _alone(job: AloneJob, folder: Path, least_percent: float | None) -> dict[str, Any]:
+    """Measure the rows of the job in one process. Returns the results, and the reasons of failures, by row."""
+    began = time.perf_counter()
+    with in_own_process("alone", job, folder, timed_seconds=job.seconds * len(job.rows) * MOST_CYCLES) as process:
+        process.turn()
+
+        def cycle() -> Cycle | None:
+            report = process.turn()
+            return None if report is None else Cycle(report["rates"], clocks_lowered=report["clocks_lowered"])
+
+        calm, rest = calm_cycles(cycle, least_percent=least_percent), process.end()
+    if len(job.rows) == 1 and rest["failures"]:
+        raise TurnFailed(*rest["failures"].values())
+    seconds = (time.perf_counter() - began) / len(job.rows)
+    rows: dict[str, Speed] = {}
+    for name in calm.rates.keys() - rest["failures"].keys():
+        step_seconds, kernel_seconds = rest["batch_sizes"][name] / calm.rates[name], rest["kernels"].get(name)
+        rows[name] = {"compute": calm.rates[name], "step_seconds": step_seconds, "kernel_seconds": kernel_seconds}
+        rows[name] |= {"alone_seconds": seconds, "alone_others_percent": calm.others_percent}
+        rows[name] |= {"num_discarded_alone": float(calm.num_discarded)}
+    return {"rows": rows, "failures": rest["failures"]}
+
+
+def add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) -> None:
     """Add results of round `number`; rounds in which the row was not measured are empty."""
     rounds = turns.setdefault(name, [])
     rounds += [{} for _ in range(len(rounds), number + 1)]
     rounds[number] = rounds[number] | values
 
 
-def take_turn(
-    row: Row, job: FullJob, number: int, turns: dict[str, list[Speed]], cache: ResultCache, label: str
-) -> None:
-    """Measure the full pipeline of the row in round `number`, or take its stored result, and add it to `turns`.
-
-    A disturbed turn is measured again, and the least disturbed try counts. The result also has turn_seconds, with the
-    start of the process; num_discarded, the number of other tries; is_disturbed, 1 if all were disturbed. label: for
-    the report of a new measurement. Raises TurnFailed.
-    """
-    least_percent = least_others(turns.values())
-
-    def once() -> Speed:
-        began = time.perf_counter()
-        speed: Speed = isolated("full", job, cache.folder, timed_seconds=job.seconds)  # type: ignore[assignment]
-        return speed | {"turn_seconds": time.perf_counter() - began}
-
-    def measure() -> Speed:
-        tries = [once()]
-        while (reason := disturbance(tries[-1], least_percent)) and len(tries) < MOST_TRIES:
-            say(f"{row.name}: measured again, as {reason}")
-            wait_for_others(least_percent + MOST_OTHERS_PERCENT, limit_seconds=CALM_SECONDS)
-            tries.append(once())
-        calmest = min(tries, key=_disturbed_percent)
-        return calmest | {"num_discarded": len(tries) - 1.0, "is_disturbed": float(reason is not None)}
-
-    _add(turns, row.name, number, cache.take(job, number, measure, config=row.config, label=label))
-
-
-def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float:
-    """Percent of the CPUs that other programs use at most in the calmest quarter of the turns; 0 without turns.
-
-    On a machine that is always busy, a second try is as disturbed as the first.
-    """
+def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float | None:
+    """Percent of the CPUs that other programs use at most in the calmest quarter of the turns; None without turns."""
     percents = sorted(
         percent for turns in turns_by_row for speed in turns if (percent := speed.get("others_percent")) is not None
     )
-    return percents[len(percents) // 4] if percents else 0.0
+    return percents[len(percents) // 4] if percents else None
 
 
-def disturbance(speed: Speed, least_percent: float) -> str | None:
-    """Cause outside of the turn that slowed it down; None without one. least_percent: see least_others."""
-    if speed.get("clocks_lowered"):
-        return "something lowered the GPU's clocks (heat, power)"
-    others = speed.get("others_percent") or 0.0
-    return f"others used {others:.0f} % of the CPUs" if others > least_percent + MOST_OTHERS_PERCENT else None
-
-
-def _disturbed_percent(speed: Speed) -> float:
-    return 100 * (speed.get("clocks_lowered") or 0.0) + (speed.get("others_percent") or 0.0)
+@contextmanager
+def in_own_process(function: str, job: object, folder: Path, *, timed_seconds: float) -> Iterator[InTurns]:
+    """Call a function of `worker` in turns in a process of its own. folder: keeps the compiled code. Raises
+    TurnFailed."""
+    with _for_process(folder) as environment, reasons():
+        limit_seconds = _COMPILING_SECONDS + limit(timed_seconds)
+        with in_turns(_name(function), job, limit_seconds=limit_seconds, environment=environment) as process:
+            yield process
 
 
 def isolated(function: str, job: object, folder: Path, *, timed_seconds: float) -> object:
     """Call a function of `worker` in a process of its own. folder: keeps the compiled code. Raises TurnFailed."""
-    compiled = {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve())}
-    name = f"imagenet_opt.study.steps.worker.{function}"
+    with _for_process(folder) as environment, reasons():
+        limit_seconds = _COMPILING_SECONDS + limit(timed_seconds)
+        return call_isolated(_name(function), job, limit_seconds=limit_seconds, environment=environment)
+
+
+def _name(function: str) -> str:
+    return f"imagenet_opt.study.steps.worker.{function}"
+
+
+@contextmanager
+def _for_process(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a process whose run folders are removed afterwards."""
+    with removed_afterwards() as runs:
+        yield {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve()), **runs}
+
+
+@contextmanager
+def reasons() -> Iterator[None]:
+    """Turn all errors of a process into TurnFailed."""
     try:
-        with removed_afterwards() as runs:
-            seconds = _COMPILING_SECONDS + limit(timed_seconds)
-            return call_isolated(name, job, limit_seconds=seconds, environment={**compiled, **runs})
+        yield
     except Hung as error:
         hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
         raise TurnFailed(f"{error}; {hint}") from error

@@ -1,9 +1,9 @@
 """What the processes of a study measure: the network alone, the full pipeline, and losses."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -13,25 +13,21 @@ from omegaconf import open_dict
 from imagenet_opt.config.build import at_one_size, make, num_classes_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor.environment.gpu import gpu_clocks
-from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.measure.telemetry.gpu import read_gpu
+from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.probe.alternation import Alternation, Turns
+from imagenet_opt.probe.fit.fit_timer import Pauses, Window
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from imagenet_opt.run.loggers.metrics_rows import FILE
+from imagenet_opt.study.steps.calm import NUM_CYCLES
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.quiet import quiet
 
 STOPS = "callbacks.acceleration.on_failure=stop"
 """A row that does not compile fails instead of training uncompiled."""
-MOST_OTHERS_PERCENT = 10.0
-"""A measurement is repeated if other programs use more of the CPUs than the first quartile of all measurements plus
-this number of percentage points."""
-NUM_CYCLES, MOST_CYCLES = 6, 18
-"""Cycles of the network alone that count, and that are measured at most because others disturbed some."""
 _NUM_LOSSES = 20
 """Points of a loss curve."""
 _SEED = 0
@@ -73,12 +69,16 @@ class LossJob:
     steps: int
 
 
-def alone(job: AloneJob) -> dict[str, Any]:
-    """Measure images per second of the network alone, in cycles with a short window of each row.
+Pause = Callable[[dict[str, Any]], bool]
+"""Ends a turn of the process with a report; returns whether to go on. See `probe.isolated.in_turns`."""
 
-    Returns `rows`: for each row `compute` (images per second), `step_seconds` and, on a GPU, `kernel_seconds` of a
-    step; `failures`, the reason by row; `num_cycles` that count, `num_discarded_cycles`; `others_percent`, the highest
-    CPU use by other programs in a cycle that counts, 100 more if the GPU's clocks were lowered.
+
+def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
+    """Measure images per second of the network alone. A turn is a cycle with a short window of each row.
+
+    A report has `rates`, by row; None for the first cycle, which only warms up; and `clocks_lowered`, whether
+    something lowered the GPU's clocks. Returns `failures`, the reason by row, and by row `batch_size` and, on a GPU,
+    `kernel_seconds` of a step.
     """
     quiet()
     batch_sizes = {}
@@ -95,55 +95,23 @@ def alone(job: AloneJob) -> dict[str, Any]:
     loops = {name: partial(train, name, overrides) for name, overrides in job.rows}
     with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES) as alternation:
         alternation.cycle()
-        cycles, num_discarded = _calm_cycles(alternation)
+        goes_on = pause({"rates": None})
+        while goes_on and (rates := alternation.cycle()):
+            state = read_gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
+            goes_on = pause({"rates": rates, "clocks_lowered": _are_lowered(state)})
         kernels = alternation.profile() if torch.cuda.is_available() else {}
-    rows: dict[str, dict[str, float | None]] = {}
-    for name in loops.keys() - alternation.failures.keys():
-        compute = geometric_mean(cycle.rates[name] for cycle in cycles)
-        times = {"step_seconds": batch_sizes[name] / compute, "kernel_seconds": kernels.get(name)}
-        rows[name] = {"compute": compute, **times}
     failures = {name: first_line(error) for name, error in alternation.failures.items()}
-    others_percent = max((cycle.others_percent for cycle in cycles), default=0.0)
-    counts = {"num_cycles": len(cycles), "num_discarded_cycles": num_discarded}
-    return {"rows": rows, "failures": failures, "others_percent": others_percent, **counts}
+    return {"failures": failures, "batch_sizes": batch_sizes, "kernels": kernels}
 
 
-@dataclass(frozen=True)
-class _Cycle:
-    """rates: images per second by row. others_percent: see `full`; 100 more if something lowered the GPU's clocks."""
+def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
+    """Measure images per second of the full pipeline. A turn is a short window.
 
-    rates: dict[str, float]
-    others_percent: float
-
-
-def _calm_cycles(alternation: Alternation) -> tuple[list[_Cycle], int]:
-    """NUM_CYCLES cycles that others disturbed little, and the number of discarded cycles.
-
-    Of MOST_CYCLES cycles that were all disturbed, the calmest count.
-    """
-    cycles, calm, neighbours = list[_Cycle](), list[_Cycle](), Neighbours()
-    while len(calm) < NUM_CYCLES and len(cycles) < MOST_CYCLES:
-        neighbours.start()
-        rates = alternation.cycle()
-        if not rates:
-            return [], 0
-        state = read_gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
-        lowered = state is not None and bool(gpu_clocks(state).fired)
-        cycles.append(_Cycle(rates, _others_percent(neighbours.stop()) + 100 * lowered))
-        cycles.sort(key=lambda cycle: cycle.others_percent)
-        most = cycles[len(cycles) // 4].others_percent + MOST_OTHERS_PERCENT
-        calm = [cycle for cycle in cycles if cycle.others_percent <= most]
-    return cycles[:NUM_CYCLES], len(cycles) - NUM_CYCLES
-
-
-def full(job: FullJob) -> dict[str, float | None]:
-    """Measure images per second of the full pipeline, with further facts.
-
-    busy: share of the time in which the device had work; on a CPU, in which the process was inside a step. memory_gib:
-    peak memory reserved on the GPU, or of this process. compile_seconds: includes the capture of a CUDA graph. steady:
-    0 if the run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other programs or
-    taken by the host of a virtual machine during the timed steps. clocks_lowered: 1 if heat, power or an administrator
-    lowered the GPU's clocks.
+    A report has `rate`; None if the measurement begins now; `is_enough`, whether the windows give a rate; and
+    `clocks_lowered`, whether heat, power or an administrator lowered the GPU's clocks. Returns further facts.
+    device_seconds: of a step in which the device had work; on a CPU, in which the process was inside a step.
+    memory_gib: peak memory reserved on the GPU, or of this process. compile_seconds: includes the capture of a CUDA
+    graph. steady: 0 if the run was timed on prefetched batches only.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -152,23 +120,29 @@ def full(job: FullJob) -> dict[str, float | None]:
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
     testbed.samples.warm(job.seconds)
+
+    def rest(window: Window | None) -> bool:
+        if window is None:
+            free = torch.cuda.mem_get_info(testbed.device) if testbed.device.type == "cuda" else None
+            return pause({"rate": None, "gpu_memory": free})
+        lowered = _are_lowered(window.gpu_state)
+        rate = window.num_images / window.seconds
+        return pause({"rate": rate, "is_enough": window.is_enough, "clocks_lowered": lowered})
+
+    pauses = Pauses(job.seconds / NUM_CYCLES, rest)
     with named_out_of_memory(testbed.config):
-        timing, rate = testbed.full_run(job.seconds, cold=job.cold, observer=Neighbours())
-    batch_size, state = testbed.loading.batch_size, timing.gpu_state
+        timing, _ = testbed.full_run(job.seconds, cold=job.cold, pauses=pauses)
     return {
-        "full": rate,
-        "busy": min(1.0, timing.device_seconds * rate / batch_size),
+        "device_seconds": timing.device_seconds,
         "memory_gib": peak_gib(testbed.device),
         "compile_seconds": timing.compile_seconds,
-        "batch_size": float(batch_size),
+        "batch_size": float(testbed.loading.batch_size),
         "steady": float(timing.steady),
-        "others_percent": _others_percent(timing.observed),
-        "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
 
 
-def _others_percent(occupancy: Occupancy) -> float:
-    return occupancy.others_cpu_percent + occupancy.steal_percent
+def _are_lowered(state: GpuState | None) -> bool:
+    return state is not None and bool(gpu_clocks(state).fired)
 
 
 def losses(job: LossJob) -> list[float]:

@@ -1,0 +1,182 @@
+"""Measures the full pipelines of rows that take turns, each in processes of its own."""
+
+import operator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt import machine
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.object_storage import is_url
+from imagenet_opt.probe.isolated import InTurns
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps.calm import MOST_CYCLES, Cycle, calm_cycles
+from imagenet_opt.study.steps.plan import Row
+from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_others, reasons
+from imagenet_opt.study.steps.worker import FullJob
+
+_ROOM = 1.5
+"""Another pipeline starts if this many times the memory of the largest one is free."""
+_TOO_SHORT = "the training ended before it could be measured"
+
+
+def measure_full(
+    names: Sequence[str],
+    row_of: Callable[[str], Row],
+    job_of: Callable[[Row], FullJob],
+    *,
+    number: int,
+    turns: dict[str, list[Speed]],
+    cache: ResultCache,
+    label: str,
+    single: set[str],
+) -> Iterator[tuple[Row, str]]:
+    """Measure the full pipelines of these rows in round `number`, or take stored results, and add them to `turns`.
+
+    As many rows as fit into memory take turns. A row that fails beside others is measured again by itself, since it may
+    lack only their memory; its name is added to `single`, which is for the next round. Yields each row that fails by
+    itself, with the reason; then `row_of` may return other rows. Results also have turn_seconds, the row's share of the
+    time. label: for the report of a new measurement.
+    """
+    waiting = deque(names)
+    while waiting:
+        began, group, failed = time.perf_counter(), list[Row](), None
+        with Pipelines(cache.folder) as pipelines:
+            try:
+                while waiting and pipelines.has_room() and not (group and single & {waiting[0], group[0].name}):
+                    row = row_of(waiting.popleft())
+                    if cache.has(job_of(row), number, config=row.config):
+                        add(turns, row.name, number, cache.take(job_of(row), number, dict, config=row.config))
+                        continue
+                    group.append(row)
+                    cache.report(f"{label}{row.name}")
+                    try:
+                        pipelines.start(row, job_of(row))
+                    except PipelineFailed:
+                        if len(group) == 1:
+                            raise
+                        single.add(row.name)
+                        waiting.appendleft(group.pop().name)
+                        break
+                speeds = pipelines.measure(least_others(turns.values())) if group else {}
+            except PipelineFailed as error:
+                failed = error
+        if failed is None:
+            seconds = (time.perf_counter() - began) / max(1, len(group))
+            for row in group:
+                measured = partial(operator.or_, speeds[row.name], {"turn_seconds": seconds})
+                add(turns, row.name, number, cache.take(job_of(row), number, measured, config=row.config))
+        elif len(group) == 1:
+            yield group[0], str(failed)
+        else:
+            single.add(failed.name)
+            waiting.extendleft(row.name for row in reversed(group))
+
+
+class PipelineFailed(TurnFailed):
+    """The pipeline of row `name` failed."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class Pipelines:
+    """Full pipelines of rows, each in processes of its own, of which those of one row work at a time. On exit all end.
+
+    Two pipelines that take turns of half a second differ less than two that are measured one after the other, because
+    the speed of a machine changes within seconds. folder: see `in_own_process`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._processes = folder, dict[str, InTurns]()
+        self._stack, self._memory = ExitStack(), _Memory()
+        self._has_remote = False
+
+    def __enter__(self) -> "Pipelines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def has_room(self) -> bool:
+        """Whether another pipeline may start. Requests to a server do not survive a long pause."""
+        return not self._processes or (self._memory.has_room() and not self._has_remote)
+
+    def start(self, row: Row, job: FullJob) -> None:
+        """Start the row's pipeline, and let it work until its measurement may begin. Raises PipelineFailed."""
+        try:
+            with ExitStack() as stack:
+                timed_seconds = MOST_CYCLES * job.seconds
+                process = stack.enter_context(in_own_process("full", job, self._folder, timed_seconds=timed_seconds))
+                report = process.turn()
+                if report is None:
+                    raise TurnFailed(_TOO_SHORT)
+                self._processes[row.name] = process
+                self._stack.push(stack.pop_all())
+        except TurnFailed as error:
+            raise PipelineFailed(row.name, str(error)) from error
+        self._memory.note(report["gpu_memory"])
+        self._has_remote |= is_url(row.config["data"].get("root"))
+
+    def measure(self, least_percent: float | None) -> dict[str, Speed]:
+        """Let the pipelines take turns, and return the results by row. Raises PipelineFailed.
+
+        least_percent: see `calm_cycles`. Results are those of `worker.full`, without device_seconds, and full, images
+        per second; busy, the share of the time in which the device had work; others_percent and num_discarded, see
+        `Calm`.
+        """
+        names = list(self._processes)
+
+        def cycle() -> Cycle | None:
+            names.reverse()  # so that no row always follows the same row
+            reports = {name: self._take_part(name, lambda process: process.turn()) for name in names}
+            if None in reports.values():
+                return None
+            if any(report["rate"] is None for report in reports.values()):
+                return Cycle({})
+            rates = {name: report["rate"] for name, report in reports.items()}
+            is_enough = all(report["is_enough"] for report in reports.values())
+            return Cycle(rates, is_enough, any(report["clocks_lowered"] for report in reports.values()))
+
+        calm = calm_cycles(cycle, least_percent=least_percent)
+        counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}
+        speeds: dict[str, Speed] = {}
+        for name in self._processes:
+            facts = self._take_part(name, lambda process: process.end())
+            if (rate := calm.rates.get(name)) is None:
+                raise PipelineFailed(name, _TOO_SHORT)
+            busy = min(1.0, facts.pop("device_seconds") * rate / facts["batch_size"])
+            speeds[name] = {"full": rate, "busy": busy, **facts, **counts}
+        return speeds
+
+    def _take_part(self, name: str, part: Callable[[InTurns], Any]) -> Any:
+        try:
+            with reasons():
+                return part(self._processes[name])
+        except TurnFailed as error:
+            raise PipelineFailed(name, str(error)) from error
+
+
+class _Memory:
+    """The memory that pipelines have taken so far, of the machine and of the GPU."""
+
+    def __init__(self) -> None:
+        self._free, self._largest = {"host": machine.available_memory()}, dict[str, int]()
+
+    def note(self, gpu: tuple[int, int] | None) -> None:
+        """Note that a pipeline has started. gpu: free and total bytes of its GPU."""
+        now = {"host": machine.available_memory()}
+        if gpu is not None:
+            now["gpu"] = gpu[0]
+            self._free.setdefault("gpu", gpu[1])
+        for kind, free in now.items():
+            self._largest[kind] = max(self._largest.get(kind, 0), self._free[kind] - free)
+        self._free = now
+
+    def has_room(self) -> bool:
+        return all(free >= _ROOM * self._largest[kind] for kind, free in self._free.items())

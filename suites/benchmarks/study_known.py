@@ -22,6 +22,8 @@ from typing import Any
 import yaml
 from lightning.pytorch import Callback
 
+from imagenet_opt.config.compose import composed
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.steps.compare import MEASURES
 
 _BUSY = """
@@ -70,6 +72,13 @@ def busy(on: bool) -> Iterator[None]:
             process.wait()
 
 
+def read_all(overrides: list[str]) -> None:
+    """Read the training files into memory, so that rows take turns: with cold files they are measured one by one."""
+    folder = Testbed(composed(tuple(overrides))).samples.index.folder
+    for file in (file for file in Path(str(folder)).rglob("*") if file.is_file()):
+        file.read_bytes()
+
+
 def verdicts(file: Path) -> dict[str, Counter[str]]:
     """Number of rows by measure and verdict."""
     rows = [row for row in json.loads(file.read_text())["tables"][0]["data"]["rows"] if row.get("ratios")]
@@ -107,6 +116,7 @@ def main() -> None:
             "--folder",
             str(folder),
         ]
+        read_all(options.overrides)
         began = time.monotonic()
         with busy(is_busy):
             subprocess.run([*command, *options.overrides], check=True, stdout=subprocess.DEVNULL)

@@ -72,7 +72,7 @@ def count_turns(job: str, pause: Callable[[object], bool]) -> int:
 
 
 def test_between_its_turns_a_call_is_stopped_with_all_its_processes() -> None:
-    with in_turns(f"{__name__}.count_turns", "words", environment=HERE) as call:
+    with in_turns(f"{__name__}.count_turns", "words", stops=True, environment=HERE) as call:
         pids = call.turn()
         for _ in range(2):
             assert call.turn() == pids
@@ -89,9 +89,9 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_call_that_returns_or_fails_in_its_turn() -> None:
-    with in_turns(f"{__name__}.return_at_once", "words", environment=HERE) as call:
+    with in_turns(f"{__name__}.return_at_once", "words", stops=True, environment=HERE) as call:
         assert call.turn() is None and call.end() == "words"
-    failing = in_turns(f"{__name__}.fail_in_turn", "words", environment=HERE)
+    failing = in_turns(f"{__name__}.fail_in_turn", "words", stops=True, environment=HERE)
     with pytest.raises(TurnFailed, match="ZeroDivisionError: words"), failing as call:
         call.turn()
 
@@ -131,16 +131,16 @@ def test_other_ends_have_a_reason(function: str, error: type[Exception], words: 
 def note_pids(job: str, pause: Callable[[object], bool]) -> None:
     other = subprocess.Popen(["sleep", "100"])
     pause(None)
-    Path(job).write_text(f"{os.getpid()} {other.pid}")
-    pause(None)
+    pause(f"{os.getpid()} {other.pid}")
 
 
 HANGS = "from imagenet_opt.probe.isolated import call_isolated as call; call('{function}hang', '{file}')"
 IS_STOPPED = """
 import time
 from imagenet_opt.probe.isolated import in_turns
-with in_turns('{function}note_pids', '{file}') as call:
-    call.turn(), call.turn()
+with in_turns('{function}note_pids', '{file}', stops=True) as call:
+    call.turn()
+    open('{file}', 'w').write(call.turn())
     time.sleep(100)
 """
 

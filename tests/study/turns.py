@@ -36,12 +36,15 @@ class FakeTurns:
 
 @dataclass
 class Processes:
-    """Replaces `call_isolated`, `in_turns` and `Neighbours`. times: by override, the factor of its speed. change:
-    changes the speed of a full run; change_alone: of the network alone. curve: losses with these overrides. fails:
-    whether a full run or a training with these overrides fails, by its number from 1. fails_beside: whether a full run
-    fails while others run. fails_alone: the same for a row of a process with several rows, or with one. others: percent
+    """Replaces `call_isolated`, `in_turns` and `Neighbours`.
+
+    times: by override, the factor of its speed. change: changes the speed of a full run; change_alone: of the network
+    alone. curve: losses with these overrides. fails: whether a full run or a training with these overrides fails, by
+    its number from 1. fails_beside: whether a full run fails while others run. fails_alone: the same for a row of a
+    process with several rows, or with one. ends_early: whether a full run ends before its first window. others: percent
     of the CPUs that other programs use in a cycle. jobs: full runs and trainings. sessions: processes of the network
-    alone."""
+    alone. num_running: full runs now.
+    """
 
     times: dict[str, float] = field(default_factory=dict)
     change: Callable[[Words, Speed], Speed] = lambda words, speed: speed
@@ -50,6 +53,7 @@ class Processes:
     fails: Callable[[Words, int], bool] = lambda words, number: False
     fails_beside: Callable[[Words, int], bool] = lambda words, number: False
     fails_alone: Callable[[Words, int], bool] = lambda words, num_rows: False
+    ends_early: Callable[[Words], bool] = lambda words: False
     others: Callable[[], float] = lambda: 0.0
     jobs: list[Any] = field(default_factory=list)
     sessions: list[AloneJob] = field(default_factory=list)
@@ -61,7 +65,7 @@ class Processes:
 
     @contextmanager
     def in_turns(
-        self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]
+        self, function: str, job: Any, *, stops: bool, limit_seconds: float, environment: dict[str, str]
     ) -> Iterator["FakeTurns"]:
         if isinstance(job, AloneJob):
             yield self._session(job)
@@ -74,8 +78,8 @@ class Processes:
             facts = self.change(job.overrides, self.full(job.overrides))
             rate = facts.pop("full") or 0.0
             facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
-            report = {"rate": rate, "is_enough": True, "clocks_lowered": False}
-            yield FakeTurns({"rate": None, "gpu_memory": None}, report, facts)
+            report = {"window": (rate, 1.0), "is_enough": True, "clocks_lowered": False}
+            yield FakeTurns({"window": None}, None if self.ends_early(job.overrides) else report, facts)
         finally:
             self.num_running -= 1
 

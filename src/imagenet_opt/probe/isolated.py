@@ -59,56 +59,70 @@ def call_isolated(
 
 @contextmanager
 def in_turns(
-    function: str, job: Any, *, limit_seconds: float = LIMIT_SECONDS, environment: Mapping[str, str] | None = None
+    function: str,
+    job: Any,
+    *,
+    stops: bool,
+    limit_seconds: float = LIMIT_SECONDS,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator["InTurns"]:
-    """Call `function` as `call_isolated` does, in turns: between them, all its processes are stopped.
+    """Call `function` as `call_isolated` does, in turns.
 
-    The function takes the job and a function `pause`. It calls `pause` with a report, JSON values, at the end of each
-    turn. In the next turn `pause` returns True, or False if the function must return now.
+    stops: whether its processes are stopped between the turns, except those that have a session of their own. The
+    function takes the job and a function `pause`. It calls `pause` with a report, JSON values, at the end of each turn.
+    In the next turn `pause` returns True, or False if the function must return now.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs, _started(function, job, environment or {}, stdin=theirs.fileno(), words=(IN_TURNS,)) as call:
         theirs.close()
-        yield InTurns(call, Connection(ours.detach()), limit_seconds)
+        yield InTurns(call, Connection(ours.detach()), limit_seconds, stops=stops)
 
 
 class InTurns:
-    """A call whose function works only in its turns."""
+    """A call whose function works in turns; see `in_turns`. If it does not stop, its next turn begins at once."""
 
-    def __init__(self, call: "_Call", connection: "Connection[bool, Any]", limit_seconds: float) -> None:
-        self._call, self._connection, self._limit_seconds = call, connection, limit_seconds
-        self._has_begun = False
+    def __init__(
+        self, call: "_Call", connection: "Connection[bool, Any]", limit_seconds: float, *, stops: bool
+    ) -> None:
+        self._call, self._connection, self._limit_seconds, self._stops = call, connection, limit_seconds, stops
+        self._waits = False
 
     def turn(self) -> Any:
         """Let the function work until its next report, and return the report; None if the function has returned
         instead. Raises as `call_isolated`."""
-        self._go_on(True)
         end = time.monotonic() + self._limit_seconds
-        while not self._connection.poll(_POLL_SECONDS):
-            if self._call.process.poll() is not None:
-                self._call.answer(0.0)
-                return None
-            if time.monotonic() > end:
-                raise self._call.hung(self._limit_seconds)
         try:
+            self._go_on(True)
+            while not self._connection.poll(_POLL_SECONDS):
+                if self._call.process.poll() is not None:
+                    self._call.answer(0.0)
+                    return None
+                if time.monotonic() > end:
+                    raise self._call.hung(self._limit_seconds)
             report = self._connection.recv()
-        except EOFError:  # the function has returned
+            self._waits = True
+            if self._stops:
+                os.killpg(self._call.process.pid, signal.SIGSTOP)
+            else:
+                self._go_on(True)
+        except (OSError, EOFError):  # the process has ended
             self._call.answer(_CLEAN_UP_SECONDS)
             return None
-        os.killpg(self._call.process.pid, signal.SIGSTOP)
         return report
 
     def end(self) -> Any:
         """Let the function return, and return its result. Raises as `call_isolated`."""
-        if self._call.process.poll() is None:
+        with suppress(OSError):  # the process has ended
+            self._waits = True
             self._go_on(False)
         return self._call.answer(self._limit_seconds)
 
     def _go_on(self, word: bool) -> None:
-        if self._has_begun:
-            os.killpg(self._call.process.pid, signal.SIGCONT)
+        if self._waits:
+            if self._stops:
+                os.killpg(self._call.process.pid, signal.SIGCONT)
             self._connection.send(word)
-        self._has_begun = True
+            self._waits = False
 
 
 @dataclass

@@ -61,9 +61,14 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
 def _pause_by(connection: "Connection[Any, bool]") -> Callable[[Any], bool]:
     """The function `pause` of `isolated.in_turns`."""
 
+    goes_on = True
+
     def pause(report: Any) -> bool:
-        connection.send(report)
-        return connection.recv()
+        nonlocal goes_on
+        if goes_on:  # else nobody waits for a report
+            connection.send(report)
+            goes_on = connection.recv()
+        return goes_on
 
     return pause
 
@@ -71,7 +76,8 @@ def _pause_by(connection: "Connection[Any, bool]") -> Callable[[Any], bool]:
 def _start_guard() -> None:
     """Start a process that ends this process and its group when the caller dies, since nothing else would end a hung
     or stopped process. It is in a group of its own, which nobody stops."""
-    this, parent, caller = os.getpid(), os.getppid(), multiprocessing.parent_process()
+    this, group, parent = os.getpid(), os.getpgrp(), os.getppid()
+    caller = multiprocessing.parent_process()
     if os.fork():
         return
     os.setpgid(0, 0)
@@ -83,7 +89,7 @@ def _start_guard() -> None:
             caller.join(1)
             is_over = not caller.is_alive()
         if is_over:
-            os.killpg(this, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
     os._exit(0)
 
 

@@ -167,16 +167,21 @@ class Testbed:
         store = self.samples.store_for(index, cold=cold)
         return self._fit(self.config, ImageData(index, self.data.val, loading, store), span, pauses)
 
-    def full_run(self, seconds: float, *, cold: bool, pauses: Pauses | None = None) -> tuple[FitTiming, float]:
+    def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
         """Timing and images per second of one run of all stages together. cold: whether to evict files from the page
-        cache first. pauses: see `FitTimer`."""
+        cache first."""
+        timing = self.full_timing(seconds, cold=cold)
+        return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
+
+    def full_timing(self, seconds: float, *, cold: bool, pauses: Pauses | None = None) -> FitTiming:
+        """Timing of a full run. pauses: see `FitTimer`; workers count them as time of decoding, so that the rate of
+        such a run cannot be checked against the decoding."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
         span = Span(seconds, longest=_MOST_SECONDS)
-        timing = self.train(samples.listed(rows), span, cold=cold, pauses=pauses)
-        return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
+        return self.train(samples.listed(rows), span, cold=cold, pauses=pauses)
 
     def _fit(self, config: DictConfig, data: Any, span: Span, pauses: Pauses | None = None) -> FitTiming:
         timer = FitTimer(

@@ -175,6 +175,16 @@ def test_a_row_that_fails_later_is_named_if_others_build_on_it(tmp_path: Path, t
     assert table.texts()[2][2] == "1.50 x"
 
 
+def test_a_pipeline_whose_training_ends_too_early_fails_and_the_others_are_measured(
+    tmp_path: Path, turns: Processes
+) -> None:
+    turns.ends_early = lambda words: FUSED in words and "model.set_to_none=true" not in words
+    speeds = measured(steps_study(tmp_path, STEPS, repeats=2))
+    assert speeds.failures == {"fused": "the training ended before it could be measured"}
+    assert {name: len(row) for name, row in speeds.turns.items()} == {"start": 2, "freed": 2}
+    assert all(FUSED not in row.overrides for row in speeds.rows if row.name == "freed")
+
+
 def test_a_pipeline_that_fails_beside_others_is_measured_by_itself_from_then_on(
     tmp_path: Path, turns: Processes
 ) -> None:

@@ -105,7 +105,7 @@ class FitTimer(Callback):
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
     at half of it. longest_seconds: end of the measurement in any case. pauses: they decide when the
-    measurement ends; None for no pauses.
+    measurement ends before that; None for no pauses.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class FitTimer(Callback):
 
     def _goes_on(self, trainer: Trainer, *, is_over: bool, now: float) -> bool:
         """Whether the measurement goes on after this step and, at the end of a window, after a pause."""
-        if self._pauses is None or trainer.is_last_batch:
+        if self._pauses is None or trainer.is_last_batch or now - self._began >= self.longest_seconds:
             return not is_over
         num = self._num_steps - self._first
         if num == 0:

@@ -1,8 +1,7 @@
 """Measures in short cycles, and leaves out the cycles that other programs disturbed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
 
 from imagenet_opt.doctor.environment.neighbours import Neighbours
 
@@ -17,11 +16,11 @@ number of percentage points."""
 class Cycle:
     """A cycle in which each row had a turn.
 
-    rates: images per second by row. is_enough: whether the measurement may end with this cycle. clocks_lowered: whether
-    something lowered the GPU's clocks.
+    windows: images and seconds by row. is_enough: whether the measurement may end with this cycle. clocks_lowered:
+    whether something lowered the GPU's clocks.
     """
 
-    rates: Mapping[str, float]
+    windows: Mapping[str, tuple[float, float]]
     is_enough: bool = True
     clocks_lowered: bool = False
 
@@ -30,8 +29,8 @@ class Cycle:
 class Calm:
     """The cycles that count.
 
-    rates: geometric means by row; empty without a cycle. others_percent: highest use of the CPUs by other programs in a
-    cycle that counts; 100 more if the GPU's clocks were lowered. num_discarded: number of other cycles.
+    rates: images per second by row; empty without a cycle. others_percent: highest use of the CPUs by other programs in
+    a cycle that counts; 100 more if the GPU's clocks were lowered. num_discarded: number of other cycles.
     """
 
     rates: dict[str, float]
@@ -42,7 +41,7 @@ class Calm:
 def calm_cycles(measure: Callable[[], Cycle | None], *, least_percent: float | None) -> Calm:
     """Measure until NUM_CYCLES calm cycles, or MOST_CYCLES cycles, of which the calmest count.
 
-    measure: measures a cycle. One without rates shows that the cycles so far do not count; None ends the measurement.
+    measure: measures a cycle. One without windows shows that the cycles so far do not count; None ends the measurement.
     least_percent: what other programs used of the CPUs in calm earlier measurements, None without any. On a machine
     that is always busy, all cycles are equally disturbed.
     """
@@ -52,8 +51,8 @@ def calm_cycles(measure: Callable[[], Cycle | None], *, least_percent: float | N
         neighbours.start()
         if (cycle := measure()) is None:
             break
-        if not cycle.rates:
-            cycles.clear()
+        if not cycle.windows:
+            cycles, calm = [], []
             continue
         occupancy = neighbours.stop()
         percent = occupancy.others_cpu_percent + occupancy.steal_percent + 100 * cycle.clocks_lowered
@@ -65,7 +64,12 @@ def calm_cycles(measure: Callable[[], Cycle | None], *, least_percent: float | N
         if len(calm) >= NUM_CYCLES and cycle.is_enough:
             break
     counted = calm if len(calm) >= NUM_CYCLES else cycles[:NUM_CYCLES]
-    names = set[str].intersection(*(set(cycle.rates) for _, cycle in counted)) if counted else set()
-    rates = {name: geometric_mean(cycle.rates[name] for _, cycle in counted) for name in names}
+    names = set[str].intersection(*(set(cycle.windows) for _, cycle in counted)) if counted else set()
+    rates = {name: _rate([cycle.windows[name] for _, cycle in counted]) for name in names}
     others_percent = max((percent for percent, _ in counted), default=0.0)
     return Calm(rates, others_percent, len(cycles) - len(counted))
+
+
+def _rate(windows: Sequence[tuple[float, float]]) -> float:
+    num_images, seconds = map(sum, zip(*windows, strict=True))
+    return num_images / seconds

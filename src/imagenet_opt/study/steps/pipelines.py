@@ -9,18 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from imagenet_opt import machine
+from imagenet_opt.config.build import device_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.isolated import InTurns
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps.calm import MOST_CYCLES, Cycle, calm_cycles
+from imagenet_opt.study.steps.calm import Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_others, reasons
 from imagenet_opt.study.steps.worker import FullJob
 
-_ROOM = 1.5
-"""Another pipeline starts if this many times the memory of the largest one is free."""
+_MOST_TAKEN = 0.1
+"""Share of the memory, and of the shared memory, that stopped pipelines may hold when another one starts."""
 _TOO_SHORT = "the training ended before it could be measured"
 
 
@@ -37,12 +40,14 @@ def measure_full(
 ) -> Iterator[tuple[Row, str]]:
     """Measure the full pipelines of these rows in round `number`, or take stored results, and add them to `turns`.
 
-    As many rows as fit into memory take turns. A row that fails beside others is measured again by itself, since it may
-    lack only their memory; its name is added to `single`, which is for the next round. Yields each row that fails by
+    Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU or if they read cold storage or a
+    URL, since reads go on while processes are stopped. A row that fails beside others is measured again by itself; its
+    name is added to `single`, which is for the next round. Yields each row that fails by
     itself, with the reason; then `row_of` may return other rows. Results also have turn_seconds, the row's share of the
     time. label: for the report of a new measurement.
     """
     waiting = deque(names)
+    single.update(name for name in names if _stays_alone(row_of(name), job_of(row_of(name))))
     while waiting:
         began, group, failed = time.perf_counter(), list[Row](), None
         with Pipelines(cache.folder) as pipelines:
@@ -55,7 +60,7 @@ def measure_full(
                     group.append(row)
                     cache.report(f"{label}{row.name}")
                     try:
-                        pipelines.start(row, job_of(row))
+                        pipelines.start(row, job_of(row), stops=row.name not in single)
                     except PipelineFailed:
                         if len(group) == 1:
                             raise
@@ -77,6 +82,11 @@ def measure_full(
             waiting.extendleft(row.name for row in reversed(group))
 
 
+def _stays_alone(row: Row, job: FullJob) -> bool:
+    on_gpu = device_of(DictConfig(row.config)).type == "cuda"
+    return job.cold or on_gpu or is_url(row.config["data"].get("root"))
+
+
 class PipelineFailed(TurnFailed):
     """The pipeline of row `name` failed."""
 
@@ -94,8 +104,7 @@ class Pipelines:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._processes = folder, dict[str, InTurns]()
-        self._stack, self._memory = ExitStack(), _Memory()
-        self._has_remote = False
+        self._stack, self._room_before = ExitStack(), _room()
 
     def __enter__(self) -> "Pipelines":
         return self
@@ -104,24 +113,24 @@ class Pipelines:
         self._stack.close()
 
     def has_room(self) -> bool:
-        """Whether another pipeline may start. Requests to a server do not survive a long pause."""
-        return not self._processes or (self._memory.has_room() and not self._has_remote)
+        """Whether another pipeline may start: its loader must have the room that the first one had, or it would be a
+        smaller loader (`data.budget`)."""
+        rooms = zip(_room(), self._room_before, strict=True)
+        return not self._processes or all(now >= (1 - _MOST_TAKEN) * before for now, before in rooms)
 
-    def start(self, row: Row, job: FullJob) -> None:
-        """Start the row's pipeline, and let it work until its measurement may begin. Raises PipelineFailed."""
+    def start(self, row: Row, job: FullJob, *, stops: bool) -> None:
+        """Start the row's pipeline, and let it work until its measurement may begin. stops: whether it is stopped
+        between its turns; others need this. Raises PipelineFailed."""
         try:
             with ExitStack() as stack:
-                timed_seconds = MOST_CYCLES * job.seconds
-                process = stack.enter_context(in_own_process("full", job, self._folder, timed_seconds=timed_seconds))
-                report = process.turn()
-                if report is None:
+                own = in_own_process("full", job, self._folder, timed_seconds=job.seconds, stops=stops)
+                process = stack.enter_context(own)
+                if process.turn() is None:
                     raise TurnFailed(_TOO_SHORT)
                 self._processes[row.name] = process
                 self._stack.push(stack.pop_all())
         except TurnFailed as error:
             raise PipelineFailed(row.name, str(error)) from error
-        self._memory.note(report["gpu_memory"])
-        self._has_remote |= is_url(row.config["data"].get("root"))
 
     def measure(self, least_percent: float | None) -> dict[str, Speed]:
         """Let the pipelines take turns, and return the results by row. Raises PipelineFailed.
@@ -130,23 +139,24 @@ class Pipelines:
         per second; busy, the share of the time in which the device had work; others_percent and num_discarded, see
         `Calm`.
         """
-        names = list(self._processes)
+        names, ended = list(self._processes), list[str]()
 
         def cycle() -> Cycle | None:
             names.reverse()  # so that no row always follows the same row
             reports = {name: self._take_part(name, lambda process: process.turn()) for name in names}
-            if None in reports.values():
+            ended.extend(name for name, report in reports.items() if report is None)
+            if ended:
                 return None
-            if any(report["rate"] is None for report in reports.values()):
+            windows = {name: report["window"] for name, report in reports.items()}
+            if None in windows.values():
                 return Cycle({})
-            rates = {name: report["rate"] for name, report in reports.items()}
             is_enough = all(report["is_enough"] for report in reports.values())
-            return Cycle(rates, is_enough, any(report["clocks_lowered"] for report in reports.values()))
+            return Cycle(windows, is_enough, any(report["clocks_lowered"] for report in reports.values()))
 
         calm = calm_cycles(cycle, least_percent=least_percent)
         counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}
         speeds: dict[str, Speed] = {}
-        for name in self._processes:
+        for name in sorted(self._processes, key=lambda name: name not in ended):  # these know why they ended
             facts = self._take_part(name, lambda process: process.end())
             if (rate := calm.rates.get(name)) is None:
                 raise PipelineFailed(name, _TOO_SHORT)
@@ -162,21 +172,5 @@ class Pipelines:
             raise PipelineFailed(name, str(error)) from error
 
 
-class _Memory:
-    """The memory that pipelines have taken so far, of the machine and of the GPU."""
-
-    def __init__(self) -> None:
-        self._free, self._largest = {"host": machine.available_memory()}, dict[str, int]()
-
-    def note(self, gpu: tuple[int, int] | None) -> None:
-        """Note that a pipeline has started. gpu: free and total bytes of its GPU."""
-        now = {"host": machine.available_memory()}
-        if gpu is not None:
-            now["gpu"] = gpu[0]
-            self._free.setdefault("gpu", gpu[1])
-        for kind, free in now.items():
-            self._largest[kind] = max(self._largest.get(kind, 0), self._free[kind] - free)
-        self._free = now
-
-    def has_room(self) -> bool:
-        return all(free >= _ROOM * self._largest[kind] for kind, free in self._free.items())
+def _room() -> tuple[int, int]:
+    return machine.available_memory(), machine.free_shared_memory()

@@ -13,7 +13,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung, InTurns, call_isolated, in_turns, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps.calm import MOST_CYCLES, Cycle, calm_cycles
+from imagenet_opt.study.steps.calm import Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.worker import AloneJob
 
@@ -78,12 +78,16 @@ def measure_alone(
 def _alone(job: AloneJob, folder: Path, least_percent: float | None) -> dict[str, Any]:
     """Measure the rows of the job in one process. Returns the results, and the reasons of failures, by row."""
     began = time.perf_counter()
-    with in_own_process("alone", job, folder, timed_seconds=job.seconds * len(job.rows) * MOST_CYCLES) as process:
+    timed_seconds = job.seconds * len(job.rows)
+    with in_own_process("alone", job, folder, timed_seconds=timed_seconds, stops=False) as process:
         process.turn()
 
         def cycle() -> Cycle | None:
             report = process.turn()
-            return None if report is None else Cycle(report["rates"], clocks_lowered=report["clocks_lowered"])
+            if report is None:
+                return None
+            windows = {name: (rate, 1.0) for name, rate in report["rates"].items()}
+            return Cycle(windows, clocks_lowered=report["clocks_lowered"])
 
         calm, rest = calm_cycles(cycle, least_percent=least_percent), process.end()
     if len(job.rows) == 1 and rest["failures"]:
@@ -114,12 +118,14 @@ def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float | None:
 
 
 @contextmanager
-def in_own_process(function: str, job: object, folder: Path, *, timed_seconds: float) -> Iterator[InTurns]:
-    """Call a function of `worker` in turns in a process of its own. folder: keeps the compiled code. Raises
-    TurnFailed."""
+def in_own_process(function: str, job: object, folder: Path, *, timed_seconds: float, stops: bool) -> Iterator[InTurns]:
+    """Call a function of `worker` in turns in a process of its own. folder: keeps the compiled code. stops: see
+    `in_turns`. Raises TurnFailed."""
     with _for_process(folder) as environment, reasons():
         limit_seconds = _COMPILING_SECONDS + limit(timed_seconds)
-        with in_turns(_name(function), job, limit_seconds=limit_seconds, environment=environment) as process:
+        with in_turns(
+            _name(function), job, stops=stops, limit_seconds=limit_seconds, environment=environment
+        ) as process:
             yield process
 
 

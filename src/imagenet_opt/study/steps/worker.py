@@ -107,9 +107,9 @@ def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
 def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
     """Measure images per second of the full pipeline. A turn is a short window.
 
-    A report has `rate`; None if the measurement begins now; `is_enough`, whether the windows give a rate; and
-    `clocks_lowered`, whether heat, power or an administrator lowered the GPU's clocks. Returns further facts.
-    device_seconds: of a step in which the device had work; on a CPU, in which the process was inside a step.
+    A report has `window`, its images and seconds, None if the measurement begins now; `is_enough`, whether the windows
+    give a rate; and `clocks_lowered`, whether heat, power or an administrator lowered the GPU's clocks. Returns further
+    facts. device_seconds: of a step in which the device had work; on a CPU, in which the process was inside a step.
     memory_gib: peak memory reserved on the GPU, or of this process. compile_seconds: includes the capture of a CUDA
     graph. steady: 0 if the run was timed on prefetched batches only.
 
@@ -119,19 +119,17 @@ def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
-    testbed.samples.warm(job.seconds)
 
     def rest(window: Window | None) -> bool:
         if window is None:
-            free = torch.cuda.mem_get_info(testbed.device) if testbed.device.type == "cuda" else None
-            return pause({"rate": None, "gpu_memory": free})
+            return pause({"window": None})
+        timed = (window.num_images, window.seconds)
         lowered = _are_lowered(window.gpu_state)
-        rate = window.num_images / window.seconds
-        return pause({"rate": rate, "is_enough": window.is_enough, "clocks_lowered": lowered})
+        return pause({"window": timed, "is_enough": window.is_enough, "clocks_lowered": lowered})
 
     pauses = Pauses(job.seconds / NUM_CYCLES, rest)
     with named_out_of_memory(testbed.config):
-        timing, _ = testbed.full_run(job.seconds, cold=job.cold, pauses=pauses)
+        timing = testbed.full_timing(job.seconds, cold=job.cold, pauses=pauses)
     return {
         "device_seconds": timing.device_seconds,
         "memory_gib": peak_gib(testbed.device),

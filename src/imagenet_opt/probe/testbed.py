@@ -24,6 +24,7 @@ from imagenet_opt.config.build import (
     precision_of,
     share_batch,
 )
+from imagenet_opt.config.recorded_rate import recorded_rate
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
@@ -40,7 +41,6 @@ from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Pauses
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
-from imagenet_opt.probe.recorded_rate import recorded_rate
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index

@@ -60,7 +60,6 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
 
 def _pause_by(connection: "Connection[Any, bool]") -> Callable[[Any], bool]:
     """The function `pause` of `isolated.in_turns`."""
-
     goes_on = True
 
     def pause(report: Any) -> bool:

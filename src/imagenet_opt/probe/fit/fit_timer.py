@@ -104,8 +104,8 @@ class FitTimer(Callback):
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
-    at half of it. longest_seconds: end of the measurement in any case. pauses: they decide when the
-    measurement ends before that; None for no pauses.
+    at half of it. longest_seconds: end of the measurement in any case. pauses: they decide when the measurement ends
+    before that; None for no pauses.
     """
 
     def __init__(

@@ -42,9 +42,9 @@ def measure_full(
 
     Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU or if they read cold storage or a
     URL, since reads go on while processes are stopped. A row that fails beside others is measured again by itself; its
-    name is added to `single`, which is for the next round. Yields each row that fails by
-    itself, with the reason; then `row_of` may return other rows. Results also have turn_seconds, the row's share of the
-    time. label: for the report of a new measurement.
+    name is added to `single`, which is for the next round. Yields each row that fails by itself, with the reason; then
+    `row_of` may return other rows. Results also have turn_seconds, the row's share of the time. label: for the report
+    of a new measurement.
     """
     waiting = deque(names)
     single.update(name for name in names if _stays_alone(row_of(name), job_of(row_of(name))))

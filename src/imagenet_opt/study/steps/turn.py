@@ -121,19 +121,17 @@ def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float | None:
 def in_own_process(function: str, job: object, folder: Path, *, timed_seconds: float, stops: bool) -> Iterator[InTurns]:
     """Call a function of `worker` in turns in a process of its own. folder: keeps the compiled code. stops: see
     `in_turns`. Raises TurnFailed."""
-    with _for_process(folder) as environment, reasons():
-        limit_seconds = _COMPILING_SECONDS + limit(timed_seconds)
-        with in_turns(
-            _name(function), job, stops=stops, limit_seconds=limit_seconds, environment=environment
-        ) as process:
-            yield process
+    with (
+        _settings(folder, timed_seconds) as settings,
+        in_turns(_name(function), job, stops=stops, **settings) as process,
+    ):
+        yield process
 
 
 def isolated(function: str, job: object, folder: Path, *, timed_seconds: float) -> object:
     """Call a function of `worker` in a process of its own. folder: keeps the compiled code. Raises TurnFailed."""
-    with _for_process(folder) as environment, reasons():
-        limit_seconds = _COMPILING_SECONDS + limit(timed_seconds)
-        return call_isolated(_name(function), job, limit_seconds=limit_seconds, environment=environment)
+    with _settings(folder, timed_seconds) as settings:
+        return call_isolated(_name(function), job, **settings)
 
 
 def _name(function: str) -> str:
@@ -141,10 +139,12 @@ def _name(function: str) -> str:
 
 
 @contextmanager
-def _for_process(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of a process whose run folders are removed afterwards."""
-    with removed_afterwards() as runs:
-        yield {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve()), **runs}
+def _settings(folder: Path, timed_seconds: float) -> Iterator[dict[str, Any]]:
+    """Time limit and environment of a process. Its run folders are removed afterwards, and its errors become
+    TurnFailed."""
+    with removed_afterwards() as runs, reasons():
+        environment = {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve()), **runs}
+        yield {"limit_seconds": _COMPILING_SECONDS + limit(timed_seconds), "environment": environment}
 
 
 @contextmanager

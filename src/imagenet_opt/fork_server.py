@@ -108,13 +108,18 @@ def _at_import(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class WorkerProcess(ForkServerProcess):
-    """A process forked from the server, which does not run the script of this process again. Its environment is the
-    server's, which may be older."""
+    """A process forked from the server, which does not run the script of this process again. It has the environment
+    that this process has at the start."""
 
     def start(self) -> None:
         start_for_workers()
+        self._environment = dict(os.environ)
         with _no_main_module():
             super().start()
+
+    def run(self) -> None:
+        _set_environment(self._environment)
+        super().run()
 
 
 class WorkerContext(ForkServerContext):

@@ -20,12 +20,11 @@ _LOST = (ConnectionError, EOFError)
 
 
 class WorkerStart:
-    """First call in a worker that a fork server has forked: the worker takes over the environment and the log files of
-    the training process, obeys the signals of `ignore_group_signals`, and ends with the training process."""
+    """First call in a worker that a fork server has forked: the worker takes over the log files of the training
+    process, obeys the signals of `ignore_group_signals`, and ends with the training process."""
 
     def __init__(self) -> None:
         root = logging.getLogger()
-        self.environment = dict(os.environ)
         self.log_level = root.level
         self.logs = [
             (getattr(each, "baseFilename", None), each.level, each.formatter)
@@ -34,8 +33,6 @@ class WorkerStart:
         ]
 
     def __call__(self, worker_id: int) -> None:
-        os.environ.clear()
-        os.environ.update(self.environment)
         machine.allow_open_files()
         root = logging.getLogger()
         root.setLevel(self.log_level)

@@ -62,18 +62,34 @@ def test_gaps_and_failures_are_printed_once_and_at_once(
 
 @pytest.mark.slow
 def test_if_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
-    """Each round begins with another row; in the third the last one has its turn before the start."""
-    turns.fails = lambda words, number: number in (8, 9)
     study = steps_study(tmp_path, STEPS, repeats=4)
+    start = study.rows[0].overrides
+    turns.fails = lambda words, number: number > 6 and words == start
     speeds = measured(study)
-    assert len(turns.jobs) == 9 and FUSED not in turns.jobs[-1].overrides
+    assert turns.jobs[-1].overrides == start
     assert {name: len(row) for name, row in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
     table, _, details, _ = tables(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in details.notes)
     assert table.texts()[1][2] == "1.50 x"
     turns.fails = lambda words, number: False
+    num_kept = len({job.overrides for job in turns.jobs[6:]} - {start})
+    turns.jobs.clear()
     measured(study)
-    assert len(turns.jobs) == 9 + 5, "the failed turn and the turns after it"
+    assert len(turns.jobs) == 2 * 3 - num_kept, "the failed turn and the turns after it"
+
+
+def test_rows_change_their_order_from_round_to_round(tmp_path: Path, turns: Processes) -> None:
+    """A row gains or loses some percent by its place, which must not add up over the rounds."""
+    names = [f"step {i}" for i in range(9)]
+    study = steps_study(tmp_path, [{"name": name, "overrides": [f"seed={name[-1]}"]} for name in names], repeats=60)
+    measured(study)
+    for orders in (
+        [[name for name, _ in job.rows] for job in turns.sessions],
+        [[job.overrides for job in turns.jobs[i : i + 10]] for i in range(0, 600, 10)],
+    ):
+        assert all(first == second[::-1] for first, second in zip(orders[::2], orders[1::2], strict=True))
+        middles = {row: sum(order.index(row) for order in orders[::2]) / 30 for row in orders[0]}
+        assert all(abs(place - 4.5) < 2 for place in middles.values())
 
 
 def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path, turns: Processes) -> None:
@@ -93,7 +109,7 @@ def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path,
     assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
     assert num["last"] in (4, 8, 16, 32), "rows stop only after the rounds in which the intervals allow a look"
     assert "round 3, 2 of 4 rows go on: full pipeline: freed" in labels
-    assert [[name for name, _ in job.rows] for job in turns.sessions[1:3]] == [list(num), ["freed", "last"]]
+    assert [{name for name, _ in job.rows} for job in turns.sessions[1:3]] == [set(num), {"freed", "last"}]
     verdicts = {result.row.name: result.worth.verdicts for result in compare(speeds, Losses())}
     assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}
 
@@ -165,9 +181,9 @@ def test_turns_beside_other_steps_are_not_reused(tmp_path: Path, turns: Processe
 
 
 def test_a_row_that_fails_later_is_named_if_others_build_on_it(tmp_path: Path, turns: Processes) -> None:
-    """In the second round of three rows the second row has the first turn."""
-    turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
+    fused = study.rows[1].overrides
+    turns.fails = lambda words, number: number > 3 and words == fused
     table, _, details, _ = tables(study, compare(measured(study), Losses()))
     assert (
         "freed was measured on top of fused, which failed later: the ratio includes the failed steps." in details.notes

@@ -13,7 +13,7 @@ from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
-from imagenet_opt.study.steps.turn import Speed, measure_alone
+from imagenet_opt.study.steps.turn import Speed, in_order, measure_alone
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
@@ -111,7 +111,7 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
     beside = tuple(row.overrides for row in rows.values())
     for number in range(request.num_rounds):
         for row, reason in measure_full(
-            list(rows),
+            [row.name for row in in_order(rows.values(), number)],
             rows.__getitem__,
             lambda row: TogetherJob(row.overrides, request.seconds, study.cold, beside),
             number=number,
@@ -121,7 +121,8 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
             single=single,
         ):
             raise ConfigError(f"{row.name}: {reason}")
-        failures = measure_alone(list(rows.values()), request.seconds, number, turns, cache, "network alone")
+        in_turn = in_order(rows.values(), number)
+        failures = measure_alone(in_turn, request.seconds, number, turns, cache, "network alone")
         for name, reason in failures.items():
             raise ConfigError(f"{name}: {reason}")
     worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])

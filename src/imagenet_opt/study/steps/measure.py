@@ -18,7 +18,7 @@ from imagenet_opt.study.steps.losses import Losses, measure_losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.table import tables
-from imagenet_opt.study.steps.turn import alone_jobs
+from imagenet_opt.study.steps.turn import alone_jobs, in_order
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ def run(request: Request) -> list[Table]:
     jobs = {row.name: replace(study.job, overrides=row.overrides) for row in study.rows}
     rounds = range(request.repeats or 0)
     stored = [cache.has(jobs[row.name], number, config=row.config) for row in study.rows for number in rounds]
-    for rows, job in alone_jobs(study.rows, request.seconds):
-        stored += [cache.has(job, number, config=[row.config for row in rows]) for number in rounds]
+    for number in rounds:
+        for rows, job in alone_jobs(in_order(study.rows, number), request.seconds):
+            stored.append(cache.has(job, number, config=[row.config for row in rows]))
     num_missing = stored.count(False) if request.repeats else None  # the budget decides
     with cache.report_if_stopped():
         with announced(num_missing, budget_seconds=request.budget_seconds or None) as cache.report:

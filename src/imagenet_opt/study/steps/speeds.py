@@ -15,7 +15,7 @@ from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.compare import MEASURES, round_seconds, undecided_rows
 from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, Study
-from imagenet_opt.study.steps.turn import Speed, Speeds, measure_alone
+from imagenet_opt.study.steps.turn import Speed, Speeds, in_order, measure_alone
 
 LEAST_ROUNDS = 2
 """One round gives no interval."""
@@ -65,9 +65,7 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
         say(f"{row.name} failed: {speeds.failures[row.name]}")
 
     for number, (names, label) in enumerate(_rounds(study.request, speeds)):
-        first = number % len(speeds.rows)
-        in_order = [speeds.rows[place].name for place in (*range(first, len(speeds.rows)), *range(first))]
-        due = [name for name in in_order if name in names["full"] and name not in failed_in]
+        due = [row.name for row in in_order(speeds.rows, number) if row.name in names["full"] - failed_in.keys()]
         for row, reason in measure_full(
             due,
             lambda name: next(row for row in speeds.rows if row.name == name),
@@ -79,11 +77,12 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
             single=single,
         ):
             fail(row, number, reason)
-        rows = {row.name: row for row in speeds.rows if row.name in names["compute"] and row.name not in failed_in}
+        rows = [row for row in in_order(speeds.rows, number) if row.name in names["compute"] - failed_in.keys()]
         seconds, title = study.request.seconds, f"{label}: network alone"
-        failures = measure_alone(list(rows.values()), seconds, number, speeds.turns, cache, title)
-        for name, reason in failures.items():
-            fail(rows[name], number, reason)
+        failures = measure_alone(rows, seconds, number, speeds.turns, cache, title)
+        for row in rows:
+            if row.name in failures:
+                fail(row, number, failures[row.name])
         if number == 0 and (sentence := gaps(speeds.rows[0].name, speeds.turns[speeds.rows[0].name])):
             say(sentence)
 

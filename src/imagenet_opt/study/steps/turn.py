@@ -1,5 +1,6 @@
 """Runs what a study measures in processes of its own; measures the network alone."""
 
+import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,15 @@ class Speeds:
     failures: dict[str, str] = field(default_factory=dict)
     ended: str | None = None
     in_race: bool = False
+
+
+def in_order(rows: Iterable[Row], number: int) -> list[Row]:
+    """The rows in their order of round `number`: random, and reversed in every other round, because the speed of a row
+    depends by some percent on the rows that started before it. The first two rounds keep the order of the table."""
+    shuffled = list(rows)
+    if number > 1:
+        random.Random(number // 2).shuffle(shuffled)
+    return shuffled[::-1] if number % 2 else shuffled
 
 
 def alone_jobs(rows: Sequence[Row], seconds: float) -> list[tuple[list[Row], AloneJob]]:

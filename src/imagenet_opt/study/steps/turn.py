@@ -41,7 +41,7 @@ class Speeds:
 
 def in_order(rows: Iterable[Row], number: int) -> list[Row]:
     """The rows in their order of round `number`: random, and reversed in every other round, because the speed of a row
-    depends by some percent on the rows that started before it. The first two rounds keep the order of the table."""
+    may depend by some percent on the rows that started before it. The first two rounds keep the order of the table."""
     shuffled = list(rows)
     if number > 1:
         random.Random(number // 2).shuffle(shuffled)

@@ -1,9 +1,11 @@
 """Resources that a process may use, under cgroups, SLURM and limits; mounts and versions."""
 
 import os
+import platform
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -173,3 +175,29 @@ def test_open_files_are_allowed_up_to_the_hard_limit(
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: limits_set.append(limits))
     machine.allow_open_files(num)
     assert limits_set == ([] if expected is None else [(expected, hard)])
+
+
+KEEPS = """
+import resource
+import numpy as np
+from imagenet_opt import machine
+
+def faults(side):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(side * 2**20, dtype=np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+usual = [faults(100) for _ in range(3)][-1]
+machine.keep_freed_memory()
+kept = [faults(100) for _ in range(3)][-1]
+machine.return_freed_memory()
+print(usual, kept, faults(100))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_freed_memory_is_used_again_without_the_system_and_returned_at_the_end() -> None:
+    """The numbers are page faults: pages of 4 KiB, or larger, that the system provides."""
+    words = [sys.executable, "-c", KEEPS]
+    usual, kept, returned = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+    assert usual > 40 and returned > 40 and kept < 10

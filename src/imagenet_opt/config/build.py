@@ -128,6 +128,8 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             f"trainer.accelerator={config.trainer.accelerator}: torch finds no GPU; leave this key out to train on "
             "the CPU, or check the GPU with nvidia-smi"
         )
+    if device.type == "cpu":
+        machine.keep_freed_memory()
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
         counts = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts under torchrun and SLURM

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from imagenet_opt import machine
 from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 
 _LEAST_WARM_STEPS = 8
@@ -43,6 +44,7 @@ class Alternation:
                 rates[name] = rate
             if turns.error is not None:
                 self.failures[name] = turns.error
+            machine.return_freed_memory()  # to the next loop
         self._order.rotate(-1)
         return rates
 

@@ -182,16 +182,16 @@ import resource
 import numpy as np
 from imagenet_opt import machine
 
-def faults(side):
+def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.ones(side * 2**20, dtype=np.uint8)
+    np.ones(100 * 2**20, dtype=np.uint8)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-usual = [faults(100) for _ in range(3)][-1]
+usual = [faults() for _ in range(3)][-1]
 machine.keep_freed_memory()
-kept = [faults(100) for _ in range(3)][-1]
+kept = [faults() for _ in range(3)][-1]
 machine.return_freed_memory()
-print(usual, kept, faults(100))
+print(usual, kept, faults())
 """
 
 

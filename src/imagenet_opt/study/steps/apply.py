@@ -110,8 +110,9 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
     turns, single = dict[str, list[Speed]](), set[str]()
     beside = tuple(row.overrides for row in rows.values())
     for number in range(request.num_rounds):
+        ordered = in_order(rows.values(), number)
         for row, reason in measure_full(
-            [row.name for row in in_order(rows.values(), number)],
+            [row.name for row in ordered],
             rows.__getitem__,
             lambda row: TogetherJob(row.overrides, request.seconds, study.cold, beside),
             number=number,
@@ -121,8 +122,7 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
             single=single,
         ):
             raise ConfigError(f"{row.name}: {reason}")
-        in_turn = in_order(rows.values(), number)
-        failures = measure_alone(in_turn, request.seconds, number, turns, cache, "network alone")
+        failures = measure_alone(ordered, request.seconds, number, turns, cache, "network alone")
         for name, reason in failures.items():
             raise ConfigError(f"{name}: {reason}")
     worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])

@@ -179,6 +179,7 @@ def test_open_files_are_allowed_up_to_the_hard_limit(
 
 KEEPS = """
 import resource
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from imagenet_opt import machine
 
@@ -190,14 +191,13 @@ def faults():
 usual = [faults() for _ in range(3)][-1]
 machine.keep_freed_memory()
 kept = [faults() for _ in range(3)][-1]
-machine.return_freed_memory()
-print(usual, kept, faults())
+print(usual, kept, ThreadPoolExecutor().submit(faults).result())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
-def test_freed_memory_is_used_again_without_the_system_and_returned_at_the_end() -> None:
+def test_freed_memory_is_used_again_without_the_system_also_by_threads() -> None:
     """The numbers are page faults: pages of 4 KiB, or larger, that the system provides."""
     words = [sys.executable, "-c", KEEPS]
-    usual, kept, returned = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
-    assert usual > 40 and returned > 40 and kept < 10
+    usual, kept, thread = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+    assert usual > 40 > 20 > max(kept, thread)

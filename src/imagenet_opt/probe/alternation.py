@@ -28,6 +28,7 @@ class Alternation:
     """
 
     def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
+        machine.keep_freed_memory()  # before the threads start, so that they use each other's
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
         self._order = deque(self._turns)
@@ -44,7 +45,6 @@ class Alternation:
                 rates[name] = rate
             if turns.error is not None:
                 self.failures[name] = turns.error
-            machine.return_freed_memory()  # to the next loop
         self._order.rotate(-1)
         return rates
 

@@ -7,7 +7,7 @@ from imagenet_opt.doctor.environment.neighbours import Neighbours
 
 NUM_CYCLES, MOST_CYCLES = 6, 18
 """Cycles that count, and that are measured at most because others disturbed some."""
-MOST_OTHERS_PERCENT = 10.0
+MOST_OTHERS_PERCENT = 5.0
 """A cycle is left out if other programs use more of the CPUs than in the calmest quarter of the cycles, plus this
 number of percentage points."""
 

@@ -13,10 +13,11 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
@@ -40,17 +41,18 @@ _TARGET = "suites.benchmarks.study_known.Slower"
 class Slower(Callback):
     """Makes each training step longer by `percent`, by waiting after it.
 
-    The wait for the batch does not count, because the process may be stopped in it while other rows work.
+    A step takes the median of the last ones: in some steps, the process is stopped while other rows work.
     """
 
     def __init__(self, percent: float) -> None:
-        self.percent, self._began = percent, 0.0
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._began = time.perf_counter()
+        self.percent, self._ended = percent, None
+        self._steps = deque[float](maxlen=9)
 
     def on_train_batch_end(self, *_: Any) -> None:
-        time.sleep(self.percent / 100 * (time.perf_counter() - self._began))
+        if self._ended is not None:
+            self._steps.append(time.perf_counter() - self._ended)
+            time.sleep(self.percent / 100 * median(self._steps))
+        self._ended = time.perf_counter()
 
 
 def study_of(kind: str, num_rows: int, percent: float) -> dict[str, object]:

@@ -28,7 +28,8 @@ class Alternation:
     """
 
     def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
-        machine.keep_freed_memory()  # before the threads start, so that they use each other's
+        if not torch.cuda.is_available():
+            machine.keep_freed_memory()  # before the threads start, or each has a heap of its own
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
         self._order = deque(self._turns)

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 import yaml
@@ -39,19 +39,21 @@ _TARGET = "suites.benchmarks.study_known.Slower"
 
 
 class Slower(Callback):
-    """Makes each training step longer by `percent`, by waiting after it.
+    """Makes each training step longer by `percent` of a usual step, by waiting after it.
 
-    A step takes the median of the last ones: in some steps, the process is stopped while other rows work.
+    A usual step takes the lower quartile of the last ones: many others are longer, since the process was stopped in
+    them, or other programs used the CPUs.
     """
 
     def __init__(self, percent: float) -> None:
         self.percent, self._ended = percent, None
-        self._steps = deque[float](maxlen=9)
+        self._steps = deque[float](maxlen=99)
 
     def on_train_batch_end(self, *_: Any) -> None:
         if self._ended is not None:
             self._steps.append(time.perf_counter() - self._ended)
-            time.sleep(self.percent / 100 * median(self._steps))
+        if len(self._steps) > 1:
+            time.sleep(self.percent / 100 * quantiles(self._steps, n=4)[0])
         self._ended = time.perf_counter()
 
 

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from imagenet_opt.probe.alternation import Alternation, Turns, TurnsOfFit
+from imagenet_opt.probe.alternation import Alternation, Turns, TurnsOfFit, alternate
 
 BATCH = 4
 
@@ -56,23 +56,32 @@ def fit_of(model: Model, num_batches: int = 1_000_000) -> Callable[[Turns], None
     return fit
 
 
-def runs(names: list[str]) -> list[str]:
-    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
-
-
-def test_each_fit_trains_for_one_window_at_a_time_with_its_own_switches() -> None:
+def test_fits_take_turns_of_one_step_with_their_own_switches() -> None:
     steps: list[str] = []
     before = torch.get_float32_matmul_precision()
     fits = {name: fit_of(Model(name, steps, precision)) for name, precision in (("a", "high"), ("b", "highest"))}
     with Alternation(fits, window_seconds=0.01) as turns:
         assert turns.cycle() == {}  # warming up
-        rates = [turns.cycle() for _ in range(3)]
+        num_warm, rates = len(steps), turns.cycle()
         assert torch.get_float32_matmul_precision() == before
-        trained = runs(steps)
-    assert trained == ["a", "b", "a", "b", "a"], "each cycle begins with another"
-    assert all(rate.keys() == {"a", "b"} and min(rate.values()) > 0 for rate in rates)
+        trained = steps[num_warm:]
+    assert trained[:6] == ["b", "a", "a", "b", "b", "a"], "each cycle begins with another"
+    assert rates.keys() == {"a", "b"} and min(rates.values()) > 0
     assert turns.failures == {}
     assert not {"a", "b"} & {thread.name for thread in threading.enumerate()}
+
+
+def test_names_alternate_until_they_have_had_the_seconds_on_average() -> None:
+    """A slow one and a fast one have equally many turns, and one without further turns does not stop the others."""
+    given: list[str] = []
+    seconds = {"slow": 3.0, "fast": 1.0}
+
+    def turn(name: str) -> tuple[float, float] | None:
+        given.append(name)
+        return (10.0, seconds[name]) if name in seconds else None
+
+    assert alternate(["slow", "ended", "fast"], turn, seconds=5.0) == {"slow": (30.0, 9.0), "fast": (30.0, 3.0)}
+    assert given == ["slow", "ended", "fast", "fast", "slow", "slow", "fast"]
 
 
 def test_a_fit_that_fails_leaves_its_turns_to_the_others() -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +15,42 @@ from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 _LEAST_WARM_STEPS = 8
 """Steps of the first turn, which is not timed: memory, cuDNN's choices and the optimizer's state settle."""
 _LEAST_STEPS = 2
-"""Least timed steps of a later turn. The step before them is not timed, because the caches hold another loop's data."""
+"""Least timed steps of a later turn on a GPU. The step before them is not timed, because the host does not run ahead of
+the GPU yet. On a CPU, a later turn is one step, because the speed of its cores changes within a few steps."""
+
+
+Timed = tuple[float, float]
+"""Images and seconds."""
+
+
+def alternate(names: Iterable[str], turn: Callable[[str], Timed | None], *, seconds: float) -> dict[str, Timed]:
+    """Call `turn` for each name, in this order and then in reverse, and so on, until they have had these seconds on
+    average. Returns the sums by name.
+
+    All have the same number of turns, so that the choice of the end favours none. turn: None, if this name can have no
+    further turn; it has no sum.
+    """
+    sums = {name: (0.0, 0.0) for name in names}
+    order = list(sums)
+    while order:
+        for name in order:
+            if (timed := turn(name)) is None:
+                del sums[name]
+            else:
+                sums[name] = sums[name][0] + timed[0], sums[name][1] + timed[1]
+        order = [name for name in reversed(order) if name in sums]
+        if sum(passed for _, passed in sums.values()) >= seconds * len(sums):
+            break
+    return sums
 
 
 class Alternation:
     """Training loops by name. Each runs in a thread of its own; one trains for a turn while all others wait.
 
     loops: a loop calls `begin_step` and `end_step` of its `Turns`, and ends once `begin_step` returns False.
-    window_seconds: least timed length of a turn. The first turn of a loop only warms it up. failures: by name, the
-    error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search and deterministic algorithms are
-    switches of the process, so each turn sets them to the values of its loop.
+    window_seconds: timed seconds of a loop in a cycle, on average. The first turn of a loop only warms it up. failures:
+    by name, the error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search and deterministic
+    algorithms are switches of the process, so each turn sets them to the values of its loop.
     """
 
     def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
@@ -32,22 +58,23 @@ class Alternation:
             machine.keep_freed_memory()  # before the threads start, or each has a heap of its own
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
+        self._cycle_seconds = 0.0 if torch.cuda.is_available() else window_seconds
         self._order = deque(self._turns)
 
     def cycle(self) -> dict[str, float]:
-        """Give each loop a turn; each cycle begins with another loop. Returns the images per second of each turn that
+        """Give each loop turns; each cycle begins with another loop. Returns the images per second of each loop that
         was timed."""
-        rates = {}
-        for name in self._order:
-            turns = self._turns[name]
-            if name in self.failures:
-                continue
-            if (rate := turns.take()) is not None:
-                rates[name] = rate
-            if turns.error is not None:
-                self.failures[name] = turns.error
+        names = [name for name in self._order if name not in self.failures]
         self._order.rotate(-1)
-        return rates
+        sums = alternate(names, self._turn, seconds=self._cycle_seconds)
+        return {name: num_images / seconds for name, (num_images, seconds) in sums.items()}
+
+    def _turn(self, name: str) -> Timed | None:
+        turns = self._turns[name]
+        timed = turns.take()
+        if turns.error is not None:
+            self.failures[name] = turns.error
+        return timed
 
     def profile(self) -> dict[str, float | None]:
         """On a GPU, give each loop a turn under the profiler. Returns the seconds per step in which kernels ran; None
@@ -74,21 +101,21 @@ class Turns:
         self._switches = _Switches.now()
         self._clock = _Clock(torch.device("cpu"))
         self._num_steps = self._num_images = 0
-        self._rate: float | None = None
+        self._timed: Timed | None = None
         self._kernels: KernelProfile | None = None
         self._kernel_seconds: float | None = None
 
-    def take(self) -> float | None:
-        """Let the loop train for a turn. Returns its images per second; None if the turn was not timed."""
+    def take(self) -> Timed | None:
+        """Let the loop train for a turn. Returns its images and seconds; None if the turn was not timed."""
         if self._thread.ident is None:
             self._thread.start()
-        process, self._rate = _Switches.now(), None
+        process, self._timed = _Switches.now(), None
         self._switches.set()
         self._may_train.release()
         self._has_paused.acquire()
         self._switches = _Switches.now()
         process.set()
-        return self._rate
+        return self._timed
 
     def profile(self) -> float | None:
         """Let the loop train for a few steps under the profiler. Returns its seconds per step in which kernels ran."""
@@ -116,12 +143,13 @@ class Turns:
 
     def begin_step(self, device: torch.device) -> bool:
         """Wait for the next turn if this one is over. Returns whether to train on."""
-        if self._is_over():
-            self._rate = self._num_images / self._clock.stop() if self._is_warm else None
+        on_cpu = device.type == "cpu"
+        if self._is_over(on_cpu):
+            self._timed = (self._num_images, self._clock.stop()) if self._is_warm else None
             self._is_warm, self._num_steps = True, 0
             self._has_paused.release()
             self._may_train.acquire()
-        if self._num_steps <= 1:
+        if self._num_steps <= (0 if on_cpu else 1):
             self._clock, self._num_images = _Clock(device), 0
         return not self._must_end
 
@@ -132,7 +160,9 @@ class Turns:
         if self._kernels is not None and self._kernels.step():
             self._kernel_seconds, self._kernels = self._kernels.stop(), None
 
-    def _is_over(self) -> bool:
+    def _is_over(self, on_cpu: bool) -> bool:
+        if self._is_warm and on_cpu:
+            return self._num_steps > 0
         least = 1 + (_LEAST_STEPS if self._is_warm else _LEAST_WARM_STEPS)
         is_over = self._num_steps >= least and self._clock.host_seconds >= self._window_seconds
         return is_over and self._kernels is None

@@ -22,6 +22,7 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _LEAST_STEPS_OF_WINDOW = 2
+"""On a GPU. The step before them is not timed, because the host does not run ahead of the GPU yet."""
 _LAST_BEGIN = 0.75
 """Share of the time limit after which a measurement does not restart."""
 
@@ -44,9 +45,10 @@ class Window:
 class Pauses:
     """Pauses of a measurement, in which others work; their time does not count.
 
-    window_seconds: least length of a window between two pauses. rest: called with each window, and with None when a
-    measurement begins, so that earlier windows do not count; it returns whether to measure another window. The first
-    step after a pause may be slower and is not timed.
+    window_seconds: least length of a window between two pauses, on a GPU. On a CPU, a window is as short as possible,
+    one step or one batch of each worker, because the speed of its cores changes within a few steps.
+    rest: called with each window, and with None when a measurement begins, so that earlier windows do not count; it
+    returns whether to measure another window.
     """
 
     window_seconds: float
@@ -128,7 +130,7 @@ class FitTimer(Callback):
         self.timing = FitTiming()
         self._began = 0.0
         self._num_warm = 0
-        self._first, self._window_began = 1, 0.0
+        self._first, self._window_began = 0, 0.0
         self._has_restarted = self._is_used_up = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -210,7 +212,7 @@ class FitTimer(Callback):
         self._phases.begin()
         self.timing.stamps, self.timing.num_images = [self._now()], [0]
         self._laps.begin()
-        self._first = 1
+        self._first = 0
 
     def _rest(self, window: Window | None) -> bool:
         """Pause if there are pauses. Returns whether to go on."""
@@ -223,19 +225,20 @@ class FitTimer(Callback):
         """Whether the measurement goes on after this step and, at the end of a window, after a pause."""
         if self._pauses is None or trainer.is_last_batch or now - self._began >= self.longest_seconds:
             return not is_over
-        num = self._num_steps - self._first
+        device, timing = trainer.strategy.root_device, self.timing
+        on_gpu = device.type == "cuda"
+        num = self._num_steps - self._first - on_gpu
         if num == 0:
             self._window_began = now
         is_long = num >= _LEAST_STEPS_OF_WINDOW and now - self._window_began >= self._pauses.window_seconds
-        if not is_long or num % self.multiple:
+        if (on_gpu and not is_long) or num % self.multiple:
             return True
-        device, timing = trainer.strategy.root_device, self.timing
-        state = read_gpu(device.index) if device.type == "cuda" else None
+        state = read_gpu(device.index) if on_gpu else None
         self._laps.settle(timing.stamps)
         num_images, seconds = sum(timing.num_images[-num:]), timing.stamps[-1] - timing.stamps[-1 - num]
         goes_on = self._rest(Window(num_images, seconds, is_over, state))
         self._laps.begin()
-        self._first = self._num_steps + 1
+        self._first = self._num_steps
         return goes_on
 
     def _is_over(self, trainer: Trainer, ahead: int, now: float) -> bool:

@@ -15,9 +15,10 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import device_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.object_storage import is_url
+from imagenet_opt.probe.alternation import Timed, alternate
 from imagenet_opt.probe.isolated import InTurns
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps.calm import Cycle, calm_cycles
+from imagenet_opt.study.steps.calm import NUM_CYCLES, Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_others, reasons
 from imagenet_opt.study.steps.worker import FullJob
@@ -83,8 +84,11 @@ def measure_full(
 
 
 def _stays_alone(row: Row, job: FullJob) -> bool:
-    on_gpu = device_of(DictConfig(row.config)).type == "cuda"
-    return job.cold or on_gpu or is_url(row.config["data"].get("root"))
+    return job.cold or _is_on_gpu(row) or is_url(row.config["data"].get("root"))
+
+
+def _is_on_gpu(row: Row) -> bool:
+    return device_of(DictConfig(row.config)).type == "cuda"
 
 
 class PipelineFailed(TurnFailed):
@@ -98,13 +102,14 @@ class PipelineFailed(TurnFailed):
 class Pipelines:
     """Full pipelines of rows, each in processes of its own, of which those of one row work at a time. On exit all end.
 
-    Two pipelines that take turns of half a second differ less than two that are measured one after the other, because
-    the speed of a machine changes within seconds. folder: see `in_own_process`.
+    Two pipelines that take turns of a few steps differ less than two that are measured one after the other, because
+    the speed of a CPU changes within parts of a second. folder: see `in_own_process`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._processes = folder, dict[str, InTurns]()
         self._stack, self._room_before = ExitStack(), _room()
+        self._cycle_seconds = 0.0
 
     def __enter__(self) -> "Pipelines":
         return self
@@ -128,6 +133,7 @@ class Pipelines:
                 if process.turn() is None:
                     raise TurnFailed(_TOO_SHORT)
                 self._processes[row.name] = process
+                self._cycle_seconds = 0.0 if _is_on_gpu(row) else job.seconds / NUM_CYCLES
                 self._stack.push(stack.pop_all())
         except TurnFailed as error:
             raise PipelineFailed(row.name, str(error)) from error
@@ -139,19 +145,26 @@ class Pipelines:
         per second; busy, the share of the time in which the device had work; others_percent and num_discarded, see
         `Calm`.
         """
-        names, ended = list(self._processes), list[str]()
+        names, ended, lowered, enough = deque(self._processes), list[str](), list[bool](), dict[str, bool]()
+
+        def turn(name: str) -> Timed | None:
+            report = self._take_part(name, lambda process: process.turn())
+            if report is None:
+                ended.append(name)
+            if report is None or report["window"] is None:
+                return None
+            lowered.append(report["clocks_lowered"])
+            enough[name] = report["is_enough"]
+            num_images, seconds = report["window"]
+            return num_images, seconds
 
         def cycle() -> Cycle | None:
-            names.reverse()  # so that no row always follows the same row
-            reports = {name: self._take_part(name, lambda process: process.turn()) for name in names}
-            ended.extend(name for name, report in reports.items() if report is None)
+            lowered.clear()
+            names.rotate()
+            windows = alternate(names, turn, seconds=self._cycle_seconds)
             if ended:
                 return None
-            windows = {name: report["window"] for name, report in reports.items()}
-            if None in windows.values():
-                return Cycle({})
-            is_enough = all(report["is_enough"] for report in reports.values())
-            return Cycle(windows, is_enough, any(report["clocks_lowered"] for report in reports.values()))
+            return Cycle(windows if len(windows) == len(names) else {}, all(enough.values()), any(lowered))
 
         calm = calm_cycles(cycle, least_percent=least_percent)
         counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}

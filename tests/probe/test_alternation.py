@@ -60,7 +60,7 @@ def test_fits_take_turns_of_one_step_with_their_own_switches() -> None:
     steps: list[str] = []
     before = torch.get_float32_matmul_precision()
     fits = {name: fit_of(Model(name, steps, precision)) for name, precision in (("a", "high"), ("b", "highest"))}
-    with Alternation(fits, window_seconds=0.01) as turns:
+    with Alternation(fits, window_seconds=0.2) as turns:
         assert turns.cycle() == {}  # warming up
         num_warm, rates = len(steps), turns.cycle()
         assert torch.get_float32_matmul_precision() == before

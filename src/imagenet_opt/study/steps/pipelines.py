@@ -145,31 +145,29 @@ class Pipelines:
         per second; busy, the share of the time in which the device had work; others_percent and num_discarded, see
         `Calm`.
         """
-        names, ended, lowered, enough = deque(self._processes), list[str](), list[bool](), dict[str, bool]()
+        names, reports = deque(self._processes), dict[str, Any]()
 
         def turn(name: str) -> Timed | None:
-            report = self._take_part(name, lambda process: process.turn())
-            if report is None:
-                ended.append(name)
+            reports[name] = report = self._take_part(name, lambda process: process.turn())
             if report is None or report["window"] is None:
                 return None
-            lowered.append(report["clocks_lowered"])
-            enough[name] = report["is_enough"]
             num_images, seconds = report["window"]
             return num_images, seconds
 
         def cycle() -> Cycle | None:
-            lowered.clear()
             names.rotate()
             windows = alternate(names, turn, seconds=self._cycle_seconds)
-            if ended:
+            if None in reports.values():
                 return None
-            return Cycle(windows if len(windows) == len(names) else {}, all(enough.values()), any(lowered))
+            if len(windows) < len(names):
+                return Cycle({})
+            is_enough = all(report["is_enough"] for report in reports.values())
+            return Cycle(windows, is_enough, any(report["clocks_lowered"] for report in reports.values()))
 
         calm = calm_cycles(cycle, least_percent=least_percent)
         counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}
         speeds: dict[str, Speed] = {}
-        for name in sorted(self._processes, key=lambda name: name not in ended):  # these know why they ended
+        for name in sorted(self._processes, key=lambda name: reports[name] is not None):  # ended ones know why
             facts = self._take_part(name, lambda process: process.end())
             if (rate := calm.rates.get(name)) is None:
                 raise PipelineFailed(name, _TOO_SHORT)

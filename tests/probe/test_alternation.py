@@ -82,6 +82,7 @@ def test_names_alternate_until_they_have_had_the_seconds_on_average() -> None:
 
     assert alternate(["slow", "ended", "fast"], turn, seconds=5.0) == {"slow": (30.0, 9.0), "fast": (30.0, 3.0)}
     assert given == ["slow", "ended", "fast", "fast", "slow", "slow", "fast"]
+    assert alternate(["slow", "fast"], turn, seconds=5.0, multiple=2) == {"slow": (40.0, 12.0), "fast": (40.0, 4.0)}
 
 
 def test_a_fit_that_fails_leaves_its_turns_to_the_others() -> None:

@@ -74,7 +74,7 @@ def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Ca
     assert timer.timing.phases and timer._stock.num_at_begin <= 1
 
 
-def test_pauses_do_not_count_and_come_after_a_step_of_each_worker(
+def test_pauses_do_not_count_and_come_after_each_step(
     fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock stands still, but the loader takes a second for each batch, and each pause takes an hour."""
@@ -93,7 +93,7 @@ def test_pauses_do_not_count_and_come_after_a_step_of_each_worker(
     timer = FitTimer(seconds=7.0, limit_seconds=60, multiple=2, pauses=Pauses(3.0, rest))
     fit(timer, ready)
     first, *timed = windows
-    assert first is None and {window and window.seconds for window in timed} == {2.0}
+    assert first is None and {window and window.seconds for window in timed} == {1.0}
     assert len({window and window.num_images for window in timed}) == 1
     assert [window and window.is_enough for window in timed] == [False, False, False, True, True]
     assert timer.timing.stamps[-1] - timer.timing.stamps[0] < 60

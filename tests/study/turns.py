@@ -79,7 +79,9 @@ class Processes:
             rate = facts.pop("full") or 0.0
             facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
             report = {"window": (rate, 1.0), "is_enough": True, "clocks_lowered": False}
-            yield FakeTurns({"window": None}, None if self.ends_early(job.overrides) else report, facts)
+            yield FakeTurns(
+                {"window": None, "batches_per_round": 1}, None if self.ends_early(job.overrides) else report, facts
+            )
         finally:
             self.num_running -= 1
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -23,23 +24,26 @@ Timed = tuple[float, float]
 """Images and seconds."""
 
 
-def alternate(names: Iterable[str], turn: Callable[[str], Timed | None], *, seconds: float) -> dict[str, Timed]:
+def alternate(
+    names: Iterable[str], turn: Callable[[str], Timed | None], *, seconds: float, multiple: int = 1
+) -> dict[str, Timed]:
     """Call `turn` for each name, in this order and then in reverse, and so on, until they have had these seconds on
     average. Returns the sums by name.
 
-    All have the same number of turns, so that the choice of the end favours none. turn: None, if this name can have no
-    further turn; it has no sum.
+    All have the same number of turns, so that the choice of the end favours none; it is a multiple of `multiple`. turn:
+    None, if this name can have no further turn; it has no sum.
     """
     sums = {name: (0.0, 0.0) for name in names}
     order = list(sums)
-    while order:
+    for num_turns in count(1):
         for name in order:
             if (timed := turn(name)) is None:
                 del sums[name]
             else:
                 sums[name] = sums[name][0] + timed[0], sums[name][1] + timed[1]
         order = [name for name in reversed(order) if name in sums]
-        if sum(passed for _, passed in sums.values()) >= seconds * len(sums):
+        is_long = sum(passed for _, passed in sums.values()) >= seconds * len(sums)
+        if not order or (is_long and num_turns % multiple == 0):
             break
     return sums
 

@@ -45,8 +45,8 @@ class Window:
 class Pauses:
     """Pauses of a measurement, in which others work; their time does not count.
 
-    window_seconds: least length of a window between two pauses, on a GPU. On a CPU, a window is as short as possible,
-    one step or one batch of each worker, because the speed of its cores changes within a few steps. rest: called with
+    window_seconds: least length of a window between two pauses, on a GPU. On a CPU, a window is one step, because the
+    speed of its cores changes within a few steps. rest: called with
     each window, and with None when a measurement begins, so that earlier windows do not count; it returns whether to
     measure another window.
     """
@@ -231,7 +231,7 @@ class FitTimer(Callback):
         if num == 0:
             self._window_began = now
         is_long = num >= _LEAST_STEPS_OF_WINDOW and now - self._window_began >= self._pauses.window_seconds
-        if (on_gpu and not is_long) or num % self.multiple:
+        if on_gpu and (not is_long or num % self.multiple):
             return True
         state = read_gpu(device.index) if on_gpu else None
         self._laps.settle(timing.stamps)

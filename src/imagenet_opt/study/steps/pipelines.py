@@ -109,7 +109,7 @@ class Pipelines:
     def __init__(self, folder: Path) -> None:
         self._folder, self._processes = folder, dict[str, InTurns]()
         self._stack, self._room_before = ExitStack(), _room()
-        self._cycle_seconds = 0.0
+        self._cycle_seconds, self._multiple = 0.0, 1
 
     def __enter__(self) -> "Pipelines":
         return self
@@ -130,10 +130,12 @@ class Pipelines:
             with ExitStack() as stack:
                 own = in_own_process("full", job, self._folder, timed_seconds=job.seconds, stops=stops)
                 process = stack.enter_context(own)
-                if process.turn() is None:
+                if (report := process.turn()) is None:
                     raise TurnFailed(_TOO_SHORT)
                 self._processes[row.name] = process
-                self._cycle_seconds = 0.0 if _is_on_gpu(row) else job.seconds / NUM_CYCLES
+                if not _is_on_gpu(row):  # there, a turn is long enough for a cycle
+                    self._cycle_seconds = job.seconds / NUM_CYCLES
+                    self._multiple = max(self._multiple, report["batches_per_round"])
                 self._stack.push(stack.pop_all())
         except TurnFailed as error:
             raise PipelineFailed(row.name, str(error)) from error
@@ -156,7 +158,7 @@ class Pipelines:
 
         def cycle() -> Cycle | None:
             names.rotate()
-            windows = alternate(names, turn, seconds=self._cycle_seconds)
+            windows = alternate(names, turn, seconds=self._cycle_seconds, multiple=self._multiple)
             if None in reports.values():
                 return None
             if len(windows) < len(names):

@@ -17,9 +17,9 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
+import numpy as np
 import yaml
 from lightning.pytorch import Callback
 
@@ -53,7 +53,7 @@ class Slower(Callback):
         if self._ended is not None:
             self._steps.append(time.perf_counter() - self._ended)
         if len(self._steps) > 1:
-            time.sleep(self.percent / 100 * quantiles(self._steps, n=4)[0])
+            time.sleep(self.percent / 100 * np.percentile(self._steps, 25))
         self._ended = time.perf_counter()
 
 

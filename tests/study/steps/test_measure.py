@@ -51,9 +51,10 @@ def test_gaps_and_failures_are_printed_once_and_at_once(
     turns.change_alone = lambda words, speed: speed | {"step_seconds": 0.1, "kernel_seconds": 0.05}
     turns.fails = lambda words, number: number in (2, 3)
     measured(steps_study(tmp_path, STEPS), lambda label: print(label, file=sys.stderr))
-    first, second, again, failed, third, alone, gain, *others = capsys.readouterr().err.splitlines()
+    first, second, apart, again, failed, third, alone, gain, *others = capsys.readouterr().err.splitlines()
     full, compute = "full pipeline: ", "network alone"
     assert (first, second, again) == tuple(f"round 1 of 2: {full}{name}" for name in ("start", "fused", "fused"))
+    assert apart == "fused failed beside other rows, so it takes no turns with them from now on: out of memory"
     assert failed == "fused failed: out of memory"
     assert (third, alone) == (f"round 1 of 2: {full}freed", f"round 1 of 2: {compute}")
     assert "closing the gaps gives at most 2.00 times the speed" in gain
@@ -213,7 +214,7 @@ def test_a_pipeline_that_fails_beside_others_is_measured_by_itself_from_then_on(
 
 @pytest.mark.parametrize("by_itself", [True, False])
 def test_a_row_that_fails_beside_others_is_measured_by_itself(
-    tmp_path: Path, turns: Processes, by_itself: bool
+    tmp_path: Path, turns: Processes, by_itself: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it fails again, the rows above it already have its step, so they keep it and the table says so."""
     turns.fails_alone = lambda words, num_rows: (
@@ -224,6 +225,8 @@ def test_a_row_that_fails_beside_others_is_measured_by_itself(
     assert [[name for name, _ in job.rows] for job in turns.sessions[:2]] == [["start", "fused", "freed"], ["fused"]]
     assert all(FUSED in job.overrides for job in turns.jobs if "model.set_to_none=true" in job.overrides)
     assert speeds.failures == ({"fused": "out of memory"} if by_itself else {})
+    said = "fused failed beside other rows, so it was measured by itself: out of memory\n"
+    assert (said in capsys.readouterr().err) == (not by_itself)
     assert [row.overrides for row in speeds.rows] == [row.overrides for row in study.rows]
     notes = tables(study, compare(speeds, Losses()))[2].notes
     later = "freed was measured on top of fused, which failed later: the ratio includes the failed steps."

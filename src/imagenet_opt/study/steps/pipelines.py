@@ -17,7 +17,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.alternation import Timed, alternate
 from imagenet_opt.probe.isolated import InTurns
-from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.calm import NUM_CYCLES, Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_others, reasons
@@ -62,10 +62,10 @@ def measure_full(
                     cache.report(f"{label}{row.name}")
                     try:
                         pipelines.start(row, job_of(row), stops=row.name not in single)
-                    except PipelineFailed:
+                    except PipelineFailed as error:
                         if len(group) == 1:
                             raise
-                        single.add(row.name)
+                        _separate(error, single)
                         waiting.appendleft(group.pop().name)
                         break
                 speeds = pipelines.measure(least_others(turns.values())) if group else {}
@@ -79,8 +79,13 @@ def measure_full(
         elif len(group) == 1:
             yield group[0], str(failed)
         else:
-            single.add(failed.name)
+            _separate(failed, single)
             waiting.extendleft(row.name for row in reversed(group))
+
+
+def _separate(error: "PipelineFailed", single: set[str]) -> None:
+    say(f"{error.name} failed beside other rows, so it takes no turns with them from now on: {error}")
+    single.add(error.name)
 
 
 def _stays_alone(row: Row, job: FullJob) -> bool:

@@ -13,7 +13,7 @@ from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung, InTurns, call_isolated, in_turns, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
-from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.calm import Cycle, calm_cycles
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.worker import AloneJob
@@ -66,7 +66,8 @@ def measure_alone(
     A row that fails beside others is measured again by itself, since it may lack only their memory. Results also have
     alone_seconds, the row's share of the time. Returns the reasons of rows that fail by themselves.
     """
-    failures, jobs, least = {}, alone_jobs(rows, seconds), least_others(turns.values())
+    beside, failures = dict[str, str](), dict[str, str]()
+    jobs, least = alone_jobs(rows, seconds), least_others(turns.values())
     while jobs:
         group, job = jobs.pop(0)
         measure = partial(_alone, job, cache.folder, least)
@@ -76,12 +77,13 @@ def measure_alone(
             answer = {"rows": {}, "failures": {row.name: str(error) for row in group}}
         for row in group:
             if row.name in answer["failures"]:
+                (beside if len(group) > 1 else failures)[row.name] = answer["failures"][row.name]
                 if len(group) > 1:
                     jobs.append(([row], _alone_job([row], seconds)))
-                else:
-                    failures[row.name] = answer["failures"][row.name]
             else:
                 add(turns, row.name, number, answer["rows"][row.name])
+                if row.name in beside:
+                    say(f"{row.name} failed beside other rows, so it was measured by itself: {beside[row.name]}")
     return failures
 
 

@@ -62,11 +62,11 @@ def test_fits_take_turns_of_one_step_with_their_own_switches() -> None:
     fits = {name: fit_of(Model(name, steps, precision)) for name, precision in (("a", "high"), ("b", "highest"))}
     with Alternation(fits, window_seconds=0.2) as turns:
         assert turns.cycle() == {}  # warming up
-        num_warm, rates = len(steps), turns.cycle()
+        num_warm, windows = len(steps), turns.cycle()
         assert torch.get_float32_matmul_precision() == before
         trained = steps[num_warm:]
     assert trained[:6] == ["b", "a", "a", "b", "b", "a"], "each cycle begins with another"
-    assert rates.keys() == {"a", "b"} and min(rates.values()) > 0
+    assert windows.keys() == {"a", "b"} and all(min(window) > 0 for window in windows.values())
     assert turns.failures == {}
     assert not {"a", "b"} & {thread.name for thread in threading.enumerate()}
 
@@ -101,7 +101,7 @@ def test_a_fit_whose_data_ends_has_failed() -> None:
     assert "ended by itself" in str(turns.failures["short"])
 
 
-def test_a_rate_counts_the_images_of_the_timed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_counts_the_images_and_seconds_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
     class Slow(Model):
@@ -113,4 +113,4 @@ def test_a_rate_counts_the_images_of_the_timed_steps(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("imagenet_opt.probe.alternation.time.perf_counter", lambda: now)
     with Alternation({"slow": fit_of(Slow("slow", []))}, window_seconds=2.0) as turns:
         turns.cycle()
-        assert turns.cycle() == {"slow": pytest.approx(BATCH / 0.5)}
+        assert turns.cycle() == {"slow": (4 * BATCH, pytest.approx(2.0))}

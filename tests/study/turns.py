@@ -96,10 +96,10 @@ class Processes:
         speeds = {name: self.change_alone(words, self.alone(words)) for name, words in job.rows if name not in failures}
         sizes = {name: (speed["step_seconds"] or 0.0) * (speed["compute"] or 0.0) for name, speed in speeds.items()}
         kernels = {name: speed["kernel_seconds"] for name, speed in speeds.items()}
-        rates = {name: speed["compute"] for name, speed in speeds.items()}
-        report = {"rates": rates, "clocks_lowered": False} if rates else None
+        windows = {name: (speed["compute"], 1.0) for name, speed in speeds.items()}
+        report = {"windows": windows, "clocks_lowered": False} if windows else None
         answer = {"failures": failures, "batch_sizes": sizes, "kernels": kernels}
-        return FakeTurns({"rates": None}, report, answer)
+        return FakeTurns({"windows": None}, report, answer)
 
     def start(self) -> None:
         """Of Neighbours."""

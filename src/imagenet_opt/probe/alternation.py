@@ -24,6 +24,14 @@ Timed = tuple[float, float]
 """Images and seconds."""
 
 
+def cycle_seconds(window_seconds: float, num_names: int) -> float:
+    """Seconds of each of these names in a cycle on a CPU, on average: `window_seconds`, less for more than two names.
+
+    Then a cycle is no longer, since it is more likely that other programs disturb a longer one.
+    """
+    return window_seconds * min(1.0, 2 / num_names)
+
+
 def alternate(
     names: Iterable[str], turn: Callable[[str], Timed | None], *, seconds: float, multiple: int = 1
 ) -> dict[str, Timed]:
@@ -52,9 +60,9 @@ class Alternation:
     """Training loops by name. Each runs in a thread of its own; one trains for a turn while all others wait.
 
     loops: a loop calls `begin_step` and `end_step` of its `Turns`, and ends once `begin_step` returns False.
-    window_seconds: timed seconds of a loop in a cycle, on average. The first turn of a loop only warms it up. failures:
-    by name, the error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search and deterministic
-    algorithms are switches of the process, so each turn sets them to the values of its loop.
+    window_seconds: least timed seconds of a turn on a GPU; on a CPU, see `cycle_seconds`. The first turn of a loop only
+    warms it up. failures: by name, the error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search
+    and deterministic algorithms are switches of the process, so each turn sets them to the values of its loop.
     """
 
     def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
@@ -62,16 +70,15 @@ class Alternation:
             machine.keep_freed_memory()  # before the threads start, or each has a heap of its own
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
-        self._cycle_seconds = 0.0 if torch.cuda.is_available() else window_seconds
+        self._cycle_seconds = 0.0 if torch.cuda.is_available() else cycle_seconds(window_seconds, len(loops))
         self._order = deque(self._turns)
 
-    def cycle(self) -> dict[str, float]:
-        """Give each loop turns; each cycle begins with another loop. Returns the images per second of each loop that
+    def cycle(self) -> dict[str, Timed]:
+        """Give each loop turns; each cycle begins with another loop. Returns the images and seconds of each loop that
         was timed."""
         names = [name for name in self._order if name not in self.failures]
         self._order.rotate(-1)
-        sums = alternate(names, self._turn, seconds=self._cycle_seconds)
-        return {name: num_images / seconds for name, (num_images, seconds) in sums.items()}
+        return alternate(names, self._turn, seconds=self._cycle_seconds)
 
     def _turn(self, name: str) -> Timed | None:
         turns = self._turns[name]

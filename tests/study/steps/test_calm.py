@@ -6,7 +6,7 @@ import pytest
 
 from imagenet_opt.doctor.environment.neighbours import Occupancy
 from imagenet_opt.study.steps import calm
-from imagenet_opt.study.steps.calm import MOST_CYCLES, NUM_CYCLES, Cycle, calm_cycles
+from imagenet_opt.study.steps.calm import Cycle, calm_cycles
 
 Cycles = Callable[..., calm.Calm]
 
@@ -16,7 +16,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Cycles:
     """Measures cycles with these percents of others; each takes a second per image, and the last ones repeat."""
 
     def measured(
-        *percents: float, num_images: tuple[float, ...] = (), least: float | None = None, enough_at: int = 0
+        *percents: float,
+        num_images: tuple[float, ...] = (),
+        least: float | None = None,
+        enough_at: int = 0,
+        seconds: float = 0.0,
     ) -> calm.Calm:
         done = [0]
 
@@ -34,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Cycles:
             return Cycle({"row": (images, 1.0)}, is_enough=done[0] >= enough_at)
 
         monkeypatch.setattr(calm, "Neighbours", Others)
-        return calm_cycles(cycle, least_percent=least)
+        return calm_cycles(cycle, seconds=seconds, least_percent=least)
 
     return measured
 
@@ -51,11 +55,14 @@ def test_earlier_measurements_know_what_is_calm(measured: Cycles) -> None:
     """Without them, a program that runs all the time would not be noticed."""
     assert measured(50.0).num_discarded == 0
     assert measured(*[50.0] * 6, *[1.0] * 6, least=0.0) == calm.Calm({"row": 1.0}, 1.0, 6)
-    assert measured(50.0, least=0.0) == calm.Calm({"row": 1.0}, 50.0, MOST_CYCLES - NUM_CYCLES)
+    assert measured(50.0, least=0.0) == calm.Calm({"row": 1.0}, 50.0, 12)
+    assert measured(*[50.0] * 3, 1.0, least=0.0, seconds=10.0) == calm.Calm({"row": 1.0}, 1.0, 3)
+    assert measured(1.0, 50.0, least=0.0, seconds=10.0) == calm.Calm({"row": 1.0}, 50.0, 20)
 
 
 def test_a_measurement_goes_on_until_it_is_enough(measured: Cycles) -> None:
     assert measured(0.0, num_images=(1.0,) * 6 + (8.0,) * 2, enough_at=8) == calm.Calm({"row": 22 / 8}, 0.0, 0)
+    assert measured(0.0, num_images=(1.0,) * 9 + (11.0,), seconds=10.0) == calm.Calm({"row": 2.0}, 0.0, 0)
 
 
 def test_cycles_before_a_restart_do_not_count(measured: Cycles) -> None:

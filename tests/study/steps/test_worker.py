@@ -67,8 +67,9 @@ def test_rows_alone_train_in_turns_and_one_without_enough_memory_fails(
     pauses = Pauses(3)
     result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1), pauses)
     assert re.match(WHY, result["failures"].pop("whole")) and not result["failures"]
-    warm_up, *timed = (report["rates"] for report in pauses.reports)
-    assert warm_up is None and all(rates.keys() == {"parts", "same"} and min(rates.values()) > 0 for rates in timed)
+    warm_up, *timed = (report["windows"] for report in pauses.reports)
+    assert warm_up is None and all(windows.keys() == {"parts", "same"} for windows in timed)
+    assert all(number > 0 for windows in timed for window in windows.values() for number in window)
     assert result["batch_sizes"]["parts"] == 4 and result["kernels"] == {}
 
 

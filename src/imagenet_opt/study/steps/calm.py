@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from imagenet_opt.doctor.environment.neighbours import Neighbours
 
-NUM_CYCLES, MOST_CYCLES = 6, 18
-"""Cycles that count, and that are measured at most because others disturbed some."""
+NUM_CYCLES = 6
+"""Cycles that count, at least."""
+MOST_TIMES = 3
+"""If others disturb many cycles, at most this many times as many are measured as must count."""
 MOST_OTHERS_PERCENT = 5.0
 """A cycle is left out if other programs use more of the CPUs than in the calmest quarter of the cycles, plus this
 number of percentage points."""
@@ -24,6 +27,11 @@ class Cycle:
     is_enough: bool = True
     clocks_lowered: bool = False
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of a row on average."""
+        return fmean(seconds for _, seconds in self.windows.values())
+
 
 @dataclass(frozen=True)
 class Calm:
@@ -38,16 +46,17 @@ class Calm:
     num_discarded: int
 
 
-def calm_cycles(measure: Callable[[], Cycle | None], *, least_percent: float | None) -> Calm:
-    """Measure until NUM_CYCLES calm cycles, or MOST_CYCLES cycles, of which the calmest count.
+def calm_cycles(measure: Callable[[], Cycle | None], *, seconds: float, least_percent: float | None) -> Calm:
+    """Measure until enough cycles are calm, or MOST_TIMES as many are measured, of which the calmest count.
 
-    measure: measures a cycle. One without windows shows that the cycles so far do not count; None ends the measurement.
+    Enough are NUM_CYCLES, and as many as give a row these seconds if all are as short as the shortest. measure:
+    measures a cycle. One without windows shows that the cycles so far do not count; None ends the measurement.
     least_percent: what other programs used of the CPUs in calm earlier measurements, None without any. On a machine
     that is always busy, all cycles are equally disturbed.
     """
-    cycles, calm = list[tuple[float, Cycle]](), list[tuple[float, Cycle]]()
+    cycles, calm, enough = list[tuple[float, Cycle]](), list[tuple[float, Cycle]](), NUM_CYCLES
     neighbours = Neighbours()
-    for _ in range(MOST_CYCLES):
+    while len(cycles) < MOST_TIMES * enough:
         neighbours.start()
         if (cycle := measure()) is None:
             break
@@ -58,12 +67,13 @@ def calm_cycles(measure: Callable[[], Cycle | None], *, least_percent: float | N
         percent = occupancy.others_cpu_percent + occupancy.steal_percent + 100 * cycle.clocks_lowered
         cycles.append((percent, cycle))
         cycles.sort(key=lambda each: each[0])
+        enough = max(NUM_CYCLES, round(seconds / min(cycle.seconds for _, cycle in cycles)))
         calmest = cycles[len(cycles) // 4][0]
         most = min(calmest, calmest if least_percent is None else least_percent) + MOST_OTHERS_PERCENT
         calm = [each for each in cycles if each[0] <= most]
-        if len(calm) >= NUM_CYCLES and cycle.is_enough:
+        if len(calm) >= enough and cycle.is_enough:
             break
-    counted = calm if len(calm) >= NUM_CYCLES else cycles[:NUM_CYCLES]
+    counted = calm if len(calm) >= enough else cycles[:enough]
     names = set[str].intersection(*(set(cycle.windows) for _, cycle in counted)) if counted else set()
     rates = {name: _rate([cycle.windows[name] for _, cycle in counted]) for name in names}
     others_percent = max((percent for percent, _ in counted), default=0.0)

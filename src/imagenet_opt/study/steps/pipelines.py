@@ -15,7 +15,7 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import device_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.object_storage import is_url
-from imagenet_opt.probe.alternation import Timed, alternate
+from imagenet_opt.probe.alternation import Timed, alternate, cycle_seconds
 from imagenet_opt.probe.isolated import InTurns
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.calm import NUM_CYCLES, Cycle, calm_cycles
@@ -114,7 +114,7 @@ class Pipelines:
     def __init__(self, folder: Path) -> None:
         self._folder, self._processes = folder, dict[str, InTurns]()
         self._stack, self._room_before = ExitStack(), _room()
-        self._cycle_seconds, self._multiple = 0.0, 1
+        self._seconds, self._window_seconds, self._multiple = 0.0, 0.0, 1
 
     def __enter__(self) -> "Pipelines":
         return self
@@ -138,8 +138,9 @@ class Pipelines:
                 if (report := process.turn()) is None:
                     raise TurnFailed(_TOO_SHORT)
                 self._processes[row.name] = process
+                self._seconds = job.seconds
                 if not _is_on_gpu(row):  # there, a turn is long enough for a cycle
-                    self._cycle_seconds = job.seconds / NUM_CYCLES
+                    self._window_seconds = job.seconds / NUM_CYCLES
                     self._multiple = max(self._multiple, report["batches_per_round"])
                 self._stack.push(stack.pop_all())
         except TurnFailed as error:
@@ -153,6 +154,7 @@ class Pipelines:
         `Calm`.
         """
         names, reports = deque(self._processes), dict[str, Any]()
+        seconds = cycle_seconds(self._window_seconds, len(names))
 
         def turn(name: str) -> Timed | None:
             reports[name] = report = self._take_part(name, lambda process: process.turn())
@@ -163,7 +165,7 @@ class Pipelines:
 
         def cycle() -> Cycle | None:
             names.rotate()
-            windows = alternate(names, turn, seconds=self._cycle_seconds, multiple=self._multiple)
+            windows = alternate(names, turn, seconds=seconds, multiple=self._multiple)
             if None in reports.values():
                 return None
             if len(windows) < len(names):
@@ -171,7 +173,7 @@ class Pipelines:
             is_enough = all(report["is_enough"] for report in reports.values())
             return Cycle(windows, is_enough, any(report["clocks_lowered"] for report in reports.values()))
 
-        calm = calm_cycles(cycle, least_percent=least_percent)
+        calm = calm_cycles(cycle, seconds=self._seconds, least_percent=least_percent)
         counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}
         speeds: dict[str, Speed] = {}
         for name in sorted(self._processes, key=lambda name: reports[name] is not None):  # ended ones know why

@@ -98,10 +98,10 @@ def _alone(job: AloneJob, folder: Path, least_percent: float | None) -> dict[str
             report = process.turn()
             if report is None:
                 return None
-            windows = {name: (rate, 1.0) for name, rate in report["rates"].items()}
-            return Cycle(windows, clocks_lowered=report["clocks_lowered"])
+            return Cycle(report["windows"], clocks_lowered=report["clocks_lowered"])
 
-        calm, rest = calm_cycles(cycle, least_percent=least_percent), process.end()
+        calm = calm_cycles(cycle, seconds=job.seconds, least_percent=least_percent)
+        rest = process.end()
     if len(job.rows) == 1 and rest["failures"]:
         raise TurnFailed(*rest["failures"].values())
     seconds = (time.perf_counter() - began) / len(job.rows)

@@ -76,9 +76,9 @@ Pause = Callable[[dict[str, Any]], bool]
 def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
     """Measure images per second of the network alone. A turn is a cycle with a short window of each row.
 
-    A report has `rates`, by row; None for the first cycle, which only warms up; and `clocks_lowered`, whether
-    something lowered the GPU's clocks. Returns `failures`, the reason by row, and by row `batch_size` and, on a GPU,
-    `kernel_seconds` of a step.
+    A report has `windows`, images and seconds by row, None for the first cycle, which only warms up; and
+    `clocks_lowered`, whether something lowered the GPU's clocks. Returns `failures`, the reason by row, and by row
+    `batch_size` and, on a GPU, `kernel_seconds` of a step.
     """
     quiet()
     batch_sizes = {}
@@ -95,10 +95,10 @@ def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
     loops = {name: partial(train, name, overrides) for name, overrides in job.rows}
     with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES) as alternation:
         alternation.cycle()
-        goes_on = pause({"rates": None})
-        while goes_on and (rates := alternation.cycle()):
+        goes_on = pause({"windows": None})
+        while goes_on and (windows := alternation.cycle()):
             state = read_gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
-            goes_on = pause({"rates": rates, "clocks_lowered": _are_lowered(state)})
+            goes_on = pause({"windows": windows, "clocks_lowered": _are_lowered(state)})
         kernels = alternation.profile() if torch.cuda.is_available() else {}
     failures = {name: first_line(error) for name, error in alternation.failures.items()}
     return {"failures": failures, "batch_sizes": batch_sizes, "kernels": kernels}

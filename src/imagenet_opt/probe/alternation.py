@@ -27,7 +27,7 @@ Timed = tuple[float, float]
 def cycle_seconds(window_seconds: float, num_names: int) -> float:
     """Seconds of each of these names in a cycle on a CPU, on average: `window_seconds`, less for more than two names.
 
-    Then a cycle is no longer, since it is more likely that other programs disturb a longer one.
+    So a cycle of many names takes no longer than one of two: other programs disturb a longer cycle more often.
     """
     return window_seconds * min(1.0, 2 / num_names)
 

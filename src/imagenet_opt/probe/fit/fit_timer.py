@@ -46,9 +46,8 @@ class Pauses:
     """Pauses of a measurement, in which others work; their time does not count.
 
     window_seconds: least length of a window between two pauses, on a GPU. On a CPU, a window is one step, because the
-    speed of its cores changes within a few steps. rest: called with
-    each window, and with None when a measurement begins, so that earlier windows do not count; it returns whether to
-    measure another window.
+    speed of its cores changes within a few steps. rest: called with each window, and with None when a measurement
+    begins, so that earlier windows do not count; it returns whether to measure another window.
     """
 
     window_seconds: float

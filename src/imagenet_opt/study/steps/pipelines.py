@@ -154,7 +154,6 @@ class Pipelines:
         `Calm`.
         """
         names, reports = deque(self._processes), dict[str, Any]()
-        seconds = cycle_seconds(self._window_seconds, len(names))
 
         def turn(name: str) -> Timed | None:
             reports[name] = report = self._take_part(name, lambda process: process.turn())
@@ -165,7 +164,8 @@ class Pipelines:
 
         def cycle() -> Cycle | None:
             names.rotate()
-            windows = alternate(names, turn, seconds=seconds, multiple=self._multiple)
+            cycle_length = cycle_seconds(self._window_seconds, len(names))
+            windows = alternate(names, turn, seconds=cycle_length, multiple=self._multiple)
             if None in reports.values():
                 return None
             if len(windows) < len(names):

@@ -76,14 +76,15 @@ def measure_alone(
         except TurnFailed as error:
             answer = {"rows": {}, "failures": {row.name: str(error) for row in group}}
         for row in group:
-            if row.name in answer["failures"]:
-                (beside if len(group) > 1 else failures)[row.name] = answer["failures"][row.name]
-                if len(group) > 1:
-                    jobs.append(([row], _alone_job([row], seconds)))
-            else:
+            if row.name not in answer["failures"]:
                 add(turns, row.name, number, answer["rows"][row.name])
                 if row.name in beside:
                     say(f"{row.name} failed beside other rows, so it was measured by itself: {beside[row.name]}")
+            elif len(group) > 1:
+                beside[row.name] = answer["failures"][row.name]
+                jobs.append(([row], _alone_job([row], seconds)))
+            else:
+                failures[row.name] = answer["failures"][row.name]
     return failures
 
 

@@ -40,10 +40,10 @@ class Processes:
 
     times: by override, the factor of its speed. change: changes the speed of a full run; change_alone: of the network
     alone. curve: losses with these overrides. fails: whether a full run or a training with these overrides fails, by
-    its number from 1. fails_beside: whether a full run fails while others run. fails_alone: the same for a row of a
-    process with several rows, or with one. ends_early: whether a full run ends before its first window. others: percent
-    of the CPUs that other programs use in a cycle. jobs: full runs and trainings. sessions: processes of the network
-    alone. num_running: full runs now.
+    its number from 1. fails_beside: whether a full run fails while others run. lacks_memory: whether memory limits its
+    loader. fails_alone: whether a row of the network alone fails in a process with this number of rows. ends_early:
+    whether a full run ends before its first window. others: percent of the CPUs that other programs use in a cycle.
+    jobs: full runs and trainings. sessions: processes of the network alone. num_running: full runs now.
     """
 
     times: dict[str, float] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class Processes:
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
     fails_beside: Callable[[Words, int], bool] = lambda words, number: False
+    lacks_memory: Callable[[Words], bool] = lambda words: False
     fails_alone: Callable[[Words, int], bool] = lambda words, num_rows: False
     ends_early: Callable[[Words], bool] = lambda words: False
     others: Callable[[], float] = lambda: 0.0
@@ -79,9 +80,8 @@ class Processes:
             rate = facts.pop("full") or 0.0
             facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
             report = {"window": (rate, 1.0), "is_enough": True, "clocks_lowered": False}
-            yield FakeTurns(
-                {"window": None, "batches_per_round": 1}, None if self.ends_early(job.overrides) else report, facts
-            )
+            first = {"window": None, "batches_per_round": 1, "lacks_memory": self.lacks_memory(job.overrides)}
+            yield FakeTurns(first, None if self.ends_early(job.overrides) else report, facts)
         finally:
             self.num_running -= 1
 

@@ -1,5 +1,6 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from imagenet_opt.config.build import (
 )
 from imagenet_opt.config.recorded_rate import recorded_rate
 from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -258,6 +260,17 @@ class Testbed:
     def prefetch_factor(self) -> int:
         """Batches ahead per worker, after the loader has adapted this to the machine."""
         return int(self._fitted.loader.prefetch_factor or 0)
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the loader has fewer workers or batches ahead than configured, for lack of memory."""
+        asked = fit_loader(
+            num_workers=self.loading.num_workers,
+            prefetch_factor=self.loading.prefetch_factor,
+            batch_bytes=0,
+            memory=sys.maxsize,
+        )
+        return self.num_workers < asked.num_workers or 0 < self.prefetch_factor < asked.prefetch_factor
 
     @cached_property
     def _fitted(self) -> DevicePrefetcher:

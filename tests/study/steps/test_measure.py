@@ -9,8 +9,8 @@ import torch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.study.steps import pipelines, turn
 from imagenet_opt.study.steps import speeds as speeds_module
-from imagenet_opt.study.steps import turn
 from imagenet_opt.study.steps.compare import compare, rates_of
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
@@ -201,10 +201,23 @@ def test_a_pipeline_whose_training_ends_too_early_fails_and_the_others_are_measu
     assert all(FUSED not in row.overrides for row in speeds.rows if row.name == "freed")
 
 
-def test_a_pipeline_that_fails_beside_others_is_measured_by_itself_from_then_on(
-    tmp_path: Path, turns: Processes
+def test_rows_take_turns_while_their_pipelines_take_half_of_the_memory(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns.fails_beside = lambda words, num_running: FUSED in words and "model.set_to_none=true" not in words
+    """Each pipeline takes 24 % of /dev/shm, so two take turns at a time."""
+    numbers: list[int] = []
+    turns.fails_beside = lambda words, num_running: bool(numbers.append(num_running))
+    monkeypatch.setattr(pipelines, "_room", lambda: (1000, 1000 - 240 * turns.num_running))
+    steps = [*STEPS, {"name": "third", "overrides": ["seed=7"]}, {"name": "last", "overrides": ["seed=8"]}]
+    speeds = measured(steps_study(tmp_path, steps, repeats=1))
+    assert numbers == [2, 2] and len(turns.jobs) == 5 == len(speeds.turns)
+
+
+@pytest.mark.parametrize("kind", ["fails_beside", "lacks_memory"])
+def test_a_pipeline_that_fails_or_has_a_smaller_loader_beside_others_is_measured_by_itself_from_then_on(
+    tmp_path: Path, turns: Processes, kind: str
+) -> None:
+    setattr(turns, kind, lambda words, *num_running: FUSED in words and "model.set_to_none=true" not in words)
     speeds = measured(steps_study(tmp_path, STEPS, repeats=2))
     assert not speeds.failures and {name: len(row) for name, row in speeds.turns.items()} == dict.fromkeys(
         ("start", "fused", "freed"), 2

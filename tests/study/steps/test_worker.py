@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt import machine
 from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
@@ -41,6 +42,17 @@ def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch:
         full(FullJob(small, 0.1, cold=False), Pauses(1))
     with pytest.raises(OutOfMemory, match=WHY):
         losses(LossJob(small, steps=2))
+
+
+@pytest.mark.parametrize(("workers", "memory", "lacks"), [(99, 100, False), (2, 1, True), (0, 1, False)])
+def test_a_loader_may_lack_memory(
+    small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, memory: int, lacks: bool
+) -> None:
+    """In GiB. Of 99 workers, it is the CPUs that limit them; 1 GiB has room for one worker."""
+    monkeypatch.setattr(machine, "available_memory", lambda: memory * 2**30)
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 2)
+    config = composed(tmp_path, *small, f"data.num_workers={workers}")
+    assert Testbed(config).lacks_memory is lacks
 
 
 @pytest.mark.slow

@@ -23,9 +23,10 @@ from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_others, reasons
 from imagenet_opt.study.steps.worker import FullJob
 
-_MOST_TAKEN = 0.1
-"""Share of the memory, and of the shared memory, that stopped pipelines may hold when another one starts."""
+_MOST_TAKEN = 0.5
+"""Share of the memory, and of the shared memory, that all pipelines may hold together."""
 _TOO_SHORT = "the training ended before it could be measured"
+_LACKS_MEMORY = "its loader had too little memory for data.num_workers x data.prefetch_factor"
 
 
 def measure_full(
@@ -123,20 +124,27 @@ class Pipelines:
         self._stack.close()
 
     def has_room(self) -> bool:
-        """Whether another pipeline may start: its loader must have the room that the first one had, or it would be a
-        smaller loader (`data.budget`)."""
+        """Whether another pipeline may start, if it takes as much memory as the mean of the others."""
+        if not self._processes:
+            return True
+        share = _MOST_TAKEN * len(self._processes) / (len(self._processes) + 1)
         rooms = zip(_room(), self._room_before, strict=True)
-        return not self._processes or all(now >= (1 - _MOST_TAKEN) * before for now, before in rooms)
+        return all(before - now <= share * before for now, before in rooms)
 
     def start(self, row: Row, job: FullJob, *, stops: bool) -> None:
         """Start the row's pipeline, and let it work until its measurement may begin. stops: whether it is stopped
-        between its turns; others need this. Raises PipelineFailed."""
+        between its turns; others need this.
+
+        Raises PipelineFailed, also if the loader is smaller than it would be without the others (`data.budget`).
+        """
         try:
             with ExitStack() as stack:
                 own = in_own_process("full", job, self._folder, timed_seconds=job.seconds, stops=stops)
                 process = stack.enter_context(own)
                 if (report := process.turn()) is None:
                     raise TurnFailed(_TOO_SHORT)
+                if report["lacks_memory"] and self._processes:
+                    raise TurnFailed(_LACKS_MEMORY)
                 self._processes[row.name] = process
                 self._seconds = job.seconds
                 if not _is_on_gpu(row):  # there, a turn is long enough for a cycle

@@ -109,10 +109,11 @@ def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
 
     A report has `window`, its images and seconds; `is_enough`, whether the windows give a rate; and `clocks_lowered`,
     whether heat, power or an administrator lowered the GPU's clocks. If the measurement begins now, `window` is None,
-    and `batches_per_round` says how many batches arrive together. Returns further facts. device_seconds: of a step in
-    which the device had work; on a CPU, in which the process was inside a step. memory_gib: peak memory reserved on the
-    GPU, or of this process. compile_seconds: includes the capture of a CUDA graph. steady: 0 if the run was timed on
-    prefetched batches only.
+    `batches_per_round` says how many batches arrive together, and `lacks_memory` whether memory limits the loader.
+
+    Returns further facts. device_seconds: of a step in which the device had work; on a CPU, in which the process was
+    inside a step. memory_gib: peak memory reserved on the GPU, or of this process. compile_seconds: includes the
+    capture of a CUDA graph. steady: 0 if the run was timed on prefetched batches only.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -123,7 +124,8 @@ def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
 
     def rest(window: Window | None) -> bool:
         if window is None:
-            return pause({"window": None, "batches_per_round": testbed.batches_per_round})
+            per_round, lacks = testbed.batches_per_round, testbed.lacks_memory
+            return pause({"window": None, "batches_per_round": per_round, "lacks_memory": lacks})
         timed = (window.num_images, window.seconds)
         lowered = _are_lowered(window.gpu_state)
         return pause({"window": timed, "is_enough": window.is_enough, "clocks_lowered": lowered})

@@ -4,8 +4,8 @@
     python -m suites.benchmarks.study_known slower --studies 20 --percent 5 --busy-every 2
 
 Each study trains the demo, or what --overrides says. With --busy-every N, two other processes disturb every Nth study:
-each computes for up to 20 s, then rests for up to 40 s, and so on. The table says which verdicts each study gave, and
-how long it took.
+each computes for up to 20 s, then rests for up to 40 s, and so on. The table says which verdicts each study gave, how
+long it took, and whether its files were no longer in memory when it began, so that its rows took no turns.
 """
 
 import argparse
@@ -88,8 +88,12 @@ def read_all(overrides: list[str]) -> None:
 
 def verdicts(file: Path) -> dict[str, Counter[str]]:
     """Number of rows by measure and verdict."""
-    rows = [row for row in json.loads(file.read_text())["tables"][0]["data"]["rows"] if row.get("ratios")]
+    rows = [row for row in _data(file)["rows"] if row.get("ratios")]
     return {name: Counter(row["ratios"][measure]["verdict"] for row in rows) for measure, name in MEASURES.items()}
+
+
+def _data(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text())["tables"][0]["data"]  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -132,7 +136,8 @@ def main() -> None:
             ", ".join(f"{num} {verdict}" for verdict, num in sorted(counts.items()))
             for counts in verdicts(folder / "study.json").values()
         ]
-        print(f"| {number + 1} | {'busy' if is_busy else 'quiet'} | {minutes:.1f} | {' | '.join(shown)} |", flush=True)
+        machine = ("busy" if is_busy else "quiet") + ", cold files" * _data(folder / "study.json")["cold"]
+        print(f"| {number + 1} | {machine} | {minutes:.1f} | {' | '.join(shown)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What a study of steps can decide: simulated studies with the noise of a real one.
+"""What a study of steps can decide: simulated studies with the noise of real ones.
 
     python -m suites.benchmarks.study_power runs/study_ladder/study.json --minutes 5 10 30
 
 Each simulated study has as many rows as the real one, each compared with the first. One row has an effect, the others
-have none. A turn's noise is drawn from the residuals of the real study, after its rows and rounds are taken out. The
-table says how often the effect was found, and how often a study claimed a difference that does not exist.
+have none. The noise is drawn from what remains of log images/s of one real study after its rows and rounds are taken
+out. The table says how often the effect was found, how many of the studies with equal rows called some of them
+different, and in how many studies all intervals contain the true ratio.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.study.steps.compare import (
     MEASURES,
     SECONDS,
+    Worths,
     compare,
     rates_of,
     round_seconds,
@@ -31,11 +33,33 @@ from imagenet_opt.study.steps.speeds import LEAST_ROUNDS
 from imagenet_opt.study.steps.turn import Speeds
 
 _EFFECTS = (1.0, 1.02, 1.03, 1.05, 1.10, 1.20, 1.50)
-_NUM_STUDIES = 200
+_NUM_STUDIES = 1000
 
 
-def noise_of(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.float64]:
-    """Residuals of log images/s of the rows and rounds that all rows have, with the variance of single turns."""
+class Noise:
+    """Noise of log images/s, and the seconds of a row in a round, by measure, of a real study."""
+
+    def __init__(self, study: Path) -> None:
+        rows = [row for row in json.loads(study.read_text())["tables"][0]["data"]["rows"] if row.get("speeds")]
+        self.num_rows = len(rows)
+        self.residuals = {measure: _residuals(rows, measure) for measure in MEASURES}
+        self.seconds = {
+            measure: median(speed[key] for row in rows for speed in row["speeds"] if key in speed)
+            for measure, key in SECONDS.items()
+        }
+
+    def draw(self, rng: np.random.Generator, measure: str) -> float:
+        """A residual with a little normal noise (Silverman's width), at the same variance: a smoothed bootstrap.
+
+        Without it, the few residuals of a short study of two rows repeat, and equal differences look exact.
+        """
+        values = self.residuals[measure]
+        width = 1.06 * len(values) ** -0.2
+        return float((rng.choice(values) + width * values.std() * rng.normal()) / np.sqrt(1 + width**2))
+
+
+def _residuals(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.float64]:
+    """Of the rows and rounds that all rows have, with the variance of single values."""
     rates: list[list[float]] = [rates_of(row["speeds"], measure) for row in rows]  # type: ignore[arg-type]
     num = min(map(len, rates))
     logs = np.log([row[:num] for row in rates])
@@ -43,17 +67,9 @@ def noise_of(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.floa
     return (residuals * np.sqrt(logs.size / ((num - 1) * (len(rows) - 1)))).ravel()  # type: ignore[no-any-return]
 
 
-def verdicts(
-    rng: np.random.Generator,
-    noises: dict[str, NDArray[np.float64]],
-    seconds: dict[str, float],
-    num_rows: int,
-    effect: float,
-    budget_seconds: float,
-) -> list[set[str]]:
-    """Of each row but the first, in a simulated study; the first of them has the effect. seconds: of a turn, by
-    measure."""
-    steps = [Row(str(i), Step(name=str(i)), (), (), (str(i), "0")) for i in range(1, num_rows)]
+def simulated(rng: np.random.Generator, noise: Noise, effect: float, budget_seconds: float) -> list[Worths]:
+    """Gains of each row but the first, in a simulated study; the first of them has the effect."""
+    steps = [Row(str(i), Step(name=str(i)), (), (), (str(i), "0")) for i in range(1, noise.num_rows)]
     speeds = Speeds([Row("0", None, (), ()), *steps], in_race=True)
     speeds.turns = {row.name: [] for row in speeds.rows}
     names, number, left = {measure: set(speeds.turns) for measure in MEASURES}, 0, budget_seconds
@@ -61,48 +77,58 @@ def verdicts(
         for name, turns in speeds.turns.items():
             turns.append({})
             for measure in (measure for measure, some in names.items() if name in some):
-                rate = float(np.exp(rng.choice(noises[measure]))) * (effect if name == "1" else 1.0)
-                turns[-1] |= {measure: rate, SECONDS[measure]: seconds[measure]}
-                left -= seconds[measure]
+                rate = np.exp(noise.draw(rng, measure)) * (effect if name == "1" else 1.0)
+                turns[-1] |= {measure: rate, SECONDS[measure]: noise.seconds[measure]}
+                left -= noise.seconds[measure]
         number += 1
         if is_look(number):
             names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
-    return [result.worth.verdicts for result in compare(speeds, Losses())[1:]]
+    return [result.worth for result in compare(speeds, Losses())[1:]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path, help="study.json of a study of steps with two rounds or more")
+    parser.add_argument(
+        "study",
+        type=Path,
+        nargs="+",
+        help="study.json of a study of steps; of several, each with as "
+        "many rows, each simulated study has the noise of one",
+    )
     parser.add_argument("--minutes", type=float, nargs="+", default=[5, 10, 30])
     options = parser.parse_args()
-    rows = [row for row in json.loads(options.study.read_text())["tables"][0]["data"]["rows"] if row.get("speeds")]
-    noises = {measure: noise_of(rows, measure) for measure in MEASURES}
-    seconds = {
-        measure: median(speed[key] for row in rows for speed in row["speeds"] if key in speed)
-        for measure, key in SECONDS.items()
-    }
-    spread = ", ".join(f"{name} {100 * noises[measure].std():.1f} %" for measure, name in MEASURES.items())
-    turn_seconds = sum(seconds.values())
-    print(
-        f"{len(rows)} rows, turns of {turn_seconds:.1f} s, noise of a turn: {spread}; {_NUM_STUDIES} studies a cell\n"
-    )
-    print(
-        "| minutes | "
-        + " | ".join(f"{100 * effect - 100:.0f} % found" for effect in _EFFECTS[1:])
-        + " | false claims |"
-    )
-    print("|---" * (len(_EFFECTS) + 1) + "|")
+    noises = [Noise(study) for study in options.study]
+    for measure, name in MEASURES.items():
+        spreads = sorted(100 * noise.residuals[measure].std() for noise in noises)
+        seconds = sorted(noise.seconds[measure] for noise in noises)
+        shown = f"{spreads[0]:.1f} to {spreads[-1]:.1f} %, {seconds[0]:.1f} to {seconds[-1]:.1f} s a row and round"
+        print(f"{noises[0].num_rows} rows, {name}: noise {shown}")
+    print(f"{_NUM_STUDIES} studies a cell\n")
+    found = " | ".join(f"{100 * effect - 100:.0f} % found" for effect in _EFFECTS[1:])
+    print(f"| minutes | {found} | false claims | all intervals true |")
+    print("|---" * (len(_EFFECTS) + 2) + "|")
     rng = np.random.default_rng(0)
     for minutes in options.minutes:
-        cells, false, num = [], 0, 0
+        cells, false, true = [], [], []
         for effect in _EFFECTS:
-            studies = [verdicts(rng, noises, seconds, len(rows), effect, 60 * minutes) for _ in range(_NUM_STUDIES)]
-            cells.append(sum("faster" in study[0] for study in studies) / _NUM_STUDIES)
-            others = [study[1:] if effect > 1 else study for study in studies]
-            false += sum(any({"faster", "slower"} & row for row in study) for study in others)
-            num += len(studies)
+            picks = rng.integers(len(noises), size=_NUM_STUDIES)
+            studies = [simulated(rng, noises[pick], effect, 60 * minutes) for pick in picks]
+            cells.append(np.mean(["faster" in study[0].verdicts for study in studies]))
+            equal = [study[effect > 1 :] for study in studies]
+            false += [any({"faster", "slower"} & row.verdicts for row in study) for study in equal if study]
+            true += [_are_true(study, effect) for study in studies]
         shown = " | ".join(f"{100 * cell:.0f} %" for cell in cells[1:])
-        print(f"| {minutes:g} | {shown} | {100 * false / num:.1f} % of {num} studies |")
+        print(f"| {minutes:g} | {shown} | {100 * np.mean(false):.1f} % of {len(false)} | {100 * np.mean(true):.1f} % |")
+
+
+def _are_true(study: Sequence[Worths], effect: float) -> bool:
+    """Whether all intervals contain the true ratios: the effect in the first row, 1 in the others."""
+    true = [effect, *(1.0 for _ in study[1:])]
+    return all(
+        worth.ratio.low <= ratio <= worth.ratio.high
+        for worths, ratio in zip(study, true, strict=True)
+        for worth in worths.values()
+    )
 
 
 if __name__ == "__main__":

@@ -52,13 +52,19 @@ def test_the_number_of_kept_turns_is_printed_at_stop_and_resume(
     with pytest.raises(stop), first.report_if_stopped():
         first.take(Job(()), 1, lambda: 1)
         raise stop
-    assert capsys.readouterr().err == f"stopped; 2 turns are kept in {tmp_path}: run the same command again to resume\n"
+    assert (
+        capsys.readouterr().err
+        == f"stopped; 2 measurements are kept in {tmp_path}: run the same command again to resume\n"
+    )
     again = ResultCache(tmp_path)
     again.set_subject({"seconds": 8})
-    assert (again.report_resumed(), capsys.readouterr().err) == (2, "resuming: 2 turns are kept from an earlier run\n")
+    assert (again.report_resumed(), capsys.readouterr().err) == (
+        2,
+        "resuming: 2 measurements are kept from an earlier run\n",
+    )
     again.set_subject({"seconds": 9})
     assert again.report_resumed() == 0
-    assert "other --seconds, another configuration or version: all turns are measured again" in capsys.readouterr().err
+    assert "other --seconds, another configuration or version: all are repeated" in capsys.readouterr().err
 
 
 def test_a_new_study_prints_nothing_about_kept_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

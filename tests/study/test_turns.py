@@ -64,12 +64,12 @@ def test_a_stopped_study_measures_only_the_missing_turns(study: Request, capsys:
     """Ctrl-C in the second round, which begins with the second turn."""
     with pytest.raises(KeyboardInterrupt):
         run_rounds({"a": turn(10), "b": turn(20, KeyboardInterrupt())}, study, int)
-    kept = f"stopped; 2 turns are kept in {study.folder}: run the same command again to resume"
+    kept = f"stopped; 2 measurements are kept in {study.folder}: run the same command again to resume"
     assert capsys.readouterr().err.splitlines()[-1] == kept
     rounds = run_rounds({"a": turn(11, 12), "b": turn(21, 22)}, study, int)
     assert rounds == Rounds({"a": [10, 11, 12], "b": [20, 21, 22]})
     assert capsys.readouterr().err.splitlines() == [
-        "resuming: 2 turns are kept from an earlier run",
+        "resuming: 2 measurements are kept from an earlier run",
         *(f"measuring: round {number} of 3: {name}" for number, name in ((2, "b"), (2, "a"), (3, "a"), (3, "b"))),
     ]
     assert run_rounds({"a": turn(), "b": turn()}, study, int) == rounds
@@ -87,7 +87,7 @@ def test_results_of_other_settings_are_not_reused(
     run_rounds({"a": turn(1, 2, 3)}, study, int)
     capsys.readouterr()
     assert run_rounds({"a": turn(4, 5, 6)}, replace(study, **change), int).results == {"a": [4, 5, 6]}
-    assert "all turns are measured again" in capsys.readouterr().err.splitlines()[0]
+    assert "all are repeated" in capsys.readouterr().err.splitlines()[0]
     assert run_rounds({"a": turn()}, study, int).results == {"a": [1, 2, 3]}
 
 

@@ -44,6 +44,7 @@ class Processes:
     loader. fails_alone: whether a row of the network alone fails in a process with this number of rows. ends_early:
     whether a full run ends before its first window. others: percent of the CPUs that other programs use in a cycle.
     jobs: full runs and trainings. sessions: processes of the network alone. num_running: full runs now.
+    groups: numbers of full runs that ran together.
     """
 
     times: dict[str, float] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Processes:
     jobs: list[Any] = field(default_factory=list)
     sessions: list[AloneJob] = field(default_factory=list)
     num_running: int = 0
+    groups: list[int] = field(default_factory=list)
 
     def call(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
         self._begin(job)
@@ -72,6 +74,7 @@ class Processes:
             yield self._session(job)
             return
         self._begin(job)
+        self.groups += [] if self.num_running else [0]
         self.num_running += 1
         try:
             if self.num_running > 1 and self.fails_beside(job.overrides, self.num_running):
@@ -81,6 +84,7 @@ class Processes:
             facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
             report = {"window": (rate, 1.0), "is_enough": True, "clocks_lowered": False}
             first = {"window": None, "batches_per_round": 1, "lacks_memory": self.lacks_memory(job.overrides)}
+            self.groups[-1] += 1
             yield FakeTurns(first, None if self.ends_early(job.overrides) else report, facts)
         finally:
             self.num_running -= 1

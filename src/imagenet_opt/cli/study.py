@@ -29,23 +29,23 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time, each on its own CUDA stream
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two turns,
-                      then the undecided rows take further turns
-  --repeats R         rounds in which all rows take turns (default 5; steps have rounds only if R is given, instead of a
-                      budget); not of anatomy
+  --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two rounds,
+                      then the undecided rows have more
+  --repeats R         rounds of all rows (default 5; steps have a fixed number only if R is given, instead of a budget);
+                      not of anatomy
   --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
-  --folder FOLDER     for study.md, study.html, study.json and the stored turns (default runs/study_NAME)
+  --folder FOLDER     for study.md, study.html, study.json and what was measured (default runs/study_NAME)
   --json FILE         also write all measurements to this file
   --apply             of steps: write the steps that were faster with the same loss to
                       conf/experiment/tuned_<host>_study.yaml
 
-A turn of the ladder takes 5 to 20 s, more with compile. After the budget, the losses are compared; the command says
-how long this takes. Stopped? Run the same command again; it resumes after the measured turns (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats); its interval allows
-for the number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason;
-the other rows are measured on the CPU."""
+A row of the ladder takes 5 to 20 s a round, more with compile. After the budget, the losses are compared; the command
+says how long this takes. Stopped? Run the same command again; it resumes (anatomy starts again).
+A verdict is faster, slower, no difference (within 3 %) or undecided (run the command again: it goes on for another
+--budget; or raise --repeats); its interval allows for the number of comparisons and of looks at them. Without a GPU,
+rows that need a GPU are left out, with the reason; the other rows are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0

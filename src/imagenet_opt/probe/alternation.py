@@ -60,17 +60,18 @@ class Alternation:
     """Training loops by name. Each runs in a thread of its own; one trains for a turn while all others wait.
 
     loops: a loop calls `begin_step` and `end_step` of its `Turns`, and ends once `begin_step` returns False.
-    window_seconds: least timed seconds of a turn on a GPU; on a CPU, see `cycle_seconds`. The first turn of a loop only
-    warms it up. failures: by name, the error that ended a loop; such a loop takes no more turns. TF32, cuDNN's search
-    and deterministic algorithms are switches of the process, so each turn sets them to the values of its loop.
+    window_seconds: least timed seconds of a turn on a GPU; on a CPU, see `cycle_seconds`. on_gpu: where the loops
+    train. The first turn of a loop only warms it up. failures: by name, the error that ended a loop; such a loop takes
+    no more turns. TF32, cuDNN's search and deterministic algorithms are switches of the process, so each turn sets them
+    to the values of its loop.
     """
 
-    def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
-        if not torch.cuda.is_available():
+    def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float, on_gpu: bool) -> None:
+        if not on_gpu:
             machine.keep_freed_memory()  # before the threads start, or each has a heap of its own
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
-        self._cycle_seconds = 0.0 if torch.cuda.is_available() else cycle_seconds(window_seconds, len(loops))
+        self._cycle_seconds = 0.0 if on_gpu else cycle_seconds(window_seconds, len(loops))
         self._order = deque(self._turns)
 
     def cycle(self) -> dict[str, Timed]:

@@ -60,7 +60,7 @@ class ResultCache:
         if num := before.count(self._subject or ""):
             say(f"resuming: {_turns(num)} kept from an earlier run")
         elif before:
-            say("earlier turns had other --seconds, another configuration or version: all turns are measured again")
+            say("earlier measurements had other --seconds, another configuration or version: all are repeated")
         return num
 
     @contextmanager
@@ -79,18 +79,26 @@ class ResultCache:
         config: the composed configuration of the job in plain values; a result for another configuration is not used.
         label: for `report`; "" reports nothing. Raises ConfigError if the result cannot be stored.
         """
-        key = self._key(job, number, config)
-        if key not in self._answers:
+        if not self.has(job, number, config=config):
             if label:
                 self.report(label)
-            answer = self._answers[key] = measure()
-            self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": self._subject})
-            self._subjects += [self._subject] if self._subject else []
-        return self._answers[key]
+            self.put(job, number, measure(), config=config)
+        return self.get(job, number, config=config)
 
     def has(self, job: Any, number: int, *, config: Any = None) -> bool:
-        """Whether `take` would return a stored result."""
+        """Whether there is a stored result; see `take`."""
         return self._key(job, number, config) in self._answers
+
+    def get(self, job: Any, number: int, *, config: Any = None) -> Any:
+        """The stored result; None without one. See `take`."""
+        return self._answers.get(self._key(job, number, config))
+
+    def put(self, job: Any, number: int, answer: Any, *, config: Any = None) -> None:
+        """Store a result. See `take`."""
+        key = self._key(job, number, config)
+        self._answers[key] = answer
+        self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": self._subject})
+        self._subjects += [self._subject] if self._subject else []
 
     def _key(self, job: Any, number: int, config: Any) -> str:
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config}
@@ -114,7 +122,7 @@ def _digest(facts: dict[str, Any]) -> str:
 
 
 def _turns(num: int) -> str:
-    return "1 turn is" if num == 1 else f"{num} turns are"
+    return "1 measurement is" if num == 1 else f"{num} measurements are"
 
 
 def say(text: str) -> None:

@@ -47,12 +47,12 @@ def warn_if_busy(percent: float) -> None:
 def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
     module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
-    flag = "--repeats" if request.repeats else "--budget"
-    return [how_to_decide(table, flag) for table in resolve_name(f"imagenet_opt.study.{module}.run")(request)]
+    remedy = "raise --repeats" if request.repeats else "run the same command again: it goes on for another --budget"
+    return [how_to_decide(table, remedy) for table in resolve_name(f"imagenet_opt.study.{module}.run")(request)]
 
 
-def how_to_decide(table: Table, flag: str) -> Table:
-    """Add a note to a table with an undecided comparison. flag: the option that gives more rounds."""
+def how_to_decide(table: Table, remedy: str) -> Table:
+    """Add a note to a table with an undecided comparison. remedy: what gives more rounds."""
     if not any(UNDECIDED in text for row in (*table.texts(), table.sentences) for text in row):
         return table
-    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise {flag}."))
+    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, {remedy}."))

@@ -217,7 +217,9 @@ def test_turns_of_all_steps_together_are_not_turns_of_rows(processes: Processes,
 
     def num_new(repeats: int, words: list[str] | None = None) -> int:
         before = len(processes.jobs)
-        measure_together(studies[repeats], words, cache) if words else measure_speeds(studies[repeats], cache)
+        measure_together(studies[repeats], words, cache, num_rounds=repeats) if words else measure_speeds(
+            studies[repeats], cache
+        )
         return len(processes.jobs) - before
 
     assert [num_new(2), num_new(2, [LAST]), num_new(3), num_new(3, [LAST])] == [4, 4, 2, 2]

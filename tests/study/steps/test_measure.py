@@ -169,7 +169,7 @@ def test_on_a_machine_that_is_always_busy_no_cycle_is_left_out(tmp_path: Path, t
     turns.others = lambda: 50.0
     study = steps_study(tmp_path, STEPS[:1], repeats=2)
     notes = tables(study, compare(measured(study), Losses()))[2].notes
-    assert "Other programs used 50 % of the CPUs or more in most turns, so the intervals are wide." in notes
+    assert "Other programs used 50 % of the CPUs or more in most measurements, so the intervals are wide." in notes
     assert not any("left out because of" in note for note in notes)
 
 
@@ -196,33 +196,48 @@ def test_a_pipeline_whose_training_ends_too_early_fails_and_the_others_are_measu
 ) -> None:
     turns.ends_early = lambda words: FUSED in words and "model.set_to_none=true" not in words
     speeds = measured(steps_study(tmp_path, STEPS, repeats=2))
-    assert speeds.failures == {"fused": "the training ended before it could be measured"}
+    assert speeds.failures == {
+        "fused": "too short to measure: raise --seconds, lower data.batch_size or use more images"
+    }
     assert {name: len(row) for name, row in speeds.turns.items()} == {"start": 2, "freed": 2}
     assert all(FUSED not in row.overrides for row in speeds.rows if row.name == "freed")
+
+
+FOUR = [*STEPS, {"name": "third", "overrides": ["seed=7"]}, {"name": "last", "overrides": ["seed=8"]}]
 
 
 def test_rows_take_turns_while_their_pipelines_take_half_of_the_memory(
     tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pipeline takes 24 % of /dev/shm, so two take turns at a time."""
-    numbers: list[int] = []
-    turns.fails_beside = lambda words, num_running: bool(numbers.append(num_running))
     monkeypatch.setattr(pipelines, "_room", lambda: (1000, 1000 - 240 * turns.num_running))
-    steps = [*STEPS, {"name": "third", "overrides": ["seed=7"]}, {"name": "last", "overrides": ["seed=8"]}]
-    speeds = measured(steps_study(tmp_path, steps, repeats=1))
-    assert numbers == [2, 2] and len(turns.jobs) == 5 == len(speeds.turns)
+    speeds = measured(steps_study(tmp_path, FOUR, repeats=1))
+    assert turns.groups == [2, 2, 1] and len(turns.jobs) == 5 == len(speeds.turns)
 
 
-@pytest.mark.parametrize("kind", ["fails_beside", "lacks_memory"])
-def test_a_pipeline_that_fails_or_has_a_smaller_loader_beside_others_is_measured_by_itself_from_then_on(
-    tmp_path: Path, turns: Processes, kind: str
+def test_a_pipeline_that_fails_beside_others_is_measured_by_itself_from_then_on(
+    tmp_path: Path, turns: Processes
 ) -> None:
-    setattr(turns, kind, lambda words, *num_running: FUSED in words and "model.set_to_none=true" not in words)
-    speeds = measured(steps_study(tmp_path, STEPS, repeats=2))
-    assert not speeds.failures and {name: len(row) for name, row in speeds.turns.items()} == dict.fromkeys(
-        ("start", "fused", "freed"), 2
-    )
-    assert len(turns.jobs) == 4 + 3
+    """In the first round it divides the others, which keep their order; later it comes last."""
+    turns.fails_beside = lambda words, num_running: FUSED in words and "model.set_to_none=true" not in words
+    speeds = measured(steps_study(tmp_path, FOUR, repeats=2))
+    assert not speeds.failures and {len(row) for row in speeds.turns.values()} == {2}
+    assert turns.groups == [1, 1, 3, 4, 1] and len(turns.jobs) == 6 + 5
+
+
+def test_rows_whose_loaders_lack_memory_beside_others_are_measured_before_the_next_group(
+    tmp_path: Path, turns: Processes
+) -> None:
+    """Beside two others a loader would be smaller; by itself it is not."""
+    turns.lacks_memory = lambda words: turns.num_running > 2
+    speeds = measured(steps_study(tmp_path, FOUR, repeats=1))
+    assert len(speeds.turns) == 5 and len(turns.jobs) == 5 + 2 and turns.groups == [3, 3, 1]
+
+
+def test_if_memory_limits_each_loader_no_rows_take_turns(tmp_path: Path, turns: Processes) -> None:
+    turns.lacks_memory = lambda words: True
+    measured(steps_study(tmp_path, FOUR, repeats=1))
+    assert len(turns.jobs) == 5 and turns.groups == [1] * 5
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
@@ -290,11 +305,13 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
     rounds = "3 rows, 2 rounds, each of the network alone and of the full pipeline"
     plan = f"left out, as there is no GPU here: pinned\n{rounds}\n"
     assert beforehand.endswith(plan)
-    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
+    assert afterwards.endswith(
+        f"\nstopped; 3 measurements are kept in {tmp_path}: run the same command again to resume\n"
+    )
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{plan}resuming: 3 turns are kept from an earlier run\n")
+    assert beforehand.endswith(f"{plan}resuming: 3 measurements are kept from an earlier run\n")
     assert afterwards.startswith("round 1 of 2: full pipeline: fused"), (
         "which had failed; the turn of the start is stored"
     )

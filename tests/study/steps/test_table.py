@@ -67,9 +67,7 @@ def test_the_tables_have_ratios_verdicts_and_details(measured: Measured) -> None
     assert rows["start"][headings.index("pipeline / alone")] == "10%"
     assert rows["start"][headings.index("M images per $")] == "0.2"  # 95 a second, 3600 seconds, 2 $
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
-    assert any(
-        "Images/s are medians of the rounds, ratios are ratios of geometric means" in note for note in details.notes
-    )
+    assert any("Ratios are ratios of geometric means over the rounds" in note for note in details.notes)
 
 
 def test_a_row_fits_into_one_line_of_80_columns(measured: Measured) -> None:

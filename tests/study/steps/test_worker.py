@@ -77,7 +77,7 @@ def test_rows_alone_train_in_turns_and_one_without_enough_memory_fails(
     hold_images(2, monkeypatch)
     parts = (*small, "model.micro_batch_size=2")
     pauses = Pauses(3)
-    result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1), pauses)
+    result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1, on_gpu=False), pauses)
     assert re.match(WHY, result["failures"].pop("whole")) and not result["failures"]
     warm_up, *timed = (report["windows"] for report in pauses.reports)
     assert warm_up is None and all(windows.keys() == {"parts", "same"} for windows in timed)

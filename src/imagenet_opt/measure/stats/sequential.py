@@ -18,11 +18,12 @@ def is_look(num_rounds: int) -> bool:
 def looks(num_rounds: int, *, is_over: bool) -> list[tuple[int, float]]:
     """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
 
-    is_over: whether round `num_rounds` was the last. Of the allowed error, 1 - CONFIDENCE, the last look may use
-    _OF_LAST. Of the rest the first look may use a half, the second a quarter, and so on. So all looks together use no
-    more than is allowed, whichever of them decides. Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
+    is_over: whether round `num_rounds` was the last. A last look follows, for what is undecided until then; it may come
+    after the same round as the look before. Of the allowed error, 1 - CONFIDENCE, it may use _OF_LAST. Of the rest the
+    first look may use a half, the second a quarter, and so on. So all looks together use no more than is allowed,
+    whichever of them decides. Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
     """
-    rounds = [num for num in range(2, num_rounds + (not is_over)) if is_look(num)]
+    rounds = [num for num in range(2, num_rounds + 1) if is_look(num)]
     shares = [(num, (1 - _OF_LAST) / 2**place) for place, num in enumerate(rounds, 1)]
     shares += [(num_rounds, _OF_LAST)] if is_over else []
     return [(num, 1 - (1 - CONFIDENCE) * share) for num, share in shares]

@@ -25,7 +25,7 @@ def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache)
     """Decide which steps to keep, and write them as an experiment if they pass the test together.
 
     A step is kept if it is faster in one measure, slower in none, and trains with the same loss. All kept steps
-    together must be faster than the start and not slower than the user's present configuration; then
+    together must be faster than the start and than the user's present configuration; then
     conf/experiment/tuned_<host>_study.yaml is written. Returns the table of decisions.
     """
     reasons = choose(results)
@@ -36,7 +36,9 @@ def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache)
     if winners:
         try:
             words = words_of(study.plan.file, results, winners)
-            lines = _written(study, winners, words, measure_together(study, words, cache), cache)
+            num_rounds = max(study.request.num_rounds, *(len(result.turns) for result in results))
+            gains = measure_together(study, words, cache, num_rounds=num_rounds)
+            lines = _written(study, winners, words, gains, cache, num_rounds=num_rounds)
         except ConfigError as error:
             lines = [f"No experiment was written: {error}."]
     return Table("Worth keeping", (Column("step"), Column("worth keeping")), rows, tuple(lines))
@@ -97,7 +99,7 @@ def why_not(result: RowResult) -> str | None:
     return f"another loss ({result.parity})" if result.differs else None
 
 
-def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gains:
+def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_rounds: int) -> Gains:
     """Compare these overrides with the start and with the user's present configuration, in turns of their own.
 
     Raises ConfigError if one of the configurations fails.
@@ -109,7 +111,7 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
         del rows[NOW]
     turns, single = dict[str, list[Speed]](), set[str]()
     beside = tuple(row.overrides for row in rows.values())
-    for number in range(request.num_rounds):
+    for number in range(num_rounds):
         ordered = in_order(rows.values(), number)
         for row, reason in measure_full(
             [row.name for row in ordered],
@@ -130,7 +132,13 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gain
 
 
 def _written(
-    study: Study, winners: Sequence[RowResult], words: list[str], gains: Gains, cache: ResultCache
+    study: Study,
+    winners: Sequence[RowResult],
+    words: list[str],
+    gains: Gains,
+    cache: ResultCache,
+    *,
+    num_rounds: int,
 ) -> list[str]:
     """Write the experiment, and return lines about its gain or about the reason why none was written. Raises
     ConfigError."""
@@ -147,7 +155,7 @@ def _written(
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
-        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.num_rounds} rounds",
+        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {num_rounds} rounds",
         *lines,
         *map(_line, winners),
     ]

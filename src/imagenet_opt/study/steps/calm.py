@@ -13,6 +13,8 @@ MOST_TIMES = 3
 MOST_OTHERS_PERCENT = 5.0
 """A cycle is left out if other programs use more of the CPUs than in the calmest quarter of the cycles, plus this
 number of percentage points."""
+CLOCKS_LOWERED = 100.0
+"""Counts as so many more percent, because a cycle with lowered clocks is left out if the others had full clocks."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Calm:
     """The cycles that count.
 
     rates: images per second by row; empty without a cycle. others_percent: highest use of the CPUs by other programs in
-    a cycle that counts; 100 more if the GPU's clocks were lowered. num_discarded: number of other cycles.
+    a cycle that counts; CLOCKS_LOWERED more if the GPU's clocks were lowered. num_discarded: number of other cycles.
     """
 
     rates: dict[str, float]
@@ -49,7 +51,7 @@ class Calm:
 def calm_cycles(measure: Callable[[], Cycle | None], *, seconds: float, least_percent: float | None) -> Calm:
     """Measure until enough cycles are calm, or MOST_TIMES as many are measured, of which the calmest count.
 
-    Enough are NUM_CYCLES, and as many as give a row these seconds if all are as short as the shortest. measure:
+    At least NUM_CYCLES must count, and at least `seconds` divided by a row's time in the shortest cycle. measure:
     measures a cycle. One without windows shows that the cycles so far do not count; None ends the measurement.
     least_percent: what other programs used of the CPUs in calm earlier measurements, None without any. On a machine
     that is always busy, all cycles are equally disturbed.
@@ -64,7 +66,7 @@ def calm_cycles(measure: Callable[[], Cycle | None], *, seconds: float, least_pe
             cycles, calm = [], []
             continue
         occupancy = neighbours.stop()
-        percent = occupancy.others_cpu_percent + occupancy.steal_percent + 100 * cycle.clocks_lowered
+        percent = occupancy.others_cpu_percent + occupancy.steal_percent + CLOCKS_LOWERED * cycle.clocks_lowered
         cycles.append((percent, cycle))
         cycles.sort(key=lambda each: each[0])
         enough = max(NUM_CYCLES, round(seconds / min(cycle.seconds for _, cycle in cycles)))

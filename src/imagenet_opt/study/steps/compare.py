@@ -27,7 +27,7 @@ class Worth:
     """Gain of a step in one measure.
 
     before, after: median images per second without and with the step. ratio: after / before, from num_rounds rounds.
-    round_seconds: time of a turn with and a turn without the step.
+    round_seconds: time of a round of all rows that are undecided, or of all rows if none stops earlier.
     """
 
     before: float
@@ -49,7 +49,7 @@ class Worth:
 
     @property
     def more_seconds(self) -> float:
-        """Time of `more_rounds` of the two rows."""
+        """Time of `more_rounds`."""
         return self.more_rounds * self.round_seconds
 
     def __str__(self) -> str:
@@ -195,21 +195,26 @@ def worths_of(
     in_race: whether rows stopped as soon as their comparisons were decided; otherwise all rows have the same rounds.
     is_over: whether no further rounds follow. A measure without an interval so far is left out.
     """
-    worths = {pair: Worths() for pair in pairs}
     num_comparisons = len(MEASURES) * len(pairs)
+    known = dict[str, dict[Pair, Ratio]]()
     for measure in MEASURES if pairs else ():
-        seconds = {name: _seconds(row, measure) for name, row in turns.items()}
         values = {name: rates_of(row, measure) for name, row in turns.items()}
         ratios: Sequence[Ratio | None]
         if in_race:
             ratios = sequential_ratios(values, pairs, num_comparisons=num_comparisons, is_over=is_over)
         else:
             ratios = block_ratios(values, pairs, num_comparisons=num_comparisons)
-        for pair, ratio in zip(pairs, ratios, strict=True):
-            if ratio is not None:
-                after, before = (median(values[name]) for name in pair)
-                num = min(len(values[name]) for name in pair)
-                worths[pair][measure] = Worth(before, after, ratio, num, sum(seconds[name] for name in pair))
+        known[measure] = {pair: ratio for pair, ratio in zip(pairs, ratios, strict=True) if ratio is not None}
+    going_on = {
+        measure: {name for pair, ratio in some.items() if verdict(ratio) == UNDECIDED or not in_race for name in pair}
+        for measure, some in known.items()
+    }
+    seconds, worths = round_seconds(turns, going_on), {pair: Worths() for pair in pairs}
+    for measure, some in known.items():
+        for pair, ratio in some.items():
+            rates = [rates_of(turns[name], measure) for name in pair]
+            after, before = map(median, rates)
+            worths[pair][measure] = Worth(before, after, ratio, min(map(len, rates)), seconds)
     return worths
 
 

@@ -1,18 +1,13 @@
 """Measures the full pipelines of rows that take turns, each in processes of its own."""
 
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from imagenet_opt import machine
-from imagenet_opt.config.build import device_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.alternation import Timed, alternate, cycle_seconds
@@ -25,8 +20,7 @@ from imagenet_opt.study.steps.worker import FullJob
 
 _MOST_TAKEN = 0.5
 """Share of the memory, and of the shared memory, that all pipelines may hold together."""
-_TOO_SHORT = "the training ended before it could be measured"
-_LACKS_MEMORY = "its loader had too little memory for data.num_workers x data.prefetch_factor"
+_TOO_SHORT = "too short to measure: raise --seconds, lower data.batch_size or use more images"
 
 
 def measure_full(
@@ -42,31 +36,33 @@ def measure_full(
 ) -> Iterator[tuple[Row, str]]:
     """Measure the full pipelines of these rows in round `number`, or take stored results, and add them to `turns`.
 
-    Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU or if they read cold storage or a
+    Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU, nor if they read cold storage or a
     URL, since reads go on while processes are stopped. A row that fails beside others is measured again by itself; its
-    name is added to `single`, which is for the next round. Yields each row that fails by itself, with the reason; then
-    `row_of` may return other rows. Results also have turn_seconds, the row's share of the time. label: for the report
-    of a new measurement.
+    name is added to `single`, and in later rounds these rows come last. Yields each row that fails by itself, with the
+    reason; then `row_of` may return other rows. Results also have turn_seconds, the row's share of the time. label: for
+    the report of a new measurement.
     """
-    waiting = deque(names)
     single.update(name for name in names if _stays_alone(row_of(name), job_of(row_of(name))))
+    waiting = deque(sorted(names, key=single.__contains__) if number else names)  # later rows of a ladder need earlier
     while waiting:
         began, group, failed = time.perf_counter(), list[Row](), None
         with Pipelines(cache.folder) as pipelines:
             try:
                 while waiting and pipelines.has_room() and not (group and single & {waiting[0], group[0].name}):
                     row = row_of(waiting.popleft())
-                    if cache.has(job_of(row), number, config=row.config):
-                        add(turns, row.name, number, cache.take(job_of(row), number, dict, config=row.config))
+                    if (stored := cache.get(job_of(row), number, config=row.config)) is not None:
+                        add(turns, row.name, number, stored)
                         continue
                     group.append(row)
                     cache.report(f"{label}{row.name}")
                     try:
-                        pipelines.start(row, job_of(row), stops=row.name not in single)
+                        takes_part = pipelines.start(row, job_of(row), stops=row.name not in single)
                     except PipelineFailed as error:
                         if len(group) == 1:
                             raise
                         _separate(error, single)
+                        takes_part = False
+                    if not takes_part:
                         waiting.appendleft(group.pop().name)
                         break
                 speeds = pipelines.measure(least_others(turns.values())) if group else {}
@@ -75,8 +71,9 @@ def measure_full(
         if failed is None:
             seconds = (time.perf_counter() - began) / max(1, len(group))
             for row in group:
-                measured = partial(operator.or_, speeds[row.name], {"turn_seconds": seconds})
-                add(turns, row.name, number, cache.take(job_of(row), number, measured, config=row.config))
+                speed = speeds[row.name] | {"turn_seconds": seconds}
+                cache.put(job_of(row), number, speed, config=row.config)
+                add(turns, row.name, number, speed)
         elif len(group) == 1:
             yield group[0], str(failed)
         else:
@@ -90,11 +87,7 @@ def _separate(error: "PipelineFailed", single: set[str]) -> None:
 
 
 def _stays_alone(row: Row, job: FullJob) -> bool:
-    return job.cold or _is_on_gpu(row) or is_url(row.config["data"].get("root"))
-
-
-def _is_on_gpu(row: Row) -> bool:
-    return device_of(DictConfig(row.config)).type == "cuda"
+    return job.cold or row.is_on_gpu or is_url(row.config["data"].get("root"))
 
 
 class PipelineFailed(TurnFailed):
@@ -108,7 +101,7 @@ class PipelineFailed(TurnFailed):
 class Pipelines:
     """Full pipelines of rows, each in processes of its own, of which those of one row work at a time. On exit all end.
 
-    Two pipelines that take turns of a few steps differ less than two that are measured one after the other, because
+    Two pipelines that take short turns differ less than two that are measured one after the other, because
     the speed of a CPU changes within parts of a second. folder: see `in_own_process`.
     """
 
@@ -116,6 +109,7 @@ class Pipelines:
         self._folder, self._processes = folder, dict[str, InTurns]()
         self._stack, self._room_before = ExitStack(), _room()
         self._seconds, self._window_seconds, self._multiple = 0.0, 0.0, 1
+        self._lacks_memory = False
 
     def __enter__(self) -> "Pipelines":
         return self
@@ -124,18 +118,17 @@ class Pipelines:
         self._stack.close()
 
     def has_room(self) -> bool:
-        """Whether another pipeline may start, if it takes as much memory as the mean of the others."""
-        if not self._processes:
-            return True
-        share = _MOST_TAKEN * len(self._processes) / (len(self._processes) + 1)
-        rooms = zip(_room(), self._room_before, strict=True)
-        return all(before - now <= share * before for now, before in rooms)
+        """Whether another pipeline may start: one that takes as much memory as the mean of the others still fits."""
+        num, rooms = len(self._processes), zip(_room(), self._room_before, strict=True)
+        fits = all(before - now <= _MOST_TAKEN * before * num / (num + 1) for now, before in rooms)
+        return num == 0 or (fits and not self._lacks_memory)
 
-    def start(self, row: Row, job: FullJob, *, stops: bool) -> None:
+    def start(self, row: Row, job: FullJob, *, stops: bool) -> bool:
         """Start the row's pipeline, and let it work until its measurement may begin. stops: whether it is stopped
         between its turns; others need this.
 
-        Raises PipelineFailed, also if the loader is smaller than it would be without the others (`data.budget`).
+        Returns False, and ends the pipeline, if memory limits its loader (`data.budget`): it must start before the
+        others. Raises PipelineFailed.
         """
         try:
             with ExitStack() as stack:
@@ -143,14 +136,16 @@ class Pipelines:
                 process = stack.enter_context(own)
                 if (report := process.turn()) is None:
                     raise TurnFailed(_TOO_SHORT)
-                if report["lacks_memory"] and self._processes:
-                    raise TurnFailed(_LACKS_MEMORY)
+                self._lacks_memory = report["lacks_memory"]
+                if self._lacks_memory and self._processes:
+                    return False
                 self._processes[row.name] = process
                 self._seconds = job.seconds
-                if not _is_on_gpu(row):  # there, a turn is long enough for a cycle
+                if not row.is_on_gpu:  # there, a turn is long enough for a cycle
                     self._window_seconds = job.seconds / NUM_CYCLES
                     self._multiple = max(self._multiple, report["batches_per_round"])
                 self._stack.push(stack.pop_all())
+                return True
         except TurnFailed as error:
             raise PipelineFailed(row.name, str(error)) from error
 

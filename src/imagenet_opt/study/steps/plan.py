@@ -6,10 +6,10 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
-from imagenet_opt.config.build import check_config
+from imagenet_opt.config.build import check_config, device_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -113,6 +113,10 @@ class Row:
         check_config(config)
         plain: Any = OmegaConf.to_container(config)
         return dict(plain)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return device_of(DictConfig(self.config)).type == "cuda"
 
     @property
     def makes_graphs(self) -> bool:

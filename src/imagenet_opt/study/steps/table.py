@@ -5,11 +5,11 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.steps.calm import MOST_OTHERS_PERCENT
+from imagenet_opt.study.steps.calm import CLOCKS_LOWERED, MOST_OTHERS_PERCENT
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
@@ -18,10 +18,6 @@ from imagenet_opt.study.steps.turn import Speed, least_others
 
 _ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
 _LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
-_MIDDLES = (
-    "Images/s are medians of the rounds, ratios are ratios of geometric means (with many rounds, the middle "
-    "of the ratios of the rounds): if rounds differ much, a ratio differs from the ratio of the medians."
-)
 _BUSY = 0.9
 """A device that is busy for this share of a full run does not wait for its pipeline."""
 _HELD_UP = 0.8
@@ -111,15 +107,16 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
+    up_to = "up to " if study.request.repeats is None else ""
     base = {
         "cumulative": "the row that the next table names",
         "alone": "the start",
         "leave_one_out": "all steps but this one",
     }
     lines = [
-        f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
+        f"Each ratio compares with {base[plan.file.order]}, in {up_to}{len(first.turns)} rounds. The intervals of all "
         f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
-        _MIDDLES,
+        RATIOS,
         f"Full runs read {'from storage' if study.cold else 'files in memory (of a URL: in the local cache)'}.",
     ]
     lines += [f"{result.row.name} failed: {result.failure}." for result in results if result.failure is not None]
@@ -157,8 +154,12 @@ def _given_up(results: Sequence[RowResult]) -> list[str]:
 def _disturbed(results: Sequence[RowResult]) -> list[str]:
     lines = []
     least = least_others([result.turns for result in results]) or 0.0
-    if least > MOST_OTHERS_PERCENT:
-        lines.append(f"Other programs used {least:.0f} % of the CPUs or more in most turns, so the intervals are wide.")
+    if least >= CLOCKS_LOWERED:
+        lines.append("Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`.")
+    elif least > MOST_OTHERS_PERCENT:
+        lines.append(
+            f"Other programs used {least:.0f} % of the CPUs or more in most measurements, so the intervals are wide."
+        )
     discarded = [
         f"{num} of the {name}"
         for key, name in (("num_discarded", MEASURES["full"]), ("num_discarded_alone", MEASURES["compute"]))

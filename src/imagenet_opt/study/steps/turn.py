@@ -41,7 +41,7 @@ class Speeds:
 
 def in_order(rows: Iterable[Row], number: int) -> list[Row]:
     """The rows in their order of round `number`: random, and reversed in every other round, because the speed of a row
-    may depend by some percent on the rows that started before it. The first two rounds keep the order of the table."""
+    may depend by some percent on the rows that started before it. The first round has the order of the table."""
     shuffled = list(rows)
     if number > 1:
         random.Random(number // 2).shuffle(shuffled)
@@ -55,7 +55,8 @@ def alone_jobs(rows: Sequence[Row], seconds: float) -> list[tuple[list[Row], Alo
 
 
 def _alone_job(rows: Sequence[Row], seconds: float) -> AloneJob:
-    return AloneJob(tuple((row.name, row.overrides) for row in rows), seconds)
+    names = tuple((row.name, row.overrides) for row in rows)
+    return AloneJob(names, seconds, on_gpu=any(row.is_on_gpu for row in rows))
 
 
 def measure_alone(
@@ -92,7 +93,7 @@ def _alone(job: AloneJob, folder: Path, least_percent: float | None) -> dict[str
     """Measure the rows of the job in one process. Returns the results, and the reasons of failures, by row."""
     began = time.perf_counter()
     timed_seconds = job.seconds * len(job.rows)
-    with in_own_process("alone", job, folder, timed_seconds=timed_seconds, stops=False) as process:
+    with in_own_process("alone", job, folder, timed_seconds=timed_seconds, stops=True) as process:
         process.turn()
 
         def cycle() -> Cycle | None:

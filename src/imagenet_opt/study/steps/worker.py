@@ -38,11 +38,12 @@ _SEED = 0
 class AloneJob:
     """Measures the network alone: rows take turns in one process.
 
-    rows: name and overrides of each. seconds: timed seconds of each row.
+    rows: name and overrides of each. seconds: timed seconds of each row. on_gpu: whether the rows train on a GPU.
     """
 
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     seconds: float
+    on_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,13 @@ def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
             testbed.compute_in_turns(turns)
 
     loops = {name: partial(train, name, overrides) for name, overrides in job.rows}
-    with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES) as alternation:
+    with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES, on_gpu=job.on_gpu) as alternation:
         alternation.cycle()
         goes_on = pause({"windows": None})
         while goes_on and (windows := alternation.cycle()):
-            state = read_gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
+            state = read_gpu(torch.cuda.current_device()) if job.on_gpu else None
             goes_on = pause({"windows": windows, "clocks_lowered": _are_lowered(state)})
-        kernels = alternation.profile() if torch.cuda.is_available() else {}
+        kernels = alternation.profile() if job.on_gpu else {}
     failures = {name: first_line(error) for name, error in alternation.failures.items()}
     return {"failures": failures, "batch_sizes": batch_sizes, "kernels": kernels}
 

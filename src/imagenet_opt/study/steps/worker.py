@@ -49,7 +49,7 @@ class AloneJob:
 @dataclass(frozen=True)
 class FullJob:
     """The full pipeline of one row. seconds: of the timed stretch. cold: whether files are evicted from the page cache
-    first. beside: overrides of the rows that take turns with this one; results with other neighbours are not reused."""
+    first. beside: overrides of all steps of the study; results of a study with other steps are not reused."""
 
     overrides: tuple[str, ...]
     seconds: float

@@ -92,8 +92,8 @@ def main() -> None:
         "study",
         type=Path,
         nargs="+",
-        help="study.json of a study of steps; of several, each with as "
-        "many rows, each simulated study has the noise of one",
+        help="study.json of a study of steps; if there are several, with equally many rows, each simulated study "
+        "has the noise of one",
     )
     parser.add_argument("--minutes", type=float, nargs="+", default=[5, 10, 30])
     options = parser.parse_args()

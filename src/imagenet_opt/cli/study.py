@@ -43,9 +43,10 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A row of the ladder takes 5 to 20 s a round, more with compile. After the budget, the losses are compared; the command
 says how long this takes. Stopped? Run the same command again; it resumes (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided (run the command again: it goes on for another
---budget; or raise --repeats); its interval allows for the number of comparisons and of looks at them. Without a GPU,
-rows that need a GPU are left out, with the reason; the other rows are measured on the CPU."""
+A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command again; it
+continues the measuring, for as long as --budget says. A study with --repeats needs a larger number instead. Intervals
+allow for the number of comparisons, and for being computed several times. Without a GPU, rows that need a GPU are left
+out, with the reason; the other rows are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0

@@ -58,7 +58,7 @@ class ResultCache:
         """Print on stderr whether results of earlier turns are reused, and return their number."""
         before = self._subjects[: self._num_before]
         if num := before.count(self._subject or ""):
-            say(f"resuming: {_turns(num)} kept from an earlier run")
+            say(f"resuming: {_measurements(num)} kept from an earlier run")
         elif before:
             say("earlier measurements had other --seconds, another configuration or version: all are repeated")
         return num
@@ -70,7 +70,7 @@ class ResultCache:
             yield
         except (KeyboardInterrupt, SystemExit):
             if num := self._subjects.count(self._subject or ""):
-                say(f"stopped; {_turns(num)} kept in {self.folder}: run the same command again to resume")
+                say(f"stopped; {_measurements(num)} kept in {self.folder}: run the same command again to resume")
             raise
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None, label: str = "") -> Any:
@@ -121,7 +121,7 @@ def _digest(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def _turns(num: int) -> str:
+def _measurements(num: int) -> str:
     return "1 measurement is" if num == 1 else f"{num} measurements are"
 
 

@@ -196,14 +196,14 @@ def worths_of(
     is_over: whether no further rounds follow. A measure without an interval so far is left out.
     """
     num_comparisons = len(MEASURES) * len(pairs)
+    values = {measure: {name: rates_of(row, measure) for name, row in turns.items()} for measure in MEASURES}
     known = dict[str, dict[Pair, Ratio]]()
     for measure in MEASURES if pairs else ():
-        values = {name: rates_of(row, measure) for name, row in turns.items()}
         ratios: Sequence[Ratio | None]
         if in_race:
-            ratios = sequential_ratios(values, pairs, num_comparisons=num_comparisons, is_over=is_over)
+            ratios = sequential_ratios(values[measure], pairs, num_comparisons=num_comparisons, is_over=is_over)
         else:
-            ratios = block_ratios(values, pairs, num_comparisons=num_comparisons)
+            ratios = block_ratios(values[measure], pairs, num_comparisons=num_comparisons)
         known[measure] = {pair: ratio for pair, ratio in zip(pairs, ratios, strict=True) if ratio is not None}
     going_on = {
         measure: {name for pair, ratio in some.items() if verdict(ratio) == UNDECIDED or not in_race for name in pair}
@@ -212,7 +212,7 @@ def worths_of(
     seconds, worths = round_seconds(turns, going_on), {pair: Worths() for pair in pairs}
     for measure, some in known.items():
         for pair, ratio in some.items():
-            rates = [rates_of(turns[name], measure) for name in pair]
+            rates = [values[measure][name] for name in pair]
             after, before = map(median, rates)
             worths[pair][measure] = Worth(before, after, ratio, min(map(len, rates)), seconds)
     return worths

@@ -114,7 +114,7 @@ class Row:
         plain: Any = OmegaConf.to_container(config)
         return dict(plain)
 
-    @property
+    @cached_property
     def is_on_gpu(self) -> bool:
         return device_of(DictConfig(self.config)).type == "cuda"
 

@@ -28,6 +28,8 @@ OWNERS = {
     "_broadcast_sigterm_tensor": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
     "_call_impl": ["torch.nn.Module"],
     "_checkpoint_connector": ["lightning.pytorch.Trainer"],
+    "_C": ["torch"],
+    "_cuda_clearCublasWorkspaces": ["torch._C"],
     "_child_processes": ["lightning.fabric.strategies.launchers.subprocess_script._ChildProcessObserver"],
     "_compiled_call_impl": ["torch.nn.Module"],
     "_data_fetcher": [f"{_LOOPS}.fit_loop._FitLoop"],

@@ -43,16 +43,18 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 class Patient(Plain):
-    """Each step lasts for at least two samples, and the step `fail_at` raises."""
+    """Each step but the first lasts for at least two samples, and the step `fail_at` raises."""
 
     def __init__(self, memory: Memory, fail_at: int | None = None) -> None:
         super().__init__()
-        self.memory, self.fail_at = memory, fail_at
+        self.memory, self.fail_at, self.is_first = memory, fail_at, True
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if batch_idx == self.fail_at:
             raise RuntimeError("out of luck")
-        self.memory.wait_for_samples(2)
+        if not self.is_first:
+            self.memory.wait_for_samples(2)
+        self.is_first = False
         return super().training_step(batch, batch_idx)
 
 
@@ -84,9 +86,9 @@ def test_each_logged_row_holds_the_mean_since_the_last_one(project, memory: Memo
     assert all(metrics.keys() >= KEYS for _, metrics in rows)
     assert all(0 <= metrics["host/cpu_percent"] <= 100 for _, metrics in rows)
     sizes = windows(rows)
-    assert all(size >= 2 * 5 * accumulate and size == int(size) for size in sizes)
+    assert all(size >= 2 * (5 * accumulate - 1) and size == int(size) for size in sizes)
     assert sum(sizes) < memory.num_reads
-    # Over the whole fit: the readings 2 to n, where the last one may not have been counted any more.
+    # Since the first step: the readings 2 to n, where the last one may not have been counted any more.
     summary = callback.summary()
     assert summary.keys() == KEYS
     assert summary["host/memory_used_gib"] in {(2 + n) / 2 for n in (memory.num_reads, memory.num_reads - 1)}
@@ -97,7 +99,7 @@ def test_the_thread_ends_with_the_fit_and_after_an_error(project, memory: Memory
     fit(project, Patient(memory), callback, max_steps=2)
     assert "host-sampler" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(RuntimeError, match="out of luck"):
-        fit(project, Patient(memory, fail_at=1), callback, max_steps=2)
+        fit(project, Patient(memory, fail_at=2), callback, max_steps=3)
     assert "host-sampler" not in [thread.name for thread in threading.enumerate()]
     assert callback.summary().keys() == KEYS
 

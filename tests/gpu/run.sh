@@ -96,8 +96,8 @@ else
         trainer.max_steps=$steps trainer.limit_val_batches=0 hydra.run.dir="$out/run"
     rm -rf "${out:?}"/run/checkpoints "$out"/run/*.ckpt
     part anatomy 90 "${study[@]}" study=anatomy "${data[@]}" --seconds 3 --folder "$out/anatomy"
-    part short_ladder $limit "${study[@]}" study=tests/gpu/short_ladder.yaml "${data[@]}" --repeats 2 --seconds 1.5 \
-        --parity 0 --folder "$out/short_ladder"
+    part short_ladder $limit "${study[@]}" study=tests/gpu/short_ladder.yaml "${data[@]}" --budget 3m --parity 0 \
+        --folder "$out/short_ladder"
     part slow_tests $limit "${tests[@]}" -m slow --junitxml="$out/slow_tests.xml"
     part ladder $limit "${study[@]}" study=tests/gpu/ladder.yaml "${data[@]}" --repeats 2 --seconds 1.5 --parity 40 \
         --folder "$out/ladder"

@@ -1,10 +1,12 @@
 """Copies to a real GPU: right values, pinned, beside the computing stream."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
+from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
@@ -17,18 +19,24 @@ def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str, co
     return train_loader(open_index(root, "train", cache), options, RankInfo(device=device))
 
 
+def expected_batches(root: Path, cache: Path, resize_on: str, copies: str) -> list[Batch]:
+    with closing(prefetcher(root, cache, torch.device("cpu"), resize_on, copies)) as made:
+        return list(made)
+
+
 @pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable", "registered"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
     images_root: Path, tmp_path: Path, resize_on: str, copies: str
 ) -> None:
-    expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), resize_on, copies))
+    expected = expected_batches(images_root, tmp_path, resize_on, copies)
     work = torch.randn(4096, 4096, device=CUDA)
     arrived = []
-    for batch in prefetcher(images_root, tmp_path, CUDA, resize_on, copies):
-        for _ in range(5):
-            work = torch.tanh(work @ work)  # keeps the computing stream behind the copies
-        arrived.append((batch.images * 1.0, batch.labels.clone(), batch.indices.clone()))
+    with closing(prefetcher(images_root, tmp_path, CUDA, resize_on, copies)) as made:
+        for batch in made:
+            for _ in range(5):
+                work = torch.tanh(work @ work)  # keeps the computing stream behind the copies
+            arrived.append((batch.images * 1.0, batch.labels.clone(), batch.indices.clone()))
     assert len(arrived) == len(expected) == 9
     for (images, labels, indices), batch in zip(arrived, expected, strict=True):
         torch.testing.assert_close(images.cpu(), batch.images, rtol=1e-4, atol=1e-4)
@@ -56,9 +64,9 @@ def test_slots_are_page_locked_once_and_until_the_loader_ends(
 
 def test_epochs_that_end_early_leave_no_copy_under_way(images_root: Path, tmp_path: Path) -> None:
     """The workers overwrite all slots when an epoch begins."""
-    expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), "device", "ahead"))
-    made = prefetcher(images_root, tmp_path, CUDA, "device", "registered")
-    for _ in range(20):
-        made.sampler.set_epoch(0)
-        batch = next(iter(made))
-        torch.testing.assert_close(batch.images.cpu(), expected[0].images, rtol=1e-4, atol=1e-4)
+    expected = expected_batches(images_root, tmp_path, "device", "ahead")
+    with closing(prefetcher(images_root, tmp_path, CUDA, "device", "registered")) as made:
+        for _ in range(20):
+            made.sampler.set_epoch(0)
+            batch = next(iter(made))
+            torch.testing.assert_close(batch.images.cpu(), expected[0].images, rtol=1e-4, atol=1e-4)

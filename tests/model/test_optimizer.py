@@ -144,3 +144,19 @@ def test_lars_is_its_formula() -> None:
     trust = 0.001 * weight.norm() / (gradients[0].norm() + 5e-5 * weight.norm())
     torch.testing.assert_close(net.weight.detach(), weight - 3 * trust * (gradients[0] + 5e-5 * weight))
     torch.testing.assert_close(net.bias.detach(), bias - 3 * gradients[1])
+
+
+def test_a_first_step_that_loss_scaling_skips_leaves_no_garbage_in_fused_momentum() -> None:
+    nets = [network(), network()]
+    fused, plain = (build(net, fused=is_fused) for net, is_fused in zip(nets, (True, False), strict=True))
+    garbage = [torch.full_like(one, torch.nan) for one in nets[0].parameters()]
+    del garbage  # torch is likely to hand out the same memory again
+    for value in (torch.inf, 1.0, 2.0):
+        for net, optimizer in zip(nets, (fused, plain), strict=True):
+            scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+            scaler.scale(torch.ones(()))
+            for parameter in net.parameters():
+                parameter.grad = torch.full_like(parameter, value)
+            scaler.step(optimizer)
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(one, other)

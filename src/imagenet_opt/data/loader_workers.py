@@ -1,6 +1,7 @@
 """Start and end of loader workers: what they take over, the signals that they obey, and the causes of their death."""
 
 import errno
+import gc
 import logging
 import os
 import resource
@@ -46,15 +47,27 @@ class WorkerStart:
 
 
 class ForkedWorker(ForkProcess):
-    """A fork of the training process in which each thread blocks SIGTERM, also those that libraries start during the
-    fork, as OpenTelemetry does, which W&B uses. A thread that does not block it would end the worker."""
+    """A fork of the training process.
+
+    Each thread in it blocks SIGTERM, also threads that libraries start during the fork, as OpenTelemetry does, which
+    W&B uses: a thread that does not block it would end the worker. The worker never collects garbage of the training
+    process, because a fork that frees something of CUDA, such as an event, is aborted by CUDA.
+    """
 
     def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        before, collects = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}), gc.isenabled()
+        gc.disable()  # in the worker until `run`
         try:
             super().start()
         finally:
+            if collects:
+                gc.enable()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        gc.freeze()
+        gc.enable()
+        super().run()
 
 
 class ForkedWorkers(ForkContext):

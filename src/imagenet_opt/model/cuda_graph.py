@@ -47,6 +47,7 @@ class GraphedForward:
                 graph = self._capture(module, (images.detach().clone(),))
         finally:
             before.restore()
+            _give_back_workspaces(images.device)
         module.release_logits()
         self._graphs[_key(images)] = graph, self._state()
 
@@ -113,6 +114,17 @@ def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = parameter.grad.clone()
+
+
+def _give_back_workspaces(device: torch.device) -> None:
+    """Free cuBLAS's workspaces of the streams of a capture.
+
+    torch keeps them for good, and each lies in a block of memory (often hundreds of MiB) that it found free, and that
+    then serves this stream alone, or outlives the graph. Replays may go on using their place, since all of a step's
+    graphs run one after the other.
+    """
+    if device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def capture_on_gpu() -> Capture:

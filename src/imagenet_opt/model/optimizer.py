@@ -13,7 +13,7 @@ from timm.optim import (
     list_optimizers,
     param_groups_layer_decay,
 )
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.model.network import NORMS
@@ -61,9 +61,24 @@ def build_optimizer(
     try:
         rate = lr * global_batch / REFERENCE_BATCH
         groups = _parameter_groups(network, weight_decay, NO_DECAY[no_decay](network), rate, layer_decay)
-        return create_optimizer_v2(groups, name, lr=rate, **options)
+        optimizer = create_optimizer_v2(groups, name, lr=rate, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
+    if isinstance(optimizer, SGD) and options.get("fused"):
+        _begin_momentum(optimizer)
+    return optimizer
+
+
+def _begin_momentum(optimizer: SGD) -> None:
+    """Begin with a momentum of zero, which gives the same first step.
+
+    torch 2.11 to 2.14: the fused form leaves the momentum uninitialised if loss scaling skips the first step, as it
+    often does with float16; the following steps then add garbage, or NaN, to the weights.
+    """
+    for group in optimizer.param_groups:
+        if group["momentum"] and not group["dampening"]:
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:

@@ -92,9 +92,12 @@ class ShapeCompiler:
             self._compiled = CompiledForward(self._net, mode=self.mode, fullgraph=self.fullgraph)
         self._allow_recompilations()
         began, failure = time.perf_counter(), None
-        without_cache = without_autocast_cache(images.device) if self.cuda_graph else nullcontext()
         try:
-            with self._training(compiling=True), without_cache:
+            with (
+                self._training(compiling=True),
+                # Created inside the training context, whose precision it keeps.
+                without_autocast_cache(images.device) if self.cuda_graph else nullcontext(),
+            ):
                 self._compiled.attempt(images)
         except Exception as error:
             if self.on_failure == "stop":
@@ -172,4 +175,6 @@ def _first_new(parts: Sequence[Tensor], known: set[torch.Size]) -> Tensor | None
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+    """The first line of an error; of a compiler's error, that of its cause."""
+    cause = getattr(error, "inner_exception", error)
+    return f"{type(cause).__name__}: {next(iter(str(cause).strip().splitlines()), '')}"

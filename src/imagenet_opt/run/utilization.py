@@ -11,26 +11,30 @@ from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 class Utilization(Callback):
     """Means since the last logged row, of rank 0, under the keys `<name>/<key of the reading>`.
 
-    Validation during the fit is included. Where rows follow each other faster than readings, Lightning repeats the
-    last value.
+    Sampling begins after the first step, because that step may compile for minutes. Validation during the fit is
+    included. Where rows follow each other faster than readings, Lightning repeats the last value.
     """
 
     def __init__(self, name: str, *, interval_seconds: float) -> None:
         self._sampler = Sampler(name, interval_seconds=interval_seconds)
+        self._source: Readings | None = None
 
     def readings(self, trainer: Trainer) -> Readings | None:
         """The readings that rank 0 samples; None for no readings. Every rank calls this method."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, float]:
-        """Means over the whole fit, under the logged keys."""
+        """Means over the fit after its first step, under the logged keys."""
         return self._sampler.means()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (readings := self.readings(trainer)) is not None and trainer.is_global_zero:
-            self._sampler.start(readings)
+        readings = self.readings(trainer)
+        self._source = readings if trainer.is_global_zero else None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if self._source is not None:
+            self._sampler.start(self._source)
+            self._source = None
         if is_logging_step(trainer):
             log_host_numbers(pl_module, self._sampler.pop_metrics())
 

@@ -17,8 +17,9 @@ class GpuUtilization(Utilization):
     | `gpu/memory_used_gib` | GiB in use on the device, by all processes |
     | `gpu/power_watts` | W |
 
-    Validation during the fit is included. A key that the GPU does not support is left out; without CUDA
-    nothing is logged. If rows are logged more often than the GPU is read, Lightning repeats the last value.
+    Sampling begins after the first step, which may compile. Validation during the fit is included. A key that the GPU
+    does not support is left out; without CUDA nothing is logged. If rows are logged more often than the GPU is read,
+    Lightning repeats the last value.
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:

@@ -153,8 +153,21 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the error's message; the name of the error's class if the message is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """First line of the error's message; the name of the error's class if the message is empty. For an error of
+    torch.compile, that of its cause."""
+    cause = _cause(error)
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def named_first_line(error: BaseException) -> str:
+    """The error's class and the first line of its message; for an error of torch.compile, those of its cause."""
+    name, line = type(_cause(error)).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error that torch.compile wraps: its own first line names only the backend."""
+    return getattr(error, "inner_exception", error)
 
 
 def last_error_line(output: str) -> str | None:

@@ -52,7 +52,9 @@ class Patient(Plain):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if batch_idx == self.fail_at:
             raise RuntimeError("out of luck")
-        if not self.is_first:
+        if self.is_first:
+            assert "host-sampler" not in [thread.name for thread in threading.enumerate()]
+        else:
             self.memory.wait_for_samples(2)
         self.is_first = False
         return super().training_step(batch, batch_idx)

@@ -73,6 +73,7 @@ class Collects(Dataset):
         return 2
 
     def __getitem__(self, index: int) -> int:
+        assert gc.isenabled()
         gc.collect()
         return index
 
@@ -86,6 +87,8 @@ def test_a_worker_frees_no_garbage_of_the_training_process(tmp_path: Path) -> No
         assert not freed_in.exists()
     finally:
         gc.enable()
+    list(started(range(2), from_server=False))
+    assert gc.isenabled(), "the training process goes on collecting"
     gc.collect()
     assert freed_in.read_text() == f"{os.getpid()}\n"
 

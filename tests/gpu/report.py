@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
@@ -57,7 +57,7 @@ class Speed:
 def gathered(out: Path) -> dict[str, Any]:
     studies = {name: json.loads(p.read_text()) for name in STUDIES if (p := out / name / "study.json").exists()}
     curve = [[step, row[ACCURACY]] for step, row in read_rows(out / "cifar10" / "metrics.csv") if ACCURACY in row]
-    run = whole_run(out / "run")
+    run = read_json(out / "run" / "summary.json", {})
     ladders = {name: speeds(studies[name]) for name in LADDERS if name in studies}
     first, tests = read_json(out / "first.json", {}), {}
     for part in TESTS:
@@ -140,18 +140,6 @@ def speed(name: str, rounds: list[dict[str, float]] | None) -> Speed | None:
         return None
     alone, full, busy = (median(one[what] for one in rounds) for what in ("compute", "full", "busy"))
     return Speed(name, alone, full, busy)
-
-
-def whole_run(folder: Path) -> dict[str, float]:
-    """Its summary, in which the GPU's utilization is that of the second half: compiling is in the first."""
-    file = folder / "summary.json"
-    if not file.exists():
-        return {}
-    found: dict[str, float] = json.loads(file.read_text())
-    found.pop(BUSY, None)
-    rows = read_rows(folder / "metrics.csv")
-    later = [row[BUSY] for step, row in rows if BUSY in row and step > found["steps"] / 2]
-    return found | ({BUSY: fmean(later)} if later else {})
 
 
 def figures(ladders: dict[str, list[Speed | None]], run: dict[str, float], curve: list[list[float]]) -> list[Figure]:

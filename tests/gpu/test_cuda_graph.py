@@ -230,7 +230,7 @@ def test_what_is_released_gives_its_memory_back() -> None:
     taken = reserved() - before
     assert taken > 2**29, "two activations of 260 MB and their gradients"
     graphed.release()
-    assert torch.cuda.memory_reserved() - before < taken / 4, "but for workspaces of the stream of the capture"
+    assert torch.cuda.memory_reserved() <= before
 
 
 def test_graphs_of_two_sizes_share_their_memory() -> None:

@@ -51,7 +51,7 @@ class ForkedWorker(ForkProcess):
 
     Each thread in it blocks SIGTERM, also threads that libraries start during the fork, as OpenTelemetry does, which
     W&B uses: a thread that does not block it would end the worker. The worker never collects garbage of the training
-    process, because a fork that frees something of CUDA, such as an event, is aborted by CUDA.
+    process: CUDA does not work in a fork, so freeing something of CUDA there, such as an event, ends the process.
     """
 
     def start(self) -> None:

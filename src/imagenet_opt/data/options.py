@@ -78,7 +78,7 @@ class LoaderOptions:
     """Standard deviation of the normalised red, green and blue, for pixels from 0 to 1."""
     interpolation: str = "bilinear"
     """Filter of the resize of training and validation images: "bilinear" or "bicubic", both antialiased as in Pillow,
-    or "area", OpenCV's INTER_AREA. "bicubic" and "area" are unproven on a GPU."""
+    or "area", OpenCV's INTER_AREA."""
     val_interpolation: str | None = None
     """Filter of the resize of validation images; None: `interpolation`."""
     samples_per_epoch: int | None = None
@@ -101,7 +101,7 @@ class LoaderOptions:
     copies: str = "ahead"
     """How a batch is copied to the GPU: "ahead": from pinned memory, on a side stream, one batch early; "pinned": from
     pinned memory within the step; "pageable": from ordinary memory, and the host waits; "registered": as "ahead", but
-    from the workers' shared memory, which is page-locked once. "registered" is unproven on a GPU."""
+    from the workers' shared memory, which is page-locked once. The speed of "registered" on a GPU was not measured."""
     max_crop_pixels: int = 4194304
     """A crop of more pixels is reduced by a whole factor."""
     exif_rotation: bool = False

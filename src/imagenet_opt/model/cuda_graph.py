@@ -42,12 +42,13 @@ class GraphedForward:
         """Capture for images (N, 3, H, W), in the precision context of training; buffers, random state and gradients
         do not change."""
         before, module = Rollback(self._net.buffers()), _CapturedModule(self._net, self._call)
+        _free_workspaces(images.device)
         try:
             with without_autocast_cache(images.device):
                 graph = self._capture(module, (images.detach().clone(),))
         finally:
             before.restore()
-            _give_back_workspaces(images.device)
+            _free_workspaces(images.device)
         module.release_logits()
         self._graphs[_key(images)] = graph, self._state()
 
@@ -116,12 +117,13 @@ def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
             parameter.grad = parameter.grad.clone()
 
 
-def _give_back_workspaces(device: torch.device) -> None:
-    """Free cuBLAS's workspaces of the streams of a capture.
+def _free_workspaces(device: torch.device) -> None:
+    """Free cuBLAS's workspaces, before and after a capture.
 
-    torch keeps them for good, and each lies in a block of memory (often hundreds of MiB) that it found free, and that
-    then serves this stream alone, or outlives the graph. Replays may go on using their place, since all of a step's
-    graphs run one after the other.
+    torch keeps one for each stream for good. A capture makes two, each inside a free block of memory of hundreds of
+    MiB, and torch could never give back those blocks. Replays still write to the workspace of their capture. That is
+    safe: it was made during the capture, so it lies in the graphs' own memory, which only other graphs use, and they
+    never run at the same time. Source: `clear_cublas_manager` in torch/_inductor/cudagraph_trees.py.
     """
     if device.type == "cuda":
         torch._C._cuda_clearCublasWorkspaces()

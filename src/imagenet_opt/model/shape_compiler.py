@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, named_first_line
 from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS, CompiledForward
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu, without_autocast_cache
 from imagenet_opt.out_of_memory import ran_out
@@ -102,7 +102,7 @@ class ShapeCompiler:
         except Exception as error:
             if self.on_failure == "stop":
                 raise
-            failure, out_of_memory = _reason(error), ran_out(error)
+            failure, out_of_memory = named_first_line(error), ran_out(error)
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
         shape = tuple(images.shape)
@@ -147,7 +147,9 @@ class ShapeCompiler:
             self.cuda_graph = ran_out(error)  # fewer images may fit
             if not self.cuda_graph:
                 self._release_graphs()
-            self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {_reason(error)}")
+            self._say(
+                f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {named_first_line(error)}"
+            )
             return
         seconds = time.perf_counter() - began
         self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds
@@ -172,9 +174,3 @@ def _first_new(parts: Sequence[Tensor], known: set[torch.Size]) -> Tensor | None
             known.add(images.shape)
             return images
     return None
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error; of a compiler's error, that of its cause."""
-    cause = getattr(error, "inner_exception", error)
-    return f"{type(cause).__name__}: {next(iter(str(cause).strip().splitlines()), '')}"

@@ -28,6 +28,7 @@ class Utilization(Callback):
         return self._sampler.means()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._sampler.clear()
         readings = self.readings(trainer)
         self._source = readings if trainer.is_global_zero else None
 

@@ -106,8 +106,8 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, setup)),
         ("GPU busy", _gpu_busy(numbers, setup)),
-        ("mixing", _mixing_advice(numbers)),
-        ("compile", _compile_advice(numbers, setup.precision)),
+        ("mixing", _mixing_advice(numbers, setup)),
+        ("compile", _compile_advice(numbers, setup)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
@@ -152,21 +152,21 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     return sentence(shares, device) if shares else "not measured"
 
 
-def _mixing_advice(numbers: dict[str, float]) -> str | None:
+def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:
     """Advice to switch mixing on: mixing runs on the GPU, and a GPU that waits for data has time for mixing."""
-    on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
-    if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
+    waited = numbers.get("throughput/data_wait_fraction", 0.0)
+    if not setup.on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
         return None
     return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 
 
-def _compile_advice(numbers: dict[str, float], precision: str | None) -> str | None:
+def _compile_advice(numbers: dict[str, float], setup: Setup) -> str | None:
     """Advice to compile: in bfloat16 torch uses its own batch norm, which only compilation fuses with its neighbours.
 
     Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
     """
-    on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
-    if not on_gpu or compiled or not (precision or "").startswith("bf16"):
+    is_compiled = "startup/compile_seconds" in numbers
+    if not setup.on_gpu or is_compiled or not (setup.precision or "").startswith("bf16"):
         return None
     advice = "callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
     return f"off; {advice}"

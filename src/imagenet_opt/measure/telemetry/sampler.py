@@ -35,10 +35,14 @@ class Sampler:
         self._drained: _Totals = {}
         self._running: tuple[threading.Thread, threading.Event] | None = None
 
-    def start(self, readings: Readings) -> None:
-        """Discard earlier samples and start sampling."""
+    def clear(self) -> None:
+        """End the sampling and discard all samples."""
         self.stop()
         self.error, self._totals, self._drained = None, {}, {}
+
+    def start(self, readings: Readings) -> None:
+        """Discard earlier samples and start sampling."""
+        self.clear()
         stopped = threading.Event()
         name = f"{self._name}-sampler"
         thread = threading.Thread(target=self._sample, args=(readings, stopped), name=name, daemon=True)

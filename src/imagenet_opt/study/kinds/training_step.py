@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from imagenet_opt.errors import named_first_line
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
 
@@ -49,8 +50,7 @@ def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
             step()
         return Compiled(options["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
     except Exception as error:  # Dynamo, Inductor, the C++ compiler, memory: keep what was measured without compiling
-        reason = next(iter(str(error).strip().splitlines()), "")
-        return Compiled(options["mode"], failure=f"{type(error).__name__}: {reason}")
+        return Compiled(options["mode"], failure=named_first_line(error))
 
 
 def profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:

@@ -256,6 +256,7 @@ def test_the_best_job_is_the_fastest_successful_job(tmp_path: Path, capsys: pyte
     print_table(rows, tmp_path)
     shown = capsys.readouterr().out
     assert "1,234" in shown and "tiny" in shown and "seed" not in shown
+    assert "job 11 was the fastest. Each job ran once" in shown
 
 
 def test_jobs_with_too_few_steps_are_not_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

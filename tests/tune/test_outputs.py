@@ -39,7 +39,7 @@ def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     climb = CoordinateSearch(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
     (table,) = tables_of(tuning_of(loader=Loader(climb, (), None, 1)))
     assert [row[-1] for row in table.rows] == [
-        *("as it was", "not 3 % faster", "faster, surpassed", "faster", "undecided: budget", "no memory")
+        *("as it was", "not 3 % faster in one turn", "faster, surpassed", "faster", "undecided: budget", "no memory")
     ]
     assert table.texts()[0][1:6] == ["100.0", "98.0", "104.0", "1.00", "3"], "minimum and maximum of its turns"
     assert table.texts()[1][1:6] == ["90.0", "-", "-", "0.90", "1"], "one turn has no range"

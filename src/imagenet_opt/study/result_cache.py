@@ -93,12 +93,12 @@ class ResultCache:
         """The stored result; None without one. See `take`."""
         return self._answers.get(self._key(job, number, config))
 
-    def put(self, job: Any, number: int, answer: Any, *, config: Any = None) -> None:
-        """Store a result. See `take`."""
-        key = self._key(job, number, config)
+    def put(self, job: Any, number: int, answer: Any, *, config: Any = None, is_measurement: bool = True) -> None:
+        """Store a result. See `take`. is_measurement: whether it counts in `report_resumed`."""
+        key, subject = self._key(job, number, config), self._subject if is_measurement else None
         self._answers[key] = answer
-        self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": self._subject})
-        self._subjects += [self._subject] if self._subject else []
+        self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": subject})
+        self._subjects += [subject] if subject else []
 
     def _key(self, job: Any, number: int, config: Any) -> str:
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config}

@@ -9,7 +9,19 @@ import plotly.graph_objects as go
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
-from imagenet_opt.sweep.table import HTML, METRICS, NONE, Row, best, outcome, parameters, show, speed, varying
+from imagenet_opt.sweep.table import (
+    HTML,
+    METRICS,
+    NONE,
+    ONE_RUN_EACH,
+    Row,
+    best,
+    outcome,
+    parameters,
+    show,
+    speed,
+    varying,
+)
 
 _FAILED = COLOURS["wait"]
 
@@ -42,7 +54,9 @@ def _finding(rows: list[Row], winner: Row | None) -> str:
     bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
     if winner is None:
         return f"No job has measured a speed{bad}."
-    return f"Job {winner['job']} is the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}."
+    return (
+        f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}. {ONE_RUN_EACH}"
+    )
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:

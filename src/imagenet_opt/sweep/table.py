@@ -24,6 +24,10 @@ HTML = "sweep.html"
 WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
 NONE = "-"
 FEW_STEPS = "too few steps to trust"
+ONE_RUN_EACH = (
+    "Each job ran once, and speeds vary by chance: to decide between jobs that are close, measure them with "
+    "`imagenet-opt study`."
+)
 _LEAST_STEPS = 20
 """The first ten steps are not timed."""
 
@@ -128,16 +132,18 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
-    """Print the sweep with its fastest job in green, then the failures and where the files are."""
+    """Print the sweep with its fastest job in bold, then the failures and where the files are."""
     console, winner = terminal(), best(rows)
     metrics = [key for key in METRICS if any(show(row, key) != NONE for row in rows)]
     table = _terminal_rows(rows, metrics, sweep_dir.name)
     while metrics and least_width(table) > console.width:
         table = _terminal_rows(rows, metrics := metrics[:-1], sweep_dir.name)
-    styles = ["bold green" if row is winner else "red" if row["status"] != "ok" else None for row in rows]
+    styles = ["bold" if row is winner else "red" if row["status"] != "ok" else None for row in rows]
     console.print(terminal_table(table, console.width, styles))
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         console.print(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}", soft_wrap=True)
+    if winner is not None and len(rows) > 1:
+        console.print(f"job {winner['job']} was the fastest. {ONE_RUN_EACH}", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

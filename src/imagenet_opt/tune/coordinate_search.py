@@ -47,7 +47,7 @@ class CoordinateSearch(Generic[T]):
             return "faster, surpassed" if compared == "faster" else compared
         is_open = self.rate(setting) >= LEAST_GAIN * self.rate(self.best)
         undecided = f"{UNDECIDED}: budget" if self.why == "budget" else UNDECIDED
-        return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster"
+        return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one turn"
 
 
 def climb(

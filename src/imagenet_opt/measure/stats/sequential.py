@@ -29,6 +29,11 @@ def looks(num_rounds: int, *, is_over: bool) -> list[tuple[int, float]]:
     return [(num, 1 - (1 - CONFIDENCE) * share) for num, share in shares]
 
 
+def confidence_of_all(num_continued: int) -> float:
+    """Confidence of all looks together, if the measuring was continued this many times after a last look."""
+    return max(0.0, 1 - (1 - CONFIDENCE) * (1 + _OF_LAST * num_continued))
+
+
 def sequential_ratios(
     values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int, is_over: bool
 ) -> list[Ratio | None]:

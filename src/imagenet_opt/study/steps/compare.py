@@ -73,7 +73,7 @@ class Worth:
             return "too few rounds"
         if 0 < self.more_seconds < _DAY:
             return f"{self.verdict}, about {duration(self.more_seconds)} more"
-        return self.verdict
+        return f"{self.verdict}, over a day more" if self.more_seconds >= _DAY else self.verdict
 
 
 class Worths(dict[str, Worth]):

@@ -44,7 +44,7 @@ def run(request: Request) -> list[Table]:
         with announced(None) as cache.report:
             losses = measure_losses(study, speeds, cache) if request.parity_steps else Losses()
             results = compare(speeds, losses)
-            shown = tables(study, results, speeds.ended)
+            shown = tables(study, results, speeds.ended, num_continued=speeds.num_continued)
             return [*shown, keep_winners(study, results, cache)] if request.apply else shown
 
 

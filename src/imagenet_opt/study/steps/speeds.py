@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 
@@ -21,6 +21,13 @@ LEAST_ROUNDS = 2
 """One round gives no interval."""
 
 
+@dataclass(frozen=True)
+class Finish:
+    """Identifies a stored answer, whose number is a number of rounds: the budget ended the study after these rounds."""
+
+    seconds: float
+
+
 def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
     """Measure rounds of all rows, or of the undecided rows until the budget is used up.
 
@@ -31,6 +38,8 @@ def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
     speeds = Speeds(study.rows, in_race=study.request.repeats is None)
     try:
         _measure_rounds(speeds, study, cache)
+        if speeds.in_race:
+            speeds.num_continued = _finish(study, max(map(len, speeds.turns.values())), cache)
     except _FirstRowFailed as error:
         first = speeds.rows[0]
         num = len(speeds.turns.get(first.name, ()))
@@ -45,6 +54,14 @@ def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
             f"{error}. The table shows the {num} complete rounds; the same command measures the others again."
         )
     return speeds
+
+
+def _finish(study: Study, num_rounds: int, cache: ResultCache) -> int:
+    """Store that the budget ended the study after these rounds. Returns how often it ended after fewer rounds."""
+    finish, config = Finish(study.request.seconds), [row.config for row in study.rows]
+    if not cache.has(finish, num_rounds, config=config):
+        cache.put(finish, num_rounds, True, config=config, is_measurement=False)
+    return sum(cache.has(finish, number, config=config) for number in range(num_rounds))
 
 
 class _FirstRowFailed(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.sequential import confidence_of_all
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.calm import CLOCKS_LOWERED, MOST_OTHERS_PERCENT
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
@@ -25,10 +26,12 @@ _HELD_UP = 0.8
 _COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
 
 
-def tables(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Table]:
+def tables(
+    study: Study, results: Sequence[RowResult], ended: str | None = None, *, num_continued: int = 0
+) -> list[Table]:
     """The tables of a study: ratios of each measure, details, and the overrides of each row.
 
-    ended: the reason if measuring ended early.
+    ended: the reason if measuring ended early. num_continued: see `Speeds`.
     """
     together = next((result.together for result in results if result.together), Worths())
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
@@ -45,7 +48,8 @@ def tables(study: Study, results: Sequence[RowResult], ended: str | None = None)
         for measure, name in MEASURES.items()
     ]
     sets = what_rows_set(study.plan, results)
-    return [*ratios, _details(study, results, together, ended), sets]
+    below = notes(study, results, together, ended, num_continued=num_continued)
+    return [*ratios, _details(study, results, below), sets]
 
 
 def _finding(results: Sequence[RowResult], measure: str) -> str:
@@ -66,7 +70,7 @@ def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, ...]:
     return result.row.name, "failed" if result.failure is not None else speed, None, None, None
 
 
-def _details(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> Table:
+def _details(study: Study, results: Sequence[RowResult], below: tuple[str, ...]) -> Table:
     request = study.request
     columns = [Column("step"), Column("pipeline / alone", "{:.0%}"), Column("device busy", "{:.0%}")]
     columns += [Column("memory GiB", "{:.1f}"), Column("compile s", "{:.0f}")]
@@ -74,7 +78,7 @@ def _details(study: Study, results: Sequence[RowResult], together: Worths, ended
     columns += [Column("loss")] if request.parity_steps else []
     rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
     plots = (rate_plot(results),)
-    return Table(f"{request.title}: details", tuple(columns), rows, notes(study, results, together, ended), plots)
+    return Table(f"{request.title}: details", tuple(columns), rows, below, plots)
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
@@ -103,7 +107,9 @@ def busy(speed: Speed) -> float:
     return speed["busy"] or 0.0
 
 
-def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> tuple[str, ...]:
+def notes(
+    study: Study, results: Sequence[RowResult], together: Worths, ended: str | None, *, num_continued: int
+) -> tuple[str, ...]:
     """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
@@ -115,7 +121,8 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     }
     lines = [
         f"Each ratio compares with {base[plan.file.order]}, in {up_to}{len(first.turns)} rounds. The intervals of all "
-        f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
+        f"{len(MEASURES) * num} comparisons hold at once with a probability of {confidence_of_all(num_continued):.0%}.",
+        *_continued(num_continued),
         RATIOS,
         f"Full runs read {'from storage' if study.cold else 'files in memory (of a URL: in the local cache)'}.",
     ]
@@ -148,6 +155,16 @@ def _given_up(results: Sequence[RowResult]) -> list[str]:
         "undecided steps, so the other measure got it."
         for measure, name in MEASURES.items()
         if num_rounds[measure] < max(num_rounds.values()) and measure in undecided
+    ]
+
+
+def _continued(num_continued: int) -> list[str]:
+    if not num_continued:
+        return []
+    times = "once" if num_continued == 1 else f"{num_continued} times"
+    return [
+        f"The study was continued {times}, and each time chance had another go: a new one with a larger --budget, in "
+        f"another --folder, has {CONFIDENCE:.0%}."
     ]
 
 

@@ -29,7 +29,8 @@ class Speeds:
     """Measured speeds.
 
     rows: the rows as measured. turns: by row, one per round. failures: by row, the reason. ended: the reason if
-    measuring ended early. in_race: whether rows stop as soon as all their comparisons are decided.
+    measuring ended early. in_race: whether rows stop as soon as all their comparisons are decided. num_continued: how
+    often the study went on after its budget had ended it.
     """
 
     rows: list[Row]
@@ -37,6 +38,7 @@ class Speeds:
     failures: dict[str, str] = field(default_factory=dict)
     ended: str | None = None
     in_race: bool = False
+    num_continued: int = 0
 
 
 def in_order(rows: Iterable[Row], number: int) -> list[Row]:

@@ -137,3 +137,9 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (config_overrides, composition):  # composition imported the function by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf
+
+
+@pytest.fixture
+def compile_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()

@@ -30,12 +30,6 @@ from tests.study.studies import small_request, speed
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 98.0}
-METRICS = """step,val/acc1
-19,
-199,
-219,
-399,
-"""
 TESTS = """<testsuites><testsuite>
 <testcase classname="a" name="test_the_step_never_waits_for_the_device"/>
 <testcase classname="a" name="two"><failure/></testcase>
@@ -77,7 +71,6 @@ def out(tmp_path: Path) -> Path:
     for run in ("run", "cifar10"):
         (tmp_path / run).mkdir()
     (tmp_path / "run/summary.json").write_text(json.dumps(SUMMARY))
-    (tmp_path / "run/metrics.csv").write_text(METRICS)
     (tmp_path / "cifar10/metrics.csv").write_text("step,epoch,val/acc1\n97,0,0.51\n194,1,0.9431\n291,2,0.9375\n")
     (tmp_path / "quick_tests.xml").write_text(TESTS)
     (tmp_path / "slow_tests.xml").write_text(SLOW_TESTS)

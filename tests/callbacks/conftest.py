@@ -234,9 +234,3 @@ class SlowStep(Plain):
 @pytest.fixture
 def project() -> Project:
     return Project()
-
-
-@pytest.fixture
-def compile_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch._dynamo.reset()

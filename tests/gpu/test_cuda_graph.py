@@ -3,7 +3,6 @@
 import gc
 import weakref
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +111,7 @@ def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str
     assert captured.summary()["startup/cuda_graph_seconds"] > 0
 
 
+@pytest.mark.usefixtures("compile_cache")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize(
     ("mode", "precision", "tolerance"),
@@ -121,11 +121,7 @@ def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str
         pytest.param("max-autotune-no-cudagraphs", "32-true", 5e-3, marks=pytest.mark.slow),
     ],
 )
-def test_what_is_compiled_is_captured_compiled(
-    mode: str, precision: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
+def test_what_is_compiled_is_captured_compiled(mode: str, precision: str, tolerance: float) -> None:
     both = graph(compile=True, compile_mode=mode, channels_last=True)
     eager = fit(switched(channels_last=True), precision=precision)
     assert_alike(fit(both, precision=precision), eager, tolerance)
@@ -133,13 +129,10 @@ def test_what_is_compiled_is_captured_compiled(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compile_cache")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
+def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(mode: str) -> None:
     compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
     eager = fit(switched(), precision="32-true", micro_batch_size=8)
     assert_alike(fit(compiling, precision="32-true", micro_batch_size=8), eager, 5e-3)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +28,8 @@ def training(*, compiling: bool) -> Iterator[None]:
         yield
 
 
-def test_a_network_is_compiled_with_autocast_also_for_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
+@pytest.mark.usefixtures("compile_cache")
+def test_a_network_is_compiled_with_autocast_also_for_a_graph() -> None:
     compiler = ShapeCompiler(compile=True, compile_mode="default", fullgraph=False, cuda_graph=True, on_failure="stop")
     said: list[str] = []
     compiler.begin(NeedsBfloat16(), torch.device("cpu"), training, said.append)

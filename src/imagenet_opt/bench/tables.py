@@ -50,12 +50,12 @@ def _finding(report: Report) -> str:
     if ours is None:
         return "No row of ours could be measured."
     sentence = f"The loader gives {median(report.rates(ours)):,.0f} images/s"
-    peers = [(ratio.ratio, other, ratio) for side, other, ratio in report.ratios() if side == ours and other in PEERS]
+    peers = [(other, ratio) for side, other, ratio in report.ratios() if side == ours and other in PEERS]
     if not peers:
         return f"{sentence} here ({ours})."
-    times, other, ratio = min(peers, key=lambda peer: peer[:2])
+    other, ratio = min(peers, key=lambda peer: peer[1].ratio)
     certainty = f"{_span(ratio, '{:.2f}')}, {verdict(ratio)}"
-    return f"{sentence} ({ours}), {times:.2f} times as many as {other}, the fastest other loader ({certainty})."
+    return f"{sentence} ({ours}), {ratio.ratio:.2f} times as many as {other}, the fastest other loader ({certainty})."
 
 
 def _tables(report: Report) -> list[Table]:

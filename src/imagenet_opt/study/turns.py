@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import announced
-from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.errors import ConfigError, ImagenetOptError, first_line
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.result_cache import ResultCache
@@ -103,4 +103,4 @@ def what_torch_refuses() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise TurnFailed("the GPU's memory does not hold it") from error
     except RuntimeError as error:
-        raise TurnFailed(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+        raise TurnFailed(first_line(error)) from error

@@ -137,8 +137,8 @@ def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch:
     with progress.announced(None, budget_seconds=600) as announce:
         announce("round 1: start")
         now[0] += 300
-        announce("round 3, 6 of 10 rows go on: compile")
-    last = next(line for line in reversed(screen.getvalue().splitlines()) if "of 600 s" in line)
+        announce("round 3, 3 of 9 steps decided: compile")
+    last = next(line for line in reversed(screen.getvalue().splitlines()) if " left" in line)
     last = last.replace("\x1b[0m", "")
-    assert "6 of 10 rows go on" in last and "0:05:00" in last
+    assert "3 of 9 steps decided" in last and "0:05:00, 0:05:00 left" in last
     assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [10], "half of the 20 columns"

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,10 @@ from tests.config.configs import tiny
 class Queue(ResidentLoader):
     """A loader of one batch. `stock` maps the number of a step to the number of ready batches after its fetch."""
 
-    def __init__(self, batch: Batch, stock: Callable[[int], int], *, prefetch_factor: int = 0) -> None:
-        super().__init__(batch)
+    def __init__(
+        self, batch: Batch, stock: Callable[[int], int], *, prefetch_factor: int = 0, reads_in_flight: int = 1
+    ) -> None:
+        super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads_in_flight)))
         self.loader = SimpleNamespace(num_workers=1, prefetch_factor=prefetch_factor)
         self.sampler = SimpleNamespace(num_parts=1)
         self.stock, self.num_ready = stock, stock(0)
@@ -72,6 +75,24 @@ def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Ca
     fit(timer, lambda number: max(0, 30 - number))
     assert timer.timing.has_rate and timer.timing.steady
     assert timer.timing.phases and timer._stock.num_at_begin <= 1
+
+
+@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 5, 8), (16, 28, 51)])
+def test_a_level_stock_is_not_used_up_unless_files_are_read_ahead(
+    reads: int, num_warm: int, num_steps: int, fit: Callable[..., None]
+) -> None:
+    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before."""
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
+    fit(timer, lambda number: 20, prefetch_factor=20, reads_in_flight=reads)
+    assert (len(timer.timing.launch_seconds), len(timer.timing.step_seconds)) == (num_warm, num_steps)
+    assert timer.timing.steady
+
+
+def test_a_stock_that_a_slower_loader_empties_is_used_up_first(fit: Callable[..., None]) -> None:
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
+    fit(timer, lambda number: max(0, 20 - number // 4), prefetch_factor=20)
+    assert len(timer.timing.launch_seconds) == 23
+    assert timer.timing.steady and timer._stock.num_at_begin <= 1
 
 
 def test_pauses_do_not_count_and_come_after_each_step(

@@ -126,18 +126,22 @@ def _errors(series: Series) -> dict[str, Any]:
     return ends | {"thickness": 1.5, "width": 4, "color": COLOURS["full"]}
 
 
+_OF_VERDICT = {"faster": COLOURS["gpu"], "slower": COLOURS["wait"]}
+
+
 def _ratios(plot: Plot) -> go.Figure:
-    """A forest plot: ratios in the band show no difference, and hollow marks are undecided."""
+    """A forest plot, coloured by verdict: ratios in the band show no difference, and hollow marks are undecided."""
     figure, labels = go.Figure(), dict[str, str]()
-    for number, series in enumerate(plot.series):
+    for series in plot.series:
         low, high = (tuple(np.clip(ends, 1 / FAR, FAR).tolist()) for ends in (series.low, series.high))
         verdicts = [verdict(Ratio(*values, 1.0)) for values in zip(series.y, series.low, series.high, strict=True)]
         names = [escaped(str(name)) for name in series.x]
         labels |= {name: f"{name}  <b>{ratio:.2f}</b>" for name, ratio in zip(names, series.y, strict=True)}
         symbols = ["circle-open" if each == UNDECIDED else "circle" for each in verdicts]
+        colours = [_OF_VERDICT.get(each, COLOURS["full"]) for each in verdicts]
         figure.add_scatter(
             x=series.y, y=names, mode="markers", error_x=_errors(replace(series, low=low, high=high)),
-            marker={"symbol": symbols, "size": 10, "color": LINES[number % len(LINES)]},
+            marker={"symbol": symbols, "size": 10, "color": colours},
         )  # fmt: skip
     figure.add_vrect(x0=1 / MARGIN, x1=MARGIN, fillcolor="gray", opacity=0.25, line_width=0)
     figure.update_layout(layout(title=escaped(plot.title)))

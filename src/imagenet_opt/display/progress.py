@@ -89,8 +89,8 @@ def announced(
     the time left if this is over a minute. Yields a function to call with the description of the next measurement.
 
     total: number of measurements; None if it is not known. budget_seconds: of measurements without a known number;
-    shown beside the elapsed time, and the bar shows how much of it is used. planned: seconds that each measurement
-    should take; the expected time of all is then shown beside the elapsed time.
+    what is left of it is shown beside the elapsed time, and the bar shows how much of it is used. planned: seconds that
+    each measurement should take; the expected time of all is then shown beside the elapsed time.
     """
     began, terminal = time.perf_counter(), is_screen(sys.stderr)
     with _bar_of_measurements(budget_seconds, planned, disable=not terminal) as bar:
@@ -107,7 +107,8 @@ def announced(
                 if planned:
                     clock = f" ({passed:.0f} s of about {expected.seconds:.0f} s)"
                 elif budget_seconds:
-                    clock = f" ({passed:.0f} s{_of_budget(passed, budget_seconds)})"
+                    over = _over(passed, budget_seconds)
+                    clock = f" ({passed:.0f} s{over or f' of {budget_seconds:.0f} s'})"
                 print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
             done = sum(planned[:num_begun]) if planned else passed if budget_seconds else num_begun
             bar.update(task, description=what, completed=done, expected=expected)
@@ -116,9 +117,9 @@ def announced(
         yield announce
 
 
-def _of_budget(passed: float, budget_seconds: float) -> str:
-    """What follows the elapsed time. passed: the elapsed time in seconds, which slow storage may extend."""
-    return f" of {budget_seconds:.0f} s" if passed <= budget_seconds else f", over the budget of {budget_seconds:.0f} s"
+def _over(passed: float, budget_seconds: float) -> str:
+    """What follows an elapsed time that slow storage has extended beyond the budget; empty for another."""
+    return f", over the budget of {budget_seconds:.0f} s" if passed > budget_seconds else ""
 
 
 def _bar_of_measurements(budget_seconds: float | None, planned: Sequence[float], *, disable: bool) -> "Progress":
@@ -132,8 +133,12 @@ def _bar_of_measurements(budget_seconds: float | None, planned: Sequence[float],
     class Clock(rich.ProgressColumn):
         def render(self, task: rich.Task) -> Text:
             passed = task.elapsed or 0.0
-            of = f" of about {_clock(task.fields['expected'].at(passed))}" if planned else ""
-            return Text(_clock(passed) + (of or _of_budget(passed, budget_seconds or 0.0)), "progress.elapsed")
+            if planned:
+                after = f" of about {_clock(task.fields['expected'].at(passed))}"
+            else:
+                budget = budget_seconds or 0.0
+                after = _over(passed, budget) or f", {_clock(budget - passed)} left"
+            return Text(_clock(passed) + after, "progress.elapsed")
 
     of_time = bool(planned or budget_seconds)
     description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed

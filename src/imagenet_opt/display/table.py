@@ -51,7 +51,8 @@ class Plot:
 @dataclass(frozen=True)
 class Table:
     """rows: one cell per column. finding: the result in one sentence. notes: sentences below the table. plots: the
-    results as figures. data: the underlying numbers as JSON values, for other programs.
+    results as figures. data: the underlying numbers as JSON values, for other programs. left_out: sentences about what
+    was not measured, which a page folds away.
 
     Raises ValueError where two columns have the same heading, since readers find columns by their heading.
     """
@@ -63,6 +64,7 @@ class Table:
     plots: tuple[Plot, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     finding: str = ""
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.headings)) < len(self.headings):
@@ -74,8 +76,8 @@ class Table:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The finding and the notes."""
-        return (self.finding, *self.notes) if self.finding else self.notes
+        """The finding, the notes, and what was left out."""
+        return (*([self.finding] if self.finding else []), *self.notes, *self.left_out)
 
     def texts(self) -> list[list[str]]:
         """The formatted cells of each row."""

@@ -108,7 +108,7 @@ def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path,
     num = {name: len(row) for name, row in speeds.turns.items()}
     assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
     assert num["last"] in (4, 8, 16, 32), "rows stop only after the rounds in which the intervals allow a look"
-    assert "round 3, 2 of 4 rows go on: full pipeline: freed" in labels
+    assert "round 3, 2 of 3 steps decided: full pipeline: freed" in labels
     assert [[name for name, _ in job.rows] for job in turns.sessions[1:3]] == [list(num)[::-1], ["last", "freed"]]
     verdicts = {result.row.name: result.worth.verdicts for result in compare(speeds, Losses())}
     assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}

@@ -16,11 +16,13 @@ from imagenet_opt.probe.fit.device_laps import DeviceLaps
 from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
-from imagenet_opt.probe.fit.stock import Stock, images_ahead, num_ready
+from imagenet_opt.probe.fit.stock import Stock, images_ahead, is_level, num_ready, reads_ahead
 from imagenet_opt.run.hook_timer import attach, detach
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
+_LEVEL_STEPS = 4
+"""Steps of the warm-up in which a stock of batches must be level."""
 _LEAST_STEPS_OF_WINDOW = 2
 """On a GPU. The step before them is not timed, because the host does not run ahead of the GPU yet."""
 _LAST_BEGIN = 0.75
@@ -99,7 +101,8 @@ class FitTimer(Callback):
     """Callback that lets a fit use up prefetched batches, then measures the fit and ends it.
 
     The measurement takes `seconds`, and at least twice as many images as may be in preparation. Steps on prefetched
-    batches do not show the loader's rate: if they shrink the stock of batches, the measurement restarts.
+    batches do not show the loader's rate: if they shrink the stock of batches, the measurement restarts. Neither is
+    needed while the stock is level (`stock.is_level`): then the loader is faster than the steps.
 
     multiple: number of batches that arrive at once, one per worker. sees_kernels: whether to profile a few extra steps
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
@@ -128,7 +131,7 @@ class FitTimer(Callback):
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.timing = FitTiming()
         self._began = 0.0
-        self._num_warm = 0
+        self._num_warm, self._num_ready = 0, list[int]()
         self._first, self._window_began = 0, 0.0
         self._has_restarted = self._is_used_up = False
 
@@ -178,7 +181,7 @@ class FitTimer(Callback):
         if may_restart and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
             self._has_restarted = True
             self._begin(trainer)
-        elif not self._goes_on(trainer, is_over=self._is_over(trainer, images_ahead(batch, loader), now), now=now):
+        elif not self._goes_on(trainer, is_over=self._is_over(trainer, batch, now), now=now):
             self._end(trainer)  # the end of an epoch is not part of a step
             self._profile(trainer)
 
@@ -187,12 +190,16 @@ class FitTimer(Callback):
         return len(self.timing.num_images) - 1
 
     def _warm_up(self, trainer: Trainer, batch: Any, batch_idx: int, now: float) -> None:
-        """A step before the measurement, which begins once the prefetched batches are used up."""
+        """Before the measurement, which begins once prefetched batches are used up or their stock is level."""
         if not self.timing.launch_seconds:
             self._began = now  # compiling and the first step do not count against the limit
         self.timing.launch_seconds.append(time.process_time() - self._launching_since)
         self._num_warm += len(batch)
-        self.timing.steady = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
+        self._num_ready.append(num_ready(trainer.train_dataloader))
+        latest = self._num_ready[-_LEVEL_STEPS - 1 :]
+        level = len(latest) > _LEVEL_STEPS and is_level(latest, self.multiple) and not reads_ahead(batch)
+        used_up = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
+        self.timing.steady = level or used_up
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
         if self.timing.steady or must_begin:
             device = trainer.strategy.root_device
@@ -240,11 +247,13 @@ class FitTimer(Callback):
         self._first = self._num_steps
         return goes_on
 
-    def _is_over(self, trainer: Trainer, ahead: int, now: float) -> bool:
-        """Whether the measurement is complete. ahead: images that may be in preparation."""
+    def _is_over(self, trainer: Trainer, batch: Any, now: float) -> bool:
+        """Whether the measurement is complete."""
         timing, passed = self.timing, now - self._began
         enough = now - timing.stamps[0] >= self.seconds and self._num_steps >= self.least_steps
-        enough = enough and sum(timing.num_images) >= 2 * ahead and not has_few_pauses(timing.stamps)
+        is_level = self._stock.is_level and not reads_ahead(batch)
+        enough = enough and (is_level or sum(timing.num_images) >= 2 * images_ahead(batch, trainer.train_dataloader))
+        enough = enough and not has_few_pauses(timing.stamps)
         enough = enough or passed >= self.limit_seconds
         has_rate = enough and self._stock.is_enough(self._num_steps)
         return has_rate or passed >= self.longest_seconds or trainer.is_last_batch

@@ -1,5 +1,6 @@
 """Watches the batches that a loader has prefetched, since steps on prefetched batches do not show the loader's rate."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from imagenet_opt.data.batch import Batch
@@ -18,14 +19,21 @@ class Stock:
     def __init__(self, loader: Any, multiple: int) -> None:
         self.loader, self.multiple = loader, multiple
         self.num_at_begin = num_ready(loader)
+        self._numbers = [self.num_at_begin]
         self._decode_seconds: list[float] = []
         self._most_images = 0
 
     def note(self, batch: Any) -> None:
         """Add a batch of the measurement."""
         self._most_images = max(self._most_images, len(batch))
+        self._numbers.append(num_ready(self.loader))
         if (stats := getattr(batch, "stats", None)) is not None:
             self._decode_seconds.append(stats.decode_seconds / len(batch))
+
+    @property
+    def is_level(self) -> bool:
+        """See `is_level`, for all steps of the measurement."""
+        return is_level(self._numbers, self.multiple)
 
     def lasts(self, num_steps: int) -> bool:
         """Whether the steps used almost no prefetched batch; one batch may be unfinished at the start."""
@@ -58,6 +66,19 @@ class Stock:
 def num_ready(loader: Any) -> int:
     """Number of finished batches that were not requested yet; 0 for a loader without prefetching."""
     return int(getattr(loader, "num_ready", 0))
+
+
+def is_level(numbers: Sequence[int], multiple: int) -> bool:
+    """Whether a stock had a batch of each worker at any time and neither grew nor shrank: then a loader that is faster
+    than the steps has filled it. numbers: of ready batches, after each step. multiple: see batches_per_round.
+    """
+    varied = max(numbers) - min(numbers)
+    return min(numbers) >= multiple and varied <= max(1, multiple // 4) and numbers[-1] >= numbers[0]
+
+
+def reads_ahead(batch: Batch) -> bool:
+    """Whether workers read files ahead, which hides from the stock that the storage is slow."""
+    return batch.stats.reads_in_flight > 1
 
 
 def images_ahead(batch: Batch, loader: Any) -> int:

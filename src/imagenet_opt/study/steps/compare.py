@@ -148,6 +148,13 @@ def pairs_of(rows: Sequence[Row], turns: Mapping[str, object]) -> tuple[list[Pai
     return [row.pair for row in measured if row.pair], [(ground[-1], rows[0].name)] if ground else []
 
 
+def are_decided(rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]]) -> list[bool]:
+    """For each measured step, whether it is decided in all measures."""
+    pairs, together = pairs_of(rows, turns)
+    worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
+    return [len(worths[pair]) == len(MEASURES) and UNDECIDED not in worths[pair].verdicts for pair in pairs]
+
+
 def undecided_rows(
     rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]], *, num_rounds: int, seconds_left: float
 ) -> dict[str, set[str]]:

@@ -153,8 +153,8 @@ class Pipelines:
         """Let the pipelines take turns, and return the results by row. Raises PipelineFailed.
 
         least_percent: see `calm_cycles`. Results are those of `worker.full`, without device_seconds, and full, images
-        per second; busy, the share of the time in which the device had work; others_percent and num_discarded, see
-        `Calm`.
+        per second; busy, the share of the time in which the device had work; others_percent, see `Calm`; and the row's
+        share of num_discarded.
         """
         names, reports = deque(self._processes), dict[str, Any]()
 
@@ -177,7 +177,7 @@ class Pipelines:
             return Cycle(windows, is_enough, any(report["clocks_lowered"] for report in reports.values()))
 
         calm = calm_cycles(cycle, seconds=self._seconds, least_percent=least_percent)
-        counts = {"others_percent": calm.others_percent, "num_discarded": float(calm.num_discarded)}
+        counts = {"others_percent": calm.others_percent, "num_discarded": calm.num_discarded / len(names)}
         speeds: dict[str, Speed] = {}
         for name in sorted(self._processes, key=lambda name: reports[name] is not None):  # ended ones know why
             facts = self._take_part(name, lambda process: process.end())

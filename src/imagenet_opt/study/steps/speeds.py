@@ -12,7 +12,7 @@ from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.result_cache import ResultCache, say
-from imagenet_opt.study.steps.compare import MEASURES, round_seconds, undecided_rows
+from imagenet_opt.study.steps.compare import MEASURES, are_decided, round_seconds, undecided_rows
 from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, Study
 from imagenet_opt.study.steps.turn import Speed, Speeds, in_order, measure_alone
@@ -114,19 +114,18 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
     if request.repeats is not None:
         yield from ((names, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
         return
-    deadline, num_rows = Deadline(request.budget_seconds), len(speeds.rows)
+    deadline, state = Deadline(request.budget_seconds), ""
     for number in count():
-        going_on = ""
         if is_look(number):
+            decided = are_decided(speeds.rows, speeds.turns)
+            state = f", {sum(decided)} of {len(decided)} steps decided"
             left = deadline.left()
             names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
         if number >= LEAST_ROUNDS:
             names = {measure: some & speeds.turns.keys() for measure, some in names.items()}  # a row may have failed
-            undecided = set().union(*names.values())
-            if not undecided or round_seconds(speeds.turns, names) > deadline.left():
+            if not any(names.values()) or round_seconds(speeds.turns, names) > deadline.left():
                 return
-            going_on = f", {len(undecided)} of {num_rows} rows go on"
-        yield names, f"round {number + 1}{going_on}"
+        yield names, f"round {number + 1}{state}"
 
 
 def gaps(name: str, turns: list[Speed]) -> str | None:

@@ -35,12 +35,11 @@ def tables(
     """
     together = next((result.together for result in results if result.together), Worths())
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
-    absent = tuple((name, "left out", None, None, None) for name in study.plan.absent)
     ratios = [
         Table(
             f"{study.request.title}: {name}",
             _COLUMNS,
-            (*(_ratio_row(result, measure) for result in results), *absent),
+            tuple(_ratio_row(result, measure) for result in results),
             plots=(ratio_plot(results, measure),),
             data=data if measure == "compute" else {},
             finding=_finding(results, measure),
@@ -78,7 +77,8 @@ def _details(study: Study, results: Sequence[RowResult], below: tuple[str, ...])
     columns += [Column("loss")] if request.parity_steps else []
     rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
     plots = (rate_plot(results),)
-    return Table(f"{request.title}: details", tuple(columns), rows, below, plots)
+    left_out = tuple(f"Left out, as {reason}." for reason in study.plan.left_out())
+    return Table(f"{request.title}: details", tuple(columns), rows, below, plots, left_out=left_out)
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
@@ -134,7 +134,6 @@ def notes(
         if result.row.also and result.failure is None
     ]
     lines += [ended] if ended else []
-    lines += [f"Left out, as {reason}." for reason in plan.left_out()]
     if not first.turns:
         return tuple(lines)
     lines += [sentence] if (sentence := gaps(first.row.name, list(first.turns))) else []
@@ -180,7 +179,7 @@ def _disturbed(results: Sequence[RowResult]) -> list[str]:
     discarded = [
         f"{num} of the {name}"
         for key, name in (("num_discarded", MEASURES["full"]), ("num_discarded_alone", MEASURES["compute"]))
-        if (num := max(sum(int(speed.get(key) or 0) for speed in result.turns) for result in results))
+        if (num := round(sum(speed.get(key) or 0.0 for result in results for speed in result.turns)))
     ]
     if discarded:
         lines.append(f"Cycles left out because of other programs or lowered clocks: {', '.join(discarded)}.")
@@ -210,7 +209,7 @@ def ratio_plot(results: Sequence[RowResult], measure: str) -> Plot:
     """The ratio of each step with its interval."""
     known = {result.row.name: result.worth[measure].ratio for result in results if result.turns and result.worth}
     middle, low, high = (tuple(getattr(ratio, name) for ratio in known.values()) for name in ("ratio", "low", "high"))
-    title = "Speed with the step / without it; grey: no difference, hollow: undecided"
+    title = "Speed with the step / without it. Green: faster, red: slower, grey: no difference, hollow: undecided"
     return Plot(title, "ratio", "", "ratios", (Series(MEASURES[measure], tuple(known), middle, low, high),))
 
 

@@ -114,7 +114,7 @@ def _alone(job: AloneJob, folder: Path, least_percent: float | None) -> dict[str
         step_seconds, kernel_seconds = rest["batch_sizes"][name] / calm.rates[name], rest["kernels"].get(name)
         rows[name] = {"compute": calm.rates[name], "step_seconds": step_seconds, "kernel_seconds": kernel_seconds}
         rows[name] |= {"alone_seconds": seconds, "alone_others_percent": calm.others_percent}
-        rows[name] |= {"num_discarded_alone": float(calm.num_discarded)}
+        rows[name] |= {"num_discarded_alone": calm.num_discarded / len(job.rows)}
     return {"rows": rows, "failures": rest["failures"]}
 
 

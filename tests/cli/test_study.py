@@ -171,10 +171,10 @@ def test_a_study_measures_compares_losses_and_resumes(
     assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
     assert "4 comparisons" in details["notes"][0]
     assert any(note.startswith("impossible failed: timm has no optimizer 'nosuch'") for note in details["notes"])
-    assert "Left out, as there is no GPU here: on a GPU." in details["notes"]
     markdown, page = Path("kept/study.md").read_text(), Path("kept/study.html").read_text()
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
-    assert "Plotly.newPlot" in page and "channels_last" in page
+    assert "Left out, as there is no GPU here: on a GPU." in markdown
+    assert "Plotly.newPlot" in page and "channels_last" in page and "<summary>What was left out</summary>" in page
     measured = Path("kept/measured.jsonl").read_text()
     again, *_ = measure.run(parse(words))
     assert Path("kept/measured.jsonl").read_text() == measured

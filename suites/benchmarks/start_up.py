@@ -1,6 +1,6 @@
-"""Start-up costs: importing the package beside torch, the index of a tree of 100,000 files, and its memory in workers.
+"""Start-up costs: imports, a run to its first step, the index of a tree of 100,000 files, and its memory in workers.
 
-python suites/benchmarks/start_up.py [--files 100000] [--repeats 5]
+python -m suites.benchmarks.start_up [--files 100000] [--repeats 5]
 """
 
 import argparse
@@ -13,8 +13,10 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psutil
+from lightning.pytorch import Callback
 
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.machine import usable_cpus, versions
@@ -30,8 +32,35 @@ IN_ORDER = (
     "imagenet_opt.training.fit",
 )
 """What a run imports; each is timed after those before it."""
+_AGE = "age of the process:"
 LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"
 PACKAGE = "imagenet_opt.config.build, imagenet_opt.training.summary, imagenet_opt.config.overrides"
+
+
+class FirstStep(Callback):
+    """Prints the age of the process at the start of the fit and at the end of the first step."""
+
+    def on_fit_start(self, *_: Any) -> None:
+        print(_AGE, time.time() - psutil.Process().create_time(), flush=True)
+
+    on_train_batch_end = on_fit_start
+
+
+def first_step_seconds() -> list[float]:
+    """Age of a process of train.py with the demo when its fit starts, and after its first step."""
+    target = f"{FirstStep.__module__}.{FirstStep.__qualname__}"
+    words = [
+        "data=demo",
+        "trainer.max_steps=1",
+        "trainer.limit_val_batches=0",
+        "logger=csv",
+        f"allow_targets=[{target}]",
+    ]
+    words += [f"+callbacks.first_step={{_target_: {target}}}"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "train.py", *words, f"run_folder={folder}/run"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith(_AGE)]
 
 
 def import_seconds(modules: str, before: str) -> float:
@@ -93,6 +122,11 @@ def main() -> None:
     for name, seconds in zip(IN_ORDER, zip(*shares, strict=True), strict=True):
         print(f"import {name}, after those above: {median(seconds):.2f} s")
     print(f"all imports: {median(map(sum, shares)):.2f} s")
+    ages = list(zip(*(first_step_seconds() for _ in range(args.repeats)), strict=True))
+    for name, seconds in zip(("the fit starts", "the first step ends"), ages, strict=True):
+        print(
+            f"train.py with the demo, {name} after {median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})"
+        )
     with tempfile.TemporaryDirectory() as folder:
         root, cache = Path(folder) / "data", Path(folder) / "cache"
         make_tree(root, args.files)

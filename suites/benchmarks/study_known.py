@@ -4,8 +4,8 @@
     python -m suites.benchmarks.study_known slower --studies 20 --percent 5 --busy-every 2
 
 Each study trains the demo, or what --overrides says. With --busy-every N, two other processes disturb every Nth study:
-each computes for up to 20 s, then rests for up to 40 s, and so on. The table says which verdicts each study gave, how
-long it took, and whether its files were no longer in memory when it began, so that its rows took no turns.
+each computes for up to 20 s, then rests for up to 40 s, and so on. The table says which verdicts each study gave, and
+how long it took.
 """
 
 import argparse
@@ -23,8 +23,6 @@ import numpy as np
 import yaml
 from lightning.pytorch import Callback
 
-from imagenet_opt.config.compose import composed
-from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.steps.compare import MEASURES
 
 _BUSY = """
@@ -58,7 +56,8 @@ class Slower(Callback):
 
 
 def study_of(kind: str, num_rows: int, percent: float) -> dict[str, object]:
-    """The study's file. Steps that do nothing have another, equally unimportant, log interval each."""
+    """The study's file. Steps that do nothing have another log interval each, like the start a long one, so that all
+    log equally seldom."""
     if kind == "slower":
         slower = f"+callbacks.slower={{_target_: {_TARGET}, percent: {percent}}}"
         steps = [{"name": f"{percent:g} % slower", "overrides": [slower]}]
@@ -66,7 +65,13 @@ def study_of(kind: str, num_rows: int, percent: float) -> dict[str, object]:
         steps = [
             {"name": f"nothing {i}", "overrides": [f"trainer.log_every_n_steps={1000 + i}"]} for i in range(1, num_rows)
         ]
-    return {"title": "Known effects", "kind": "steps", "order": "alone", "start": [], "steps": steps}
+    return {
+        "title": "Known effects",
+        "kind": "steps",
+        "order": "alone",
+        "start": ["trainer.log_every_n_steps=1000"],
+        "steps": steps,
+    }
 
 
 @contextmanager
@@ -80,20 +85,10 @@ def busy(on: bool) -> Iterator[None]:
             process.wait()
 
 
-def read_all(overrides: list[str]) -> None:
-    """Read the training files into memory, so that rows take turns: with cold files they are measured one by one."""
-    samples = Testbed(composed(tuple(overrides))).samples
-    samples.read_into_memory(samples.rows, least=len(samples.rows), seconds=0.0)
-
-
 def verdicts(file: Path) -> dict[str, Counter[str]]:
     """Number of rows by measure and verdict."""
-    rows = [row for row in _data(file)["rows"] if row.get("ratios")]
+    rows = [row for row in json.loads(file.read_text())["tables"][0]["data"]["rows"] if row.get("ratios")]
     return {name: Counter(row["ratios"][measure]["verdict"] for row in rows) for measure, name in MEASURES.items()}
-
-
-def _data(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text())["tables"][0]["data"]  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -127,7 +122,6 @@ def main() -> None:
             "--folder",
             str(folder),
         ]
-        read_all(options.overrides)
         began = time.monotonic()
         with busy(is_busy):
             subprocess.run([*command, *options.overrides], check=True, stdout=subprocess.DEVNULL)
@@ -136,7 +130,7 @@ def main() -> None:
             ", ".join(f"{num} {verdict}" for verdict, num in sorted(counts.items()))
             for counts in verdicts(folder / "study.json").values()
         ]
-        machine = ("busy" if is_busy else "quiet") + ", cold files" * _data(folder / "study.json")["cold"]
+        machine = "busy" if is_busy else "quiet"
         print(f"| {number + 1} | {machine} | {minutes:.1f} | {' | '.join(shown)} |", flush=True)
 
 

@@ -1,11 +1,14 @@
 """What a study of steps can decide: simulated studies with the noise of real ones.
 
-    python -m suites.benchmarks.study_power runs/study_ladder/study.json --minutes 5 10 30
+    python -m suites.benchmarks.study_power suites/benchmarks/recorded_noise/quiet_*.json --minutes 5 10 30
 
 Each simulated study has as many rows as the real one, each compared with the first. One row has an effect, the others
-have none. The noise is drawn from what remains of log images/s of one real study after its rows and rounds are taken
-out. The table says how often the effect was found, how many of the studies with equal rows called some of them
+have none. The noise is what remains of log images/s of one real study after its rows and rounds are taken out. It is
+drawn by whole rounds, whose values are given to the rows by chance, so that a round in which rows differ much stays
+one. The table says how often the effect was found, how many of the studies with equal rows called some of them
 different, and in how many studies all intervals contain the true ratio.
+
+recorded_noise/ has real studies of equal rows, reduced to what is read here.
 """
 
 import argparse
@@ -48,23 +51,24 @@ class Noise:
             for measure, key in SECONDS.items()
         }
 
-    def draw(self, rng: np.random.Generator, measure: str) -> float:
-        """A residual with a little normal noise (Silverman's width), at the same variance: a smoothed bootstrap.
+    def draw(self, rng: np.random.Generator, measure: str) -> NDArray[np.float64]:
+        """The residuals of a round, in random order, with a little normal noise (Silverman's width) at the same
+        variance: a smoothed bootstrap of blocks.
 
-        Without it, the few residuals of a short study of two rows repeat, and equal differences look exact.
+        Without the noise, the few residuals of a short study of two rows repeat, and equal differences look exact.
         """
-        values = self.residuals[measure]
-        width = 1.06 * len(values) ** -0.2
-        return float((rng.choice(values) + width * values.std() * rng.normal()) / np.sqrt(1 + width**2))
+        values = rng.permutation(rng.choice(self.residuals[measure], axis=1))
+        width = 1.06 * self.residuals[measure].size ** -0.2
+        return (values + width * values.std() * rng.normal(size=len(values))) / np.sqrt(1 + width**2)  # type: ignore[no-any-return]
 
 
 def _residuals(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.float64]:
-    """Of the rows and rounds that all rows have, with the variance of single values."""
+    """A row for each row, of the rounds that all rows have, with the variance of single values."""
     rates: list[list[float]] = [rates_of(row["speeds"], measure) for row in rows]  # type: ignore[arg-type]
     num = min(map(len, rates))
     logs = np.log([row[:num] for row in rates])
     residuals = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
-    return (residuals * np.sqrt(logs.size / ((num - 1) * (len(rows) - 1)))).ravel()  # type: ignore[no-any-return]
+    return residuals * np.sqrt(logs.size / ((num - 1) * (len(rows) - 1)))  # type: ignore[no-any-return]
 
 
 def simulated(rng: np.random.Generator, noise: Noise, effect: float, budget_seconds: float) -> list[Worths]:
@@ -74,10 +78,11 @@ def simulated(rng: np.random.Generator, noise: Noise, effect: float, budget_seco
     speeds.turns = {row.name: [] for row in speeds.rows}
     names, number, left = {measure: set(speeds.turns) for measure in MEASURES}, 0, budget_seconds
     while any(names.values()) and (number < LEAST_ROUNDS or round_seconds(speeds.turns, names) <= left):
-        for name, turns in speeds.turns.items():
+        drawn = {measure: noise.draw(rng, measure) for measure in MEASURES}
+        for place, (name, turns) in enumerate(speeds.turns.items()):
             turns.append({})
             for measure in (measure for measure, some in names.items() if name in some):
-                rate = np.exp(noise.draw(rng, measure)) * (effect if name == "1" else 1.0)
+                rate = np.exp(drawn[measure][place]) * (effect if name == "1" else 1.0)
                 turns[-1] |= {measure: rate, SECONDS[measure]: noise.seconds[measure]}
                 left -= noise.seconds[measure]
         number += 1
@@ -98,6 +103,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[5, 10, 30])
     options = parser.parse_args()
     noises = [Noise(study) for study in options.study]
+    if len({noise.num_rows for noise in noises}) > 1:
+        parser.error("the studies have different numbers of rows")
     for measure, name in MEASURES.items():
         spreads = sorted(100 * noise.residuals[measure].std() for noise in noises)
         seconds = sorted(noise.seconds[measure] for noise in noises)

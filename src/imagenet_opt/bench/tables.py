@@ -1,6 +1,7 @@
 """The tables and the page of a benchmark."""
 
 import datetime
+import math
 import shlex
 from statistics import median
 
@@ -8,10 +9,12 @@ from imagenet_opt.bench.job import OWN
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.result import Report, describe, method, versions
 from imagenet_opt.display.page import page_of_tables
+from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import Cell, Column, Plot, Table, series
 from imagenet_opt.display.terminal_table import facts_table, print_tables, terminal
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
+from imagenet_opt.measure.stats.sequential import rounds_to_decide
 
 LEAST_SECONDS = 1.0
 """In shorter turns, the first and last batches determine the rate."""
@@ -118,9 +121,20 @@ def _ratios(report: Report) -> Table:
         (f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio))
         for side, other, ratio in report.ratios()
     )
-    undecided = any(row[-1] == UNDECIDED for row in rows)
-    notes = ("undecided ratios: more --repeats narrow the intervals",) if undecided else ()
-    return Table("ratios", columns, rows, notes)
+    return Table("ratios", columns, rows, tuple(_how_to_decide(report)))
+
+
+def _how_to_decide(report: Report) -> list[str]:
+    num_rounds = max((len(report.rates(side)) for side in report.rows()), default=0)
+    undecided = [ratio for *_, ratio in report.ratios() if verdict(ratio) == UNDECIDED]
+    if not undecided:
+        return []
+    needed = max(rounds_to_decide(ratio, num_rounds) for ratio in undecided)
+    sentence = f"To decide what is {UNDECIDED}, raise --repeats"
+    if math.isinf(needed):
+        return [f"{sentence}."]
+    num = math.ceil(needed)
+    return [f"{sentence}: {num} rounds would probably do, in {roughly(num * report.round_seconds)}."]
 
 
 def _span(interval: Interval, number: str) -> str:

@@ -162,6 +162,14 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
+_DAY = 24 * 3600
+
+
+def roughly(seconds: float) -> str:
+    """An estimated duration."""
+    return f"about {duration(seconds)}" if seconds < _DAY else "over a day"
+
+
 def duration(seconds: float) -> str:
     """Format in seconds, minutes or hours, depending on the size; never 0.0 for a short time."""
     if 0 < seconds < 1:

@@ -2,16 +2,18 @@
 
 import statistics
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
-from imagenet_opt.display.progress import announced
+from imagenet_opt.display.progress import announced, roughly
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
+from imagenet_opt.measure.stats.sequential import rounds_to_decide
 from imagenet_opt.probe.testbed import Testbed
 
 TURNS = 3
@@ -63,10 +65,16 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
             reason = f"no key of the configuration fixes {causes[0].rule}; {advice}"
         print(f"nothing to apply: {reason}")
         return None
+    began = time.perf_counter()
     trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
     if verdict(trial.gain) == UNDECIDED:
-        print("undecided: raise --budget, so that each run is longer and the interval narrower", file=sys.stderr)
+        times = rounds_to_decide(trial.gain, TURNS) / TURNS
+        took = roughly(times * (time.perf_counter() - began))
+        print(
+            f"undecided: {times:.1f} times the --budget would probably decide it; the trial takes {took}",
+            file=sys.stderr,
+        )
     if trial.helps:
         file = write_experiment(diagnosis, trial)
         print(how_to_train(file, overrides), file=sys.stderr)

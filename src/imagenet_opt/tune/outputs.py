@@ -20,7 +20,7 @@ from imagenet_opt.display.terminal_table import about_texts, now, print_tables, 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
-from imagenet_opt.tune.coordinate_search import LEAST_GAIN, UNTRIED, CoordinateSearch
+from imagenet_opt.tune.coordinate_search import LEAST_GAIN, TURNS, UNTRIED, CoordinateSearch
 from imagenet_opt.tune.device_turns import Changes, Turns
 from imagenet_opt.tune.loader import ENOUGH, Loader
 from imagenet_opt.tune.tuner import Tuning
@@ -134,11 +134,11 @@ def conclusion(tuning: Tuning) -> list[str]:
 
 def _besides(tuning: Tuning) -> list[str]:
     """The conclusion without the settings to change."""
-    lacking = _lacking(tuning)
+    sentences = [sentence for sentence in (_lacking(tuning), _undecided(tuning)) if sentence]
     if tuning.overrides:
-        return [lacking] if lacking else []
-    if lacking:
-        return [f"{lacking}; until then the configured settings stay"]
+        return sentences
+    if sentences:
+        return [*sentences[:-1], f"{sentences[-1]}; until then the configured settings stay"]
     return ["nothing is better here; the configured settings stay"]
 
 
@@ -153,11 +153,20 @@ def _has_compared(tuning: Tuning) -> bool:
     return bool(tuning.overrides) or of_device or of_loader
 
 
+def _undecided(tuning: Tuning) -> str | None:
+    """Settings that no budget decides, since they had all their turns, in words; None if there are none."""
+    climbs = [climb for climb, _ in _climbs(tuning)] + ([tuning.loader.climb] if tuning.loader is not None else [])
+    names = [str(name) for climb in climbs for name, verdict in climb.verdicts.items() if verdict == UNDECIDED]
+    if not names:
+        return None
+    return f"{'; '.join(names)}: {UNDECIDED} after {TURNS} turns; a study of your own measures longer"
+
+
 def _lacking(tuning: Tuning) -> str | None:
     """Settings that lacked time, in words; None if there are none."""
     verdicts = [climb.outcome(name) for climb, settings in _climbs(tuning) for name in list(settings)[1:]]
     num_untried = verdicts.count(UNTRIED)
-    num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
+    num_open = sum(verdict == UNDECIDED or verdict.endswith("budget") for verdict in verdicts) - num_untried
     parts = []
     for num, state in ((num_untried, "not tried"), (num_open, "left undecided")):
         if num:
@@ -166,8 +175,6 @@ def _lacking(tuning: Tuning) -> str | None:
         parts.append("not all batch sizes were tried")
     if tuning.loader is not None and tuning.loader.climb.why == "budget":
         parts.append("not all settings of the loader were tried")
-    elif tuning.loader is not None and UNDECIDED in tuning.loader.climb.verdicts.values():
-        parts.append("settings of the loader were left undecided")
     return f"{', '.join(parts)}, for lack of time: raise --budget ({tuning.budget_seconds:g}s)" if parts else None
 
 

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.samples import Samples
 from imagenet_opt.study.steps import pipelines, turn
 from imagenet_opt.study.steps import speeds as speeds_module
 from imagenet_opt.study.steps.compare import compare, rates_of
@@ -298,6 +301,15 @@ def test_overrides_without_effect_are_printed_beforehand(
     assert begin(request)[0].plan.absent == {"mixed": "mixed is 32-true on this CPU"}
     replaced = "study=ladder replaces overrides of the command line: trainer.precision=bf16-mixed"
     assert capsys.readouterr().err.count(replaced) == 1
+
+
+@pytest.mark.parametrize(("available", "cold"), [(10**12, False), (0, True)])
+def test_files_are_read_from_storage_only_if_memory_has_no_room_for_them(
+    available: int, cold: bool, tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.setattr(Samples, "residency", lambda self: Residency(0.0, "cachestat"))
+    monkeypatch.setattr(machine, "available_memory", lambda: available)
+    assert begin(small_request("ladder", tmp_path, *small, steps=STEPS))[0].cold == cold
 
 
 @pytest.mark.slow

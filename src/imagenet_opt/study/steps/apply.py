@@ -68,23 +68,28 @@ def _does_harm(result: RowResult, *, can_fail: bool) -> bool:
 
 
 def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
-    """For each step the reason why it is not kept, or None if it is kept. Of steps that replace each other, only the
-    best is kept."""
+    """For each step the reason why it is not kept, or None if it is kept. Of steps that replace each other, the first
+    is kept, unless a later one is better for certain."""
     reasons = {result.row.name: why_not(result) for result in results if result.row.step}
     good: dict[str, list[RowResult]] = {}  # by the step that they replace
     for result in results:
         if (step := result.row.step) and reasons[step.name] is None:
             good.setdefault(step.instead_of or step.name, []).append(result)
-    for rivals in good.values():
-        best = max(rivals, key=lambda result: _order(result.worth))
-        sentence = f"{best.row.name} is the best of the steps that replace each other"
-        reasons |= {result.row.name: sentence for result in rivals if result is not best}
+    for kept, *rivals in good.values():
+        for rival in rivals:
+            if _is_better(rival.worth, kept.worth):
+                reasons[kept.row.name], kept = f"{rival.row.name} replaces it and is faster", rival
+            else:
+                reasons[rival.row.name] = f"not faster for certain than {kept.row.name}, which it would replace"
     return reasons
 
 
-def _order(worths: Worths) -> tuple[float, float]:
-    """Sort key: the gain in the full pipeline, rounded to 0.01; for equal gains the gain of the network alone."""
-    return round(worths["full"].ratio.ratio, 2), worths["compute"].ratio.ratio
+def _is_better(worths: Worths, others: Worths) -> bool:
+    """Whether the interval of one measure lies above the other's, and none below. Both compare with the same row."""
+    pairs = [(worths[measure].ratio, others[measure].ratio) for measure in MEASURES]
+    return any(ours.low > theirs.high for ours, theirs in pairs) and not any(
+        ours.high < theirs.low for ours, theirs in pairs
+    )
 
 
 def why_not(result: RowResult) -> str | None:

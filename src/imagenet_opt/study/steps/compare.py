@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from imagenet_opt.display.progress import duration
+from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import FAR, Cell, ratio_cells
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.sequential import rounds_to_decide, sequential_ratios
@@ -12,7 +12,6 @@ from imagenet_opt.study.steps.losses import FAILED, Losses, Parity
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, Speeds
 
-_DAY = 24 * 3600
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
 LEAST_TO_FORESEE = 8
 """Intervals from fewer rounds say little about how many more rounds decide."""
@@ -71,9 +70,7 @@ class Worth:
         """The verdict; for an undecided one, how much more time is likely to decide it."""
         if not self.ratio.coverage:
             return "too few rounds"
-        if 0 < self.more_seconds < _DAY:
-            return f"{self.verdict}, about {duration(self.more_seconds)} more"
-        return f"{self.verdict}, over a day more" if self.more_seconds >= _DAY else self.verdict
+        return f"{self.verdict}, {roughly(self.more_seconds)} more" if self.more_seconds else self.verdict
 
 
 class Worths(dict[str, Worth]):

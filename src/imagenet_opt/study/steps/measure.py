@@ -1,7 +1,9 @@
 """Runs a study of steps: measures the gain of each override and whether it changes the loss."""
 
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 
+from imagenet_opt import machine
 from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
@@ -9,6 +11,7 @@ from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import MOSTLY
+from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import ResultCache, say
@@ -20,10 +23,13 @@ from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.table import tables
 from imagenet_opt.study.steps.turn import alone_jobs, in_order
 
+_MOST_OF_MEMORY = 0.5
+"""Share of the available memory that the page cache surely has for the data."""
+
 
 @dataclass(frozen=True)
 class Storage:
-    """Identifies a stored answer: whether the files of this folder were in memory when the study began."""
+    """Identifies a stored answer: whether runs read the files of this folder from storage when the study began."""
 
     folder: str
 
@@ -71,10 +77,23 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
     lines = plan.remarks(request.name)
     cache = ResultCache(request.folder)
     storage = Storage(str(testbed.samples.index.folder))
-    cold = cache.take(storage, 0, lambda: (testbed.samples.residency().share or 0.0) < MOSTLY)
+    cold = cache.take(storage, 0, lambda: _reads_from_storage(testbed))
     study = Study(plan, request, rows, cold=cold)
     for line in (*lines, study.summary()):
         say(line)
     cache.set_subject({"job": asdict(study.job), "config": rows[0].config})
     cache.report_resumed()
     return study, cache
+
+
+def _reads_from_storage(testbed: Testbed) -> bool:
+    """Whether a run reads its files from storage: they are not in the page cache (of a URL: in the local cache), and
+    memory has no room for them, as it has after the first epoch of a small data set."""
+    samples = testbed.samples
+    if (samples.residency().share or 0.0) >= MOSTLY:
+        return False
+    if is_url(testbed.config.data.get("root")):
+        return True
+    samples.read_few()
+    num_bytes = fmean(map(len, samples.encoded)) * len(samples.index)
+    return num_bytes > _MOST_OF_MEMORY * machine.available_memory()

@@ -57,18 +57,25 @@ class Noise:
 
         Without the noise, the few residuals of a short study of two rows repeat, and equal differences look exact.
         """
-        values = rng.permutation(rng.choice(self.residuals[measure], axis=1))
+        values, normals = rng.choice(self.residuals[measure], axis=1), rng.normal(size=self.num_rows)
         width = 1.06 * self.residuals[measure].size ** -0.2
-        return (values + width * values.std() * rng.normal(size=len(values))) / np.sqrt(1 + width**2)  # type: ignore[no-any-return]
+        smoothed = values + width * _deviation(values) * (normals - normals.mean())
+        return rng.permutation(smoothed) / np.sqrt(1 + width**2)  # type: ignore[no-any-return]
 
 
 def _residuals(rows: Sequence[dict[str, object]], measure: str) -> NDArray[np.float64]:
-    """A row for each row, of the rounds that all rows have, with the variance of single values."""
+    """A row for each row, of the rounds that all rows have. The differences of rows have their variance."""
     rates: list[list[float]] = [rates_of(row["speeds"], measure) for row in rows]  # type: ignore[arg-type]
     num = min(map(len, rates))
     logs = np.log([row[:num] for row in rates])
     residuals = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
-    return residuals * np.sqrt(logs.size / ((num - 1) * (len(rows) - 1)))  # type: ignore[no-any-return]
+    return residuals * np.sqrt(num / (num - 1))  # type: ignore[no-any-return]
+
+
+def _deviation(residuals: NDArray[np.float64]) -> float:
+    """Standard deviation of a single value, from residuals that add up to zero in each round."""
+    num = len(residuals)
+    return float(residuals.std() * np.sqrt(num / (num - 1)))
 
 
 def simulated(rng: np.random.Generator, noise: Noise, effect: float, budget_seconds: float) -> list[Worths]:
@@ -106,7 +113,7 @@ def main() -> None:
     if len({noise.num_rows for noise in noises}) > 1:
         parser.error("the studies have different numbers of rows")
     for measure, name in MEASURES.items():
-        spreads = sorted(100 * noise.residuals[measure].std() for noise in noises)
+        spreads = sorted(100 * _deviation(noise.residuals[measure]) for noise in noises)
         seconds = sorted(noise.seconds[measure] for noise in noises)
         shown = f"{spreads[0]:.1f} to {spreads[-1]:.1f} %, {seconds[0]:.1f} to {seconds[-1]:.1f} s a row and round"
         print(f"{noises[0].num_rows} rows, {name}: noise {shown}")

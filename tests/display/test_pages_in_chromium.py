@@ -96,7 +96,7 @@ def bench(folder: Path) -> str:
     index = open_split(write_images(folder / "images", num_classes=2, per_class=3), "train", folder)
     plan = plan_of(index, against=("torchvision",))
     facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
-    found = Report(plan, Rounds(turns, {}), facts, data_facts(plan), 10.0)
+    found = Report(plan, Rounds(turns, {}), facts, data_facts(plan))
     return bench_page(found, ["imagenet-opt", "bench", "data.root=/fsx/imagenet", "--against", "torchvision"])
 
 

@@ -77,22 +77,36 @@ def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Ca
     assert timer.timing.phases and timer._stock.num_at_begin <= 1
 
 
-@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 5, 8), (16, 28, 51)])
+@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 5, 15), (16, 28, 51)])
 def test_a_level_stock_is_not_used_up_unless_files_are_read_ahead(
     reads: int, num_warm: int, num_steps: int, fit: Callable[..., None]
 ) -> None:
-    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before."""
+    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before. In
+    20 steps, a loader that is slower by 5 % would take a batch from the stock."""
     timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
     fit(timer, lambda number: 20, prefetch_factor=20, reads_in_flight=reads)
     assert (len(timer.timing.launch_seconds), len(timer.timing.step_seconds)) == (num_warm, num_steps)
     assert timer.timing.steady
 
 
-def test_a_stock_that_a_slower_loader_empties_is_used_up_first(fit: Callable[..., None]) -> None:
+@pytest.mark.parametrize("num_steps", [2, 4, 10, 15])
+def test_a_stock_from_which_a_slower_loader_takes_a_batch_in_some_steps_is_used_up_first(
+    num_steps: int, fit: Callable[..., None]
+) -> None:
     timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
-    fit(timer, lambda number: max(0, 20 - number // 4), prefetch_factor=20)
-    assert len(timer.timing.launch_seconds) == 23
+    fit(timer, lambda number: max(0, 20 - number // num_steps), prefetch_factor=20)
     assert timer.timing.steady and timer._stock.num_at_begin <= 1
+
+
+def test_a_stock_that_is_level_at_first_and_then_shrinks_until_the_limit_is_reported(
+    fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading of the clock is a millisecond later."""
+    clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
+    monkeypatch.setattr(fit_timer, "time", clock)
+    timer = FitTimer(seconds=0.01, limit_seconds=0.2, multiple=1)
+    fit(timer, lambda number: 1000 - max(0, number - 6) // 3, prefetch_factor=1000)
+    assert len(timer.timing.launch_seconds) == 5 and not timer.timing.steady
 
 
 def test_pauses_do_not_count_and_come_after_each_step(

@@ -44,7 +44,6 @@ def test_a_lucky_turn_is_not_kept() -> None:
     climbed = climb((2, 4), (workers,), lambda setting: next(rates[setting]), enough=None)
     assert climbed.best == (2, 4) and len(climbed.turns[8, 4]) == 1 + 4
     assert climbed.verdicts == {(8, 4): "undecided"}
-    assert climbed.outcome((8, 4)).startswith("undecided, about ") and climbed.outcome((8, 4)).endswith(" s more")
 
 
 def test_a_failed_turn_counts_for_its_own_setting() -> None:

@@ -129,7 +129,7 @@ def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
             repeats=repeats,
             before_turn=lambda number, side, done: announce(f"round {number + 1} of {repeats}: {side}"),
         )
-    return Rounds(rounds.results, failures | rounds.failures)
+    return Rounds(rounds.results, failures | rounds.failures, rounds.seconds)
 
 
 def _packs(side: str) -> bool:

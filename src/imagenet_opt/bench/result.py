@@ -28,13 +28,12 @@ _NUM_SAMPLED = 200
 
 @dataclass(frozen=True)
 class Report:
-    """machine, data: facts by name. round_seconds: time of a round, with the start of its processes."""
+    """machine, data: facts by name."""
 
     plan: Plan
     rounds: Rounds[Turn]
     machine: dict[str, Any]
     data: dict[str, Any]
-    round_seconds: float
 
     def rates(self, side: str) -> list[float]:
         """Images per second of each round; empty if the row failed."""

@@ -1,7 +1,6 @@
 """The tables and the page of a benchmark."""
 
 import datetime
-import math
 import shlex
 from statistics import median
 
@@ -12,7 +11,7 @@ from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import Cell, Column, Plot, Table, series
 from imagenet_opt.display.terminal_table import facts_table, print_tables, terminal
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.sequential import rounds_to_decide
 
@@ -117,24 +116,23 @@ def _stages(report: Report) -> Table:
 
 def _ratios(report: Report) -> Table:
     columns = (Column("loaders"), Column("ratio", "{:.2f}"), Column("interval"), Column("verdict"))
+    ratios = report.ratios()
     rows = tuple(
-        (f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio))
-        for side, other, ratio in report.ratios()
+        (f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), _verdict_in_words(ratio, report))
+        for side, other, ratio in ratios
     )
-    return Table("ratios", columns, rows, tuple(_how_to_decide(report)))
+    undecided = any(verdict(ratio) == UNDECIDED for *_, ratio in ratios)
+    notes = (f"To decide what is {UNDECIDED}, raise --repeats.",) if undecided else ()
+    return Table("ratios", columns, rows, notes)
 
 
-def _how_to_decide(report: Report) -> list[str]:
-    num_rounds = max((len(report.rates(side)) for side in report.rows()), default=0)
-    undecided = [ratio for *_, ratio in report.ratios() if verdict(ratio) == UNDECIDED]
-    if not undecided:
-        return []
-    needed = max(rounds_to_decide(ratio, num_rounds) for ratio in undecided)
-    sentence = f"To decide what is {UNDECIDED}, raise --repeats"
-    if math.isinf(needed):
-        return [f"{sentence}."]
-    num = math.ceil(needed)
-    return [f"{sentence}: {num} rounds would probably do, in {roughly(num * report.round_seconds)}."]
+def _verdict_in_words(ratio: Ratio, report: Report) -> str:
+    """The verdict; for an undecided one, how much more time is likely to decide it."""
+    if verdict(ratio) != UNDECIDED or not ratio.coverage:
+        return verdict(ratio)
+    num_rounds = max(len(report.rates(side)) for side in report.rows())
+    more = report.rounds.seconds / num_rounds * (rounds_to_decide(ratio, num_rounds) - num_rounds)
+    return f"{UNDECIDED}, {roughly(more)} more"
 
 
 def _span(interval: Interval, number: str) -> str:

@@ -89,8 +89,8 @@ def announced(
     the time left if this is over a minute. Yields a function to call with the description of the next measurement.
 
     total: number of measurements; None if it is not known. budget_seconds: of measurements without a known number;
-    what is left of it is shown beside the elapsed time, and the bar shows how much of it is used. planned: seconds that
-    each measurement should take; the expected time of all is then shown beside the elapsed time.
+    it, or what is left of it, is shown beside the elapsed time, and the bar shows how much of it is used. planned:
+    seconds that each measurement should take; the expected time of all is then shown beside the elapsed time.
     """
     began, terminal = time.perf_counter(), is_screen(sys.stderr)
     with _bar_of_measurements(budget_seconds, planned, disable=not terminal) as bar:

@@ -1,15 +1,12 @@
 """Improves one setting after the other, until the rate is sufficient or nothing improves it."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.display.progress import roughly
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
-from imagenet_opt.measure.stats.sequential import rounds_to_decide
 
 T = TypeVar("T")
 TURNS = 4
@@ -25,17 +22,13 @@ LEAST_GAIN = 1.03
 @dataclass
 class CoordinateSearch(Generic[T]):
     """turns: images per second of each turn, by setting, in the order tried. best: the chosen setting. why: the
-    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting of that time.
-    more_seconds: by undecided setting, time of the further turns that are likely to decide it. seconds: time of all
-    turns."""
+    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting of that time."""
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
     failures: dict[T, str] = field(default_factory=dict)
     verdicts: dict[T, str] = field(default_factory=dict)
     why: str = ""
-    more_seconds: dict[T, float] = field(default_factory=dict)
-    seconds: float = 0.0
 
     def rate(self, setting: T) -> float:
         return median(self.turns[setting])
@@ -51,8 +44,7 @@ class CoordinateSearch(Generic[T]):
         if setting == self.best:
             return "faster"
         if (compared := self.verdicts.get(setting)) is not None:
-            more = f", {roughly(self.more_seconds[setting])} more" if setting in self.more_seconds else ""
-            return "faster, surpassed" if compared == "faster" else f"{compared}{more}"
+            return "faster, surpassed" if compared == "faster" else compared
         is_open = self.rate(setting) >= LEAST_GAIN * self.rate(self.best)
         undecided = f"{UNDECIDED}: budget" if self.why == "budget" else UNDECIDED
         return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one turn"
@@ -102,16 +94,11 @@ def _try(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -
         return False
     ratio = pair_ratio(climbed.turns[setting][-TURNS:], climbed.turns[before][-TURNS:])
     climbed.verdicts[setting] = verdict(ratio)
-    if climbed.verdicts[setting] == UNDECIDED:
-        turn_seconds = climbed.seconds / sum(map(len, climbed.turns.values()))
-        climbed.more_seconds[setting] = 2 * turn_seconds * (rounds_to_decide(ratio, TURNS) - TURNS)
     if climbed.verdicts[setting] == "faster":
         climbed.best = setting
     return climbed.best == setting
 
 
 def _turn(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -> None:
-    began = time.monotonic()
     rate = turn(setting)
-    climbed.seconds += time.monotonic() - began
     climbed.turns.setdefault(setting, []).append(rate)

@@ -134,12 +134,13 @@ def conclusion(tuning: Tuning) -> list[str]:
 
 def _besides(tuning: Tuning) -> list[str]:
     """The conclusion without the settings to change."""
-    sentences = [sentence for sentence in (_lacking(tuning), _undecided(tuning)) if sentence]
-    if tuning.overrides:
-        return sentences
-    if sentences:
-        return [*sentences[:-1], f"{sentences[-1]}; until then the configured settings stay"]
-    return ["nothing is better here; the configured settings stay"]
+    lacking, undecided = _lacking(tuning), _undecided(tuning)
+    if lacking and not tuning.overrides:
+        lacking += "; until then the configured settings stay"
+    sentences = [sentence for sentence in (lacking, undecided) if sentence]
+    if not sentences and not tuning.overrides:
+        return ["nothing is better here; the configured settings stay"]
+    return sentences
 
 
 def _climbs(tuning: Tuning) -> list[tuple[CoordinateSearch[str], Mapping[str, Changes]]]:
@@ -154,23 +155,29 @@ def _has_compared(tuning: Tuning) -> bool:
 
 
 def _undecided(tuning: Tuning) -> str | None:
-    """Settings that no budget decides, since they had all their turns, in words; None if there are none."""
-    climbs = [climb for climb, _ in _climbs(tuning)] + ([tuning.loader.climb] if tuning.loader is not None else [])
-    names = [str(name) for climb in climbs for name, verdict in climb.verdicts.items() if verdict == UNDECIDED]
+    """Settings that had all their turns and are undecided, in words; None if there are none."""
+    climbs = tuning.turns.climbs if tuning.turns else {}
+    verdicts: dict[str, Mapping[Any, str]] = {title: climb.verdicts for title, (climb, _) in climbs.items()}
+    verdicts |= {"loader": tuning.loader.climb.verdicts} if tuning.loader is not None else {}
+    names = [f"{title}: {name}" for title, some in verdicts.items() for name, each in some.items() if each == UNDECIDED]
     if not names:
         return None
-    return f"{'; '.join(names)}: {UNDECIDED} after {TURNS} turns; a study of your own measures longer"
+    return (
+        f"{UNDECIDED} after {TURNS} turns, so as configured: {'; '.join(names)} (a study of your own takes more turns, "
+        "see imagenet-opt study --help)"
+    )
 
 
 def _lacking(tuning: Tuning) -> str | None:
     """Settings that lacked time, in words; None if there are none."""
-    verdicts = [climb.outcome(name) for climb, settings in _climbs(tuning) for name in list(settings)[1:]]
-    num_untried = verdicts.count(UNTRIED)
-    num_open = sum(verdict == UNDECIDED or verdict.endswith("budget") for verdict in verdicts) - num_untried
+    settings = [(climb, name) for climb, settings in _climbs(tuning) for name in list(settings)[1:]]
+    outcomes = [climb.outcome(name) for climb, name in settings if name not in climb.verdicts]
+    num_untried = outcomes.count(UNTRIED)
+    num_open = sum(outcome == UNDECIDED or outcome.endswith("budget") for outcome in outcomes) - num_untried
     parts = []
     for num, state in ((num_untried, "not tried"), (num_open, "left undecided")):
         if num:
-            parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {state}")
+            parts.append(f"{num} of {len(settings)} settings of the device {'was' if num == 1 else 'were'} {state}")
     if tuning.batch is not None and any(note.startswith(UNTRIED) for note in tuning.batch.notes):
         parts.append("not all batch sizes were tried")
     if tuning.loader is not None and tuning.loader.climb.why == "budget":

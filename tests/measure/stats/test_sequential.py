@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.sequential import looks, rounds_to_decide, sequential_ratios
@@ -95,3 +96,11 @@ def test_the_width_of_an_interval_forecasts_the_rounds_that_decide() -> None:
     assert rounds_to_decide(doubtful, 4) == pytest.approx(16)
     equal = Ratio(1.0, 1 / 1.03**3, 1.03**3, 0.95)
     assert rounds_to_decide(equal, 4) == pytest.approx(36)
+
+
+def test_the_forecast_counts_that_students_quantile_falls() -> None:
+    """Of two rounds with a noise of 2 %: the least number of rounds that brings an interval of 1.05 above 1."""
+    (ratio,) = block_ratios({"with": [1.05, 1.05 * 1.04], "without": [1.0, 1.0]}, [("with", "without")])
+    num, noise = rounds_to_decide(ratio, 2), np.std(np.log([1.0, 1.04]), ddof=1)
+    reach = [stats.t.ppf(0.975, n - 1) * noise / n**0.5 for n in (num - 1, num)]
+    assert reach[1] <= np.log(ratio.ratio) < reach[0]

@@ -78,7 +78,7 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     table = study.keep()
     assert dict(table.rows) == {
         "channels_last": "yes",
-        "compile": "no: max-autotune replaces it and is faster",
+        "compile": "no: max-autotune is kept instead: this step is not faster for certain",
         "max-autotune": "yes",
         "fused": "no: no difference",
     }
@@ -240,7 +240,7 @@ def test_of_steps_that_replace_each_other_the_first_is_kept_unless_a_later_one_i
     """The later one is faster at first, then slower in the pipeline, then faster by less than its rounds scatter."""
     study = measured(tmp_path, processes)
     assert choose(study.results())["max-autotune"] is None
-    reason = "not faster for certain than compile, which it would replace"
+    reason = "compile is kept instead: this step is not faster for certain"
     rounds = list(zip(*(study.speeds.turns[name] for name in ("compile", "max-autotune")), strict=True))
     for _, later in rounds:
         later["full"] = 520.0 * 1.2

@@ -303,11 +303,17 @@ def test_overrides_without_effect_are_printed_beforehand(
     assert capsys.readouterr().err.count(replaced) == 1
 
 
-@pytest.mark.parametrize(("available", "cold"), [(10**12, False), (0, True)])
+@pytest.mark.parametrize(("share", "available", "cold"), [(1.0, 0, False), (0.0, 10**12, False), (0.0, 0, True)])
 def test_files_are_read_from_storage_only_if_memory_has_no_room_for_them(
-    available: int, cold: bool, tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch, checked: None
+    share: float,
+    available: int,
+    cold: bool,
+    tmp_path: Path,
+    small: Words,
+    monkeypatch: pytest.MonkeyPatch,
+    checked: None,
 ) -> None:
-    monkeypatch.setattr(Samples, "residency", lambda self: Residency(0.0, "cachestat"))
+    monkeypatch.setattr(Samples, "residency", lambda self: Residency(share, "cachestat"))
     monkeypatch.setattr(machine, "available_memory", lambda: available)
     assert begin(small_request("ladder", tmp_path, *small, steps=STEPS))[0].cold == cold
 

@@ -16,12 +16,15 @@ UNDECIDED = "undecided"
 
 class Ratio(NamedTuple):
     """ratio: of geometric means, or the middle of the rounds' ratios. coverage: probability that all ratios of the
-    family lie between their low and high; 0 with too few rounds."""
+    family lie between their low and high; 0 with too few rounds. num_names, error: of a Student's interval, the names
+    whose noise was pooled, and the probability that this interval is wrong; 0 for another interval."""
 
     ratio: float
     low: float
     high: float
     coverage: float
+    num_names: int = 0
+    error: float = 0.0
 
 
 def verdict(ratio: Ratio) -> str:
@@ -68,11 +71,15 @@ def block_ratios(
     noise = math.sqrt(float((residuals**2).sum()) / freedom)
     error = (1 - confidence) / max(1, num_comparisons or len(pairs))
     reach = student_quantile(1 - error / 2, freedom) * noise * math.sqrt(2 / num_rounds)
-    found = [
-        signed_rank_interval(each, error) or (middle, middle - reach, middle + reach)
-        for each, middle in zip(differences, middles, strict=True)
-    ]
-    return [Ratio(math.exp(middle), math.exp(low), math.exp(high), confidence) for middle, low, high in found]
+    found = list[Ratio]()
+    for each, middle in zip(differences, middles, strict=True):
+        if (ranked := signed_rank_interval(each, error)) is not None:
+            centre, low, high = ranked
+            found.append(Ratio(math.exp(centre), math.exp(low), math.exp(high), confidence))
+        else:
+            low, high = middle - reach, middle + reach
+            found.append(Ratio(math.exp(middle), math.exp(low), math.exp(high), confidence, num_names, error))
+    return found
 
 
 def measured_ratios(

@@ -41,10 +41,11 @@ class TurnFailed(Exception):
 
 @dataclass
 class Rounds(Generic[T]):
-    """results: by name, one per round until the name failed. failures: reason by name."""
+    """results: by name, one per round until the name failed. failures: reason by name. seconds: time of all rounds."""
 
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def interleave(
     and the number of finished turns.
     """
     rounds: Rounds[T] = Rounds({name: [] for name in turns})
-    names = list(turns)
+    names, began = list(turns), time.monotonic()
     for number in range(repeats):
         first = number % max(1, len(names))
         for place, name in enumerate(names[first:] + names[:first]):
@@ -75,4 +76,5 @@ def interleave(
                 rounds.results[name].append(turns[name]())
             except TurnFailed as error:
                 rounds.failures[name] = str(error)
+    rounds.seconds = time.monotonic() - began
     return rounds

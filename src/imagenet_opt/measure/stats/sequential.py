@@ -1,13 +1,17 @@
 """Comparisons that stop as soon as they are decided, with intervals that stay valid despite the early stop."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, block_ratios, student_quantile, verdict
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 
 _OF_LAST = 0.75
 """Share of the allowed error for the last look. Early looks decide only large effects: a smaller share is enough."""
+
+_LARGE_FREEDOM = 200
+"""More degrees of freedom hardly change Student's quantile."""
 
 
 def is_look(num_rounds: int) -> bool:
@@ -61,9 +65,21 @@ def _is_decided(ratio: Ratio | None) -> bool:
 def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:
     """Total number of rounds that will probably decide a ratio that is undecided after `num_rounds` rounds.
 
-    The interval's width shrinks with the root of the rounds, until it excludes 1 or lies within MARGIN.
+    The interval's width shrinks with the root of the rounds, and with Student's quantile, until it excludes 1 or lies
+    within MARGIN.
     """
     if ratio.low <= 0 or math.isinf(ratio.high):
         return math.inf
     centre, reach = abs(math.log(ratio.ratio)), (math.log(ratio.high) - math.log(ratio.low)) / 2
-    return num_rounds * (reach / max(centre, math.log(MARGIN) - centre)) ** 2
+    must_shrink = reach / max(centre, math.log(MARGIN) - centre)
+    most = max(num_rounds + 1, math.ceil(num_rounds * must_shrink**2))
+    if not ratio.num_names:
+        return most
+
+    def width(num: int) -> float:
+        freedom = min(_LARGE_FREEDOM, (ratio.num_names - 1) * (num - 1))
+        return student_quantile(1 - ratio.error / 2, freedom) / math.sqrt(num)
+
+    goal = width(num_rounds) / must_shrink
+    rounds = range(num_rounds + 1, most)
+    return num_rounds + 1 + bisect_left(rounds, True, key=lambda num: width(num) <= goal)

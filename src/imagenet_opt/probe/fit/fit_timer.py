@@ -16,7 +16,7 @@ from imagenet_opt.probe.fit.device_laps import DeviceLaps
 from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
-from imagenet_opt.probe.fit.stock import Stock, images_ahead, is_level, num_ready, reads_ahead
+from imagenet_opt.probe.fit.stock import Stock, has_many_reads, images_ahead, is_level, num_ready
 from imagenet_opt.run.hook_timer import attach, detach
 from imagenet_opt.run.logging_step import is_logging_step
 
@@ -68,9 +68,9 @@ class FitTiming:
     a copy. gpu_state, conv_tf32 (whether float32 convolutions use TF32): while the device computed. kernel_seconds:
     time of kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process
     in each warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. steady: whether
-    the prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
-    num_workers, making_seconds: workers of the loader, and seconds per image of one worker. images_before: images that
-    may have been made before the measurement.
+    the prefetched batches were used up before the measurement, or it used almost none. has_rate: whether there were
+    enough steps for a rate. num_workers, making_seconds: workers of the loader, and seconds per image of one worker.
+    images_before: images that may have been made before the measurement.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -102,7 +102,7 @@ class FitTimer(Callback):
 
     The measurement takes `seconds`, and at least twice as many images as may be in preparation. Steps on prefetched
     batches do not show the loader's rate: if they shrink the stock of batches, the measurement restarts. Neither is
-    needed while the stock is level (`stock.is_level`): then the loader is faster than the steps.
+    needed while the stock is level (`stock.is_level`): then the loader keeps up with the steps.
 
     multiple: number of batches that arrive at once, one per worker. sees_kernels: whether to profile a few extra steps
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
@@ -197,11 +197,10 @@ class FitTimer(Callback):
         self._num_warm += len(batch)
         self._num_ready.append(num_ready(trainer.train_dataloader))
         latest = self._num_ready[-_LEVEL_STEPS - 1 :]
-        level = len(latest) > _LEVEL_STEPS and is_level(latest, self.multiple) and not reads_ahead(batch)
-        used_up = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
-        self.timing.steady = level or used_up
+        self.timing.steady = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
+        level = len(latest) > _LEVEL_STEPS and is_level(latest, self.multiple) and not has_many_reads(batch)
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
-        if self.timing.steady or must_begin:
+        if self.timing.steady or level or must_begin:
             device = trainer.strategy.root_device
             if device.type == "cuda":  # while the GPU still computes
                 self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
@@ -213,8 +212,9 @@ class FitTimer(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         self._rest(None)
-        self._stock = Stock(trainer.train_dataloader, self.multiple)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
+        self._stock = Stock(trainer.train_dataloader, self.multiple, self._num_ready[-_LEVEL_STEPS - 1 :])
+        self._num_ready.clear()  # a restart has no warm-up
         self._phases.begin()
         self.timing.stamps, self.timing.num_images = [self._now()], [0]
         self._laps.begin()
@@ -251,12 +251,15 @@ class FitTimer(Callback):
         """Whether the measurement is complete."""
         timing, passed = self.timing, now - self._began
         enough = now - timing.stamps[0] >= self.seconds and self._num_steps >= self.least_steps
-        is_level = self._stock.is_level and not reads_ahead(batch)
-        enough = enough and (is_level or sum(timing.num_images) >= 2 * images_ahead(batch, trainer.train_dataloader))
+        ahead = images_ahead(batch, trainer.train_dataloader)
+        enough = enough and (sum(timing.num_images) >= 2 * ahead or self._keeps_up(batch))
         enough = enough and not has_few_pauses(timing.stamps)
         enough = enough or passed >= self.limit_seconds
         has_rate = enough and self._stock.is_enough(self._num_steps)
         return has_rate or passed >= self.longest_seconds or trainer.is_last_batch
+
+    def _keeps_up(self, batch: Any) -> bool:
+        return self._stock.stays_level and not has_many_reads(batch)
 
     def _end(self, trainer: Trainer) -> None:
         timing, num_steps = self.timing, self._num_steps

@@ -13,13 +13,14 @@ _MOST_TAKEN = 0.05
 class Stock:
     """The prefetched batches at the start of a measurement, and the batches that workers made during it.
 
-    multiple: batches that arrive together, see batches_per_round. num_at_begin: batches that were ready at the start.
+    multiple: batches that arrive together, see batches_per_round. before: ready batches after each step of the warm-up.
+    num_at_begin: batches that were ready at the start.
     """
 
-    def __init__(self, loader: Any, multiple: int) -> None:
+    def __init__(self, loader: Any, multiple: int, before: Sequence[int] = ()) -> None:
         self.loader, self.multiple = loader, multiple
         self.num_at_begin = num_ready(loader)
-        self._numbers = [self.num_at_begin]
+        self._numbers = [*before, self.num_at_begin]
         self._decode_seconds: list[float] = []
         self._most_images = 0
 
@@ -31,9 +32,10 @@ class Stock:
             self._decode_seconds.append(stats.decode_seconds / len(batch))
 
     @property
-    def is_level(self) -> bool:
-        """See `is_level`, for all steps of the measurement."""
-        return is_level(self._numbers, self.multiple)
+    def stays_level(self) -> bool:
+        """Whether the stock was level in enough steps of warm-up and measurement that a loader that is slower than the
+        steps by _MOST_TAKEN would have shrunk it."""
+        return len(self._numbers) > 1 / _MOST_TAKEN and is_level(self._numbers, self.multiple)
 
     def lasts(self, num_steps: int) -> bool:
         """Whether the steps used almost no prefetched batch; one batch may be unfinished at the start."""
@@ -69,15 +71,15 @@ def num_ready(loader: Any) -> int:
 
 
 def is_level(numbers: Sequence[int], multiple: int) -> bool:
-    """Whether a stock had a batch of each worker at any time and neither grew nor shrank: then a loader that is faster
-    than the steps has filled it. numbers: of ready batches, after each step. multiple: see batches_per_round.
-    """
+    """Whether a stock had a batch of each worker at any time and neither grew nor shrank: then the loader keeps up with
+    the steps, without working faster than they do. numbers: of ready batches, after each step. multiple: see
+    batches_per_round."""
     varied = max(numbers) - min(numbers)
     return min(numbers) >= multiple and varied <= max(1, multiple // 4) and numbers[-1] >= numbers[0]
 
 
-def reads_ahead(batch: Batch) -> bool:
-    """Whether workers read files ahead, which hides from the stock that the storage is slow."""
+def has_many_reads(batch: Batch) -> bool:
+    """Whether a worker has several reads in flight, and so files in memory that hide a slow storage from the stock."""
     return batch.stats.reads_in_flight > 1
 
 

@@ -7,7 +7,7 @@ from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, block_ratios, verdict
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.steps.losses import Parity
@@ -75,21 +75,26 @@ def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
     for result in results:
         if (step := result.row.step) and reasons[step.name] is None:
             good.setdefault(step.instead_of or step.name, []).append(result)
-    for kept, *rivals in good.values():
-        for rival in rivals:
-            if _is_better(rival.worth, kept.worth):
-                reasons[kept.row.name], kept = f"{rival.row.name} replaces it and is faster", rival
-            else:
-                reasons[rival.row.name] = f"not faster for certain than {kept.row.name}, which it would replace"
+    for first, *others in good.values():
+        kept = first
+        for other in others:
+            kept = other if _is_better(other, kept, results) else kept
+        sentence = f"{kept.row.name} is kept instead: this step is not faster for certain"
+        reasons |= {result.row.name: sentence for result in (first, *others) if result is not kept}
     return reasons
 
 
-def _is_better(worths: Worths, others: Worths) -> bool:
-    """Whether the interval of one measure lies above the other's, and none below. Both compare with the same row."""
-    pairs = [(worths[measure].ratio, others[measure].ratio) for measure in MEASURES]
-    return any(ours.low > theirs.high for ours, theirs in pairs) and not any(
-        ours.high < theirs.low for ours, theirs in pairs
-    )
+def _is_better(step: RowResult, other: RowResult, results: Sequence[RowResult]) -> bool:
+    """Whether the row of `step` is faster than the row of `other` in one measure, and slower in none, in the rounds
+    that both have."""
+    verdicts = set()
+    for measure in MEASURES:
+        rates = {result.row.name: result.rates(measure) for result in results}
+        num = min(len(rates[step.row.name]), len(rates[other.row.name]))
+        present = {name: values[:num] for name, values in rates.items() if len(values) >= num}
+        pair = (step.row.name, other.row.name)
+        verdicts.add(verdict(block_ratios(present, [pair], num_comparisons=len(MEASURES))[0]))
+    return "faster" in verdicts and "slower" not in verdicts
 
 
 def why_not(result: RowResult) -> str | None:

@@ -15,8 +15,8 @@ from imagenet_opt.study.steps.turn import Speed, Speeds
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
 LEAST_TO_FORESEE = 8
 """Intervals from fewer rounds say little about how many more rounds decide."""
-_OVERESTIMATE = 2.0
-"""The time until a decision is overestimated by up to this factor, because Student's quantile falls with the rounds."""
+_DOUBT = 2.0
+"""The time until a decision may be this many times shorter than expected."""
 SECONDS = {"compute": "alone_seconds", "full": "turn_seconds"}
 """By measure, the result that says how long a round of a row takes."""
 
@@ -44,7 +44,7 @@ class Worth:
         """Estimated further rounds until an undecided ratio is decided; 0 for a decided one."""
         if self.verdict != UNDECIDED or not self.ratio.coverage:
             return 0.0
-        return max(1.0, rounds_to_decide(self.ratio, self.num_rounds) - self.num_rounds)
+        return rounds_to_decide(self.ratio, self.num_rounds) - self.num_rounds
 
     @property
     def more_seconds(self) -> float:
@@ -157,7 +157,7 @@ def undecided_rows(
 ) -> dict[str, set[str]]:
     """By measure, names of the rows that need further rounds, because one of their comparisons is undecided.
 
-    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in _OVERESTIMATE times
+    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in _DOUBT times
     `seconds_left` gets no further rounds until the next look, if another measure can use them. It is given up only
     where the last look would not decide it either, so that the choice adds no false claims. Rows with unequal numbers
     of rounds are not continued: a row that is now compared with another row, because one between them failed.
@@ -181,7 +181,7 @@ def undecided_rows(
         measure
         for measure, some in undecided.items()
         if (more := [at_end[pair][measure].more_rounds for pair in some if measure in at_end[pair]])
-        and min(more) * round_seconds(turns, {measure: names[measure]}) <= _OVERESTIMATE * seconds_left
+        and min(more) * round_seconds(turns, {measure: names[measure]}) <= _DOUBT * seconds_left
     }
     return {measure: some if measure in (in_reach or MEASURES) else set() for measure, some in names.items()}
 

@@ -22,9 +22,12 @@ from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.table import tables
 from imagenet_opt.study.steps.turn import alone_jobs, in_order
+from imagenet_opt.study.steps.worker import SEED
 
 _MOST_OF_MEMORY = 0.5
-"""Share of the available memory that the page cache surely has for the data."""
+"""Share of the available memory that is surely left for the page cache."""
+_WARMING_SECONDS = 60.0
+"""Longest time to read the files of the turns into memory."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
     cache = ResultCache(request.folder)
     storage = Storage(str(testbed.samples.index.folder))
     cold = cache.take(storage, 0, lambda: _reads_from_storage(testbed))
+    if not cold:
+        Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
     study = Study(plan, request, rows, cold=cold)
     for line in (*lines, study.summary()):
         say(line)
@@ -87,8 +92,8 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
 
 
 def _reads_from_storage(testbed: Testbed) -> bool:
-    """Whether a run reads its files from storage: they are not in the page cache (of a URL: in the local cache), and
-    memory has no room for them, as it has after the first epoch of a small data set."""
+    """Whether a run reads its files from storage. False if they are in the page cache (of a URL: in the local cache),
+    or if they fit into half of the free memory: then a run reads them from memory after its first epoch."""
     samples = testbed.samples
     if (samples.residency().share or 0.0) >= MOSTLY:
         return False

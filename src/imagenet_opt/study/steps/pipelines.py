@@ -36,11 +36,11 @@ def measure_full(
 ) -> Iterator[tuple[Row, str]]:
     """Measure the full pipelines of these rows in round `number`, or take stored results, and add them to `turns`.
 
-    Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU, nor if they read cold storage or a
-    URL, since reads go on while processes are stopped. A row that fails beside others is measured again by itself; its
-    name is added to `single`, and in later rounds these rows come last. Yields each row that fails by itself, with the
-    reason; then `row_of` may return other rows. Results also have turn_seconds, the row's share of the time. label: for
-    the report of a new measurement.
+    Rows take turns as far as memory allows (`Pipelines.has_room`), but not on a GPU, nor if they read cold storage, a
+    URL or simulated slow storage, since reads go on while processes are stopped. A row that fails beside others is
+    measured again by itself; its name is added to `single`, and in later rounds these rows come last. Yields each row
+    that fails by itself, with the reason; then `row_of` may return other rows. Results also have turn_seconds, the
+    row's share of the time. label: for the report of a new measurement.
     """
     single.update(name for name in names if _stays_alone(row_of(name), job_of(row_of(name))))
     waiting = deque(sorted(names, key=single.__contains__) if number else names)  # later rows of a ladder need earlier
@@ -87,7 +87,9 @@ def _separate(error: "PipelineFailed", single: set[str]) -> None:
 
 
 def _stays_alone(row: Row, job: FullJob) -> bool:
-    return job.cold or row.is_on_gpu or is_url(row.config["data"].get("root"))
+    data = row.config["data"]
+    is_slowed = bool(data.get("added_latency_ms") or data.get("max_mb_per_second"))
+    return job.cold or row.is_on_gpu or is_url(data.get("root")) or is_slowed
 
 
 class PipelineFailed(TurnFailed):

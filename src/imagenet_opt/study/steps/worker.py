@@ -30,7 +30,7 @@ STOPS = "callbacks.acceleration.on_failure=stop"
 """A row that does not compile fails instead of training uncompiled."""
 _NUM_LOSSES = 20
 """Points of a loss curve."""
-_SEED = 0
+SEED = 0
 """Chooses the files that turns read: all turns read the same files, so these are in memory after the first turn."""
 
 
@@ -87,7 +87,7 @@ def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
     def train(name: str, overrides: tuple[str, ...], turns: Turns) -> None:
         config = composed((*overrides, STOPS))
         seed_everything(config.seed, verbose=False)
-        testbed = Testbed(config, compared=True, seed=_SEED)
+        testbed = Testbed(config, compared=True, seed=SEED)
         testbed.samples.read_few()
         batch_sizes[name] = testbed.loading.batch_size
         with named_out_of_memory(testbed.config):
@@ -114,14 +114,14 @@ def full(job: FullJob, pause: Pause) -> dict[str, float | None]:
 
     Returns further facts. device_seconds: of a step in which the device had work; on a CPU, in which the process was
     inside a step. memory_gib: peak memory reserved on the GPU, or of this process. compile_seconds: includes the
-    capture of a CUDA graph. steady: 0 if the run was timed on prefetched batches only.
+    capture of a CUDA graph. steady: 0 if the run was timed on prefetched batches, see `FitTiming`.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
     quiet()
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
-    testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
+    testbed = Testbed(config, compared=True, seed=None if job.cold else SEED)
 
     def rest(window: Window | None) -> bool:
         if window is None:

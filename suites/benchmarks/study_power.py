@@ -1,6 +1,6 @@
 """What a study of steps can decide: simulated studies with the noise of real ones.
 
-    python -m suites.benchmarks.study_power suites/benchmarks/recorded_noise/quiet_*.json --minutes 5 10 30
+    python -m suites.benchmarks.study_power suites/benchmarks/recorded_noise/quiet_ten_rows.json --minutes 5 10 30
 
 Each simulated study has as many rows as the real one, each compared with the first. One row has an effect, the others
 have none. The noise is what remains of log images/s of one real study after its rows and rounds are taken out. It is

@@ -231,6 +231,17 @@ def test_rows_take_turns_while_their_pipelines_take_half_of_the_memory(
     assert turns.groups == [2, 2, 1] and len(turns.jobs) == 5 == len(speeds.turns)
 
 
+@pytest.mark.parametrize(
+    ("words", "groups"), [((), [3]), (("data.added_latency_ms=5",), [1] * 3), (("data.max_mb_per_second=9",), [1] * 3)]
+)
+def test_pipelines_take_turns_but_not_on_simulated_slow_storage(
+    words: Words, groups: list[int], tmp_path: Path, turns: Processes
+) -> None:
+    """Its waits would go on while a process is stopped."""
+    measured(steps_study(tmp_path, STEPS, *words, repeats=1))
+    assert turns.groups == groups
+
+
 def test_a_pipeline_that_fails_beside_others_is_measured_by_itself_from_then_on(
     tmp_path: Path, turns: Processes
 ) -> None:

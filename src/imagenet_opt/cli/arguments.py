@@ -44,11 +44,12 @@ def local_or_url(place: str, key: str) -> Path | str:
 
 
 def budget_seconds(text: str) -> float:
-    """Parse --budget, such as 90s, 5m or 45. Raises ConfigError."""
+    """Parse --budget, such as 90s, 5m or 45 (seconds). Raises ConfigError."""
     match = _BUDGET.fullmatch(text)
     seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
+        bare = f"; {text} are seconds, did you mean {text}m?" if match and not match[2] else ""
+        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m{bare}")
     return seconds
 
 

@@ -43,8 +43,8 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A row of the ladder takes 5 to 20 s a round, more with compile; on a GPU about 40 s. After the budget, the losses are
 compared; the command says how long this takes. Stopped? Run the same command again; it resumes (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command again; it
-continues the measuring, for as long as --budget says. A study with --repeats needs a larger number instead. Intervals
+A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command once more,
+with a --budget as long as the verdicts say; it resumes. A study with --repeats needs a larger number instead. Intervals
 allow for the number of comparisons, and for being computed several times. Without a GPU, rows that need a GPU are left
 out, with the reason; the other rows are measured on the CPU."""
 

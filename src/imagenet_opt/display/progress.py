@@ -166,8 +166,11 @@ _DAY = 24 * 3600
 
 
 def roughly(seconds: float) -> str:
-    """An estimated duration."""
-    return f"about {duration(seconds)}" if seconds < _DAY else "over a day"
+    """An estimated duration, with two digits at most."""
+    if seconds >= _DAY:
+        return "over a day"
+    unit, length = ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
+    return f"about {float(f'{seconds / length:.2g}'):g} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -47,7 +47,7 @@ def warn_if_busy(percent: float) -> None:
 def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
     module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
-    again = "run the same command again; it continues the measuring, for as long as --budget says"
+    again = "run the same command once more, with a --budget as long as the verdicts say: it resumes"
     remedy = "raise --repeats" if request.repeats else again
     return [how_to_decide(table, remedy) for table in resolve_name(f"imagenet_opt.study.{module}.run")(request)]
 

@@ -78,22 +78,22 @@ def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
     for first, *others in good.values():
         kept = first
         for other in others:
-            kept = other if _is_better(other, kept, results) else kept
+            kept = other if _is_better(other, kept, results, num_rivals=len(others)) else kept
         sentence = f"{kept.row.name} is kept instead: this step is not faster for certain"
         reasons |= {result.row.name: sentence for result in (first, *others) if result is not kept}
     return reasons
 
 
-def _is_better(step: RowResult, other: RowResult, results: Sequence[RowResult]) -> bool:
+def _is_better(step: RowResult, other: RowResult, results: Sequence[RowResult], *, num_rivals: int) -> bool:
     """Whether the row of `step` is faster than the row of `other` in one measure, and slower in none, in the rounds
-    that both have."""
+    that both have. num_rivals: number of such comparisons, which shall all be right."""
     verdicts = set()
     for measure in MEASURES:
         rates = {result.row.name: result.rates(measure) for result in results}
         num = min(len(rates[step.row.name]), len(rates[other.row.name]))
         present = {name: values[:num] for name, values in rates.items() if len(values) >= num}
         pair = (step.row.name, other.row.name)
-        verdicts.add(verdict(block_ratios(present, [pair], num_comparisons=len(MEASURES))[0]))
+        verdicts.add(verdict(block_ratios(present, [pair], num_comparisons=len(MEASURES) * num_rivals)[0]))
     return "faster" in verdicts and "slower" not in verdicts
 
 

@@ -81,11 +81,11 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
     cache = ResultCache(request.folder)
     storage = Storage(str(testbed.samples.index.folder))
     cold = cache.take(storage, 0, lambda: _reads_from_storage(testbed))
-    if not cold:
-        Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
     study = Study(plan, request, rows, cold=cold)
     for line in (*lines, study.summary()):
         say(line)
+    if not cold:
+        Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
     cache.set_subject({"job": asdict(study.job), "config": rows[0].config})
     cache.report_resumed()
     return study, cache

@@ -1,5 +1,6 @@
 """Plans the rows of a study of steps: their overrides, what each is compared with, and which are left out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -237,8 +238,10 @@ class Study:
 def _check(file: StepsFile) -> None:
     """Check names, overrides and replaced steps. Raises ConfigError."""
     names = [step.name for step in file.steps]
-    if len(set(names)) < len(names) or not names:
-        raise ConfigError(f"steps: expected one or more, each with a name of its own, found {', '.join(names)}")
+    if not names:
+        raise ConfigError("steps: expected one or more")
+    if twice := [name for name, num in Counter(names).items() if num > 1]:
+        raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
     for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
             raise ConfigError(f"a study's file may not set {word}; set it on the command line")
@@ -250,8 +253,8 @@ def _check(file: StepsFile) -> None:
             reason = "contradicts order: leave_one_out, which has all steps on at once; keep one of the two"
             raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} {reason}")
         elif step.instead_of not in earlier:
-            expected = f"the name of an earlier step that replaces none: {', '.join(earlier) or 'there is none'}"
-            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} must be {expected}")
+            expected = f"an earlier step without instead_of: {', '.join(earlier)}" if earlier else "an earlier step"
+            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} must name {expected}")
 
 
 def key_of(word: str) -> str:

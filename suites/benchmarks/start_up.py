@@ -55,8 +55,8 @@ def first_step_seconds() -> list[float]:
         "trainer.limit_val_batches=0",
         "logger=csv",
         f"allow_targets=[{target}]",
+        f"+callbacks.first_step={{_target_: {target}}}",
     ]
-    words += [f"+callbacks.first_step={{_target_: {target}}}"]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "train.py", *words, f"run_folder={folder}/run"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)

@@ -8,12 +8,11 @@ from imagenet_opt.bench.job import OWN
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.result import Report, describe, method, versions
 from imagenet_opt.display.page import page_of_tables
-from imagenet_opt.display.progress import roughly
-from imagenet_opt.display.table import Cell, Column, Plot, Table, series
+from imagenet_opt.display.table import Cell, Column, Plot, Table, series, verdict_in_words
 from imagenet_opt.display.terminal_table import facts_table, print_tables, terminal
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
-from imagenet_opt.measure.stats.sequential import rounds_to_decide
+from imagenet_opt.measure.stats.sequential import more_rounds
 
 LEAST_SECONDS = 1.0
 """In shorter turns, the first and last batches determine the rate."""
@@ -116,23 +115,20 @@ def _stages(report: Report) -> Table:
 
 def _ratios(report: Report) -> Table:
     columns = (Column("loaders"), Column("ratio", "{:.2f}"), Column("interval"), Column("verdict"))
-    ratios = report.ratios()
+    ratios, num_rounds = report.ratios(), max(len(report.rates(side)) for side in report.rows())
+    round_seconds = report.rounds.seconds / max(1, num_rounds)
     rows = tuple(
-        (f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), _verdict_in_words(ratio, report))
+        (
+            f"{side} / {other}",
+            ratio.ratio,
+            _span(ratio, "{:.2f}"),
+            verdict_in_words(ratio, round_seconds * more_rounds(ratio, num_rounds)),
+        )
         for side, other, ratio in ratios
     )
     undecided = any(verdict(ratio) == UNDECIDED for *_, ratio in ratios)
     notes = (f"To decide what is {UNDECIDED}, raise --repeats.",) if undecided else ()
     return Table("ratios", columns, rows, notes)
-
-
-def _verdict_in_words(ratio: Ratio, report: Report) -> str:
-    """The verdict; for an undecided one, how much more time is likely to decide it."""
-    if verdict(ratio) != UNDECIDED or not ratio.coverage:
-        return verdict(ratio)
-    num_rounds = max(len(report.rates(side)) for side in report.rows())
-    more = report.rounds.seconds / num_rounds * (rounds_to_decide(ratio, num_rounds) - num_rounds)
-    return f"{UNDECIDED}, {roughly(more)} more"
 
 
 def _span(interval: Interval, number: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from imagenet_opt.display.progress import roughly
 from imagenet_opt.measure.stats.block_ratios import Ratio, verdict
 from imagenet_opt.measure.stats.intervals import Estimate, Interval
 
@@ -117,6 +118,11 @@ def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell,
         interval(ratio, shape) if known else f"{shape.format(ratio.low)} to over {FAR:g}",
         verdict(ratio),
     )
+
+
+def verdict_in_words(ratio: Ratio, more_seconds: float) -> str:
+    """The verdict; for an undecided one, how much more time is likely to decide it, if `more_seconds` is not 0."""
+    return f"{verdict(ratio)}, {roughly(more_seconds)} more" if more_seconds else verdict(ratio)
 
 
 def shape_of(values: Iterable[float]) -> str:

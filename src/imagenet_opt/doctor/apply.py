@@ -14,7 +14,7 @@ from imagenet_opt.display.progress import announced, roughly
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
-from imagenet_opt.measure.stats.sequential import rounds_to_decide
+from imagenet_opt.measure.stats.sequential import must_shrink
 from imagenet_opt.probe.testbed import Testbed
 
 TURNS = 3
@@ -70,8 +70,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
     if verdict(trial.gain) == UNDECIDED:
-        gain = trial.gain._replace(num_names=0)  # longer runs, not more of them
-        times = math.ceil(rounds_to_decide(gain, TURNS) / TURNS)
+        times = math.ceil(must_shrink(trial.gain) ** 2)
         more = roughly(times * (time.perf_counter() - began))
         print(
             f"undecided: if longer runs scatter less, {times} times the --budget would probably decide it; this trial "

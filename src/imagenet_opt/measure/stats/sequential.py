@@ -62,17 +62,27 @@ def _is_decided(ratio: Ratio | None) -> bool:
     return ratio is not None and verdict(ratio) != UNDECIDED
 
 
+def more_rounds(ratio: Ratio, num_rounds: int) -> float:
+    """Further rounds that will probably decide an undecided ratio; 0 for a decided one, or one without an interval."""
+    is_open = verdict(ratio) == UNDECIDED and ratio.coverage
+    return rounds_to_decide(ratio, num_rounds) - num_rounds if is_open else 0.0
+
+
+def must_shrink(ratio: Ratio) -> float:
+    """How many times narrower the interval of an undecided ratio must be to exclude 1 or to lie within MARGIN."""
+    centre, reach = abs(math.log(ratio.ratio)), (math.log(ratio.high) - math.log(ratio.low)) / 2
+    return reach / max(centre, math.log(MARGIN) - centre)
+
+
 def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:
     """Total number of rounds that will probably decide a ratio that is undecided after `num_rounds` rounds.
 
-    The interval's width shrinks with the root of the rounds, and with Student's quantile, until it excludes 1 or lies
-    within MARGIN.
+    The interval's width shrinks with the root of the rounds, and with Student's quantile.
     """
     if ratio.low <= 0 or math.isinf(ratio.high):
         return math.inf
-    centre, reach = abs(math.log(ratio.ratio)), (math.log(ratio.high) - math.log(ratio.low)) / 2
-    must_shrink = reach / max(centre, math.log(MARGIN) - centre)
-    most = max(num_rounds + 1, math.ceil(num_rounds * must_shrink**2))
+    shrinks = must_shrink(ratio)
+    most = max(num_rounds + 1, math.ceil(num_rounds * shrinks**2))
     if not ratio.num_names:
         return most
 
@@ -80,6 +90,6 @@ def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:
         freedom = min(_LARGE_FREEDOM, (ratio.num_names - 1) * (num - 1))
         return student_quantile(1 - ratio.error / 2, freedom) / math.sqrt(num)
 
-    goal = width(num_rounds) / must_shrink
+    goal = width(num_rounds) / shrinks
     rounds = range(num_rounds + 1, most)
     return num_rounds + 1 + bisect_left(rounds, True, key=lambda num: width(num) <= goal)

@@ -1,7 +1,7 @@
 """Times steps of the real trainer."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -131,7 +131,7 @@ class FitTimer(Callback):
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.timing = FitTiming()
         self._began = 0.0
-        self._num_warm, self._num_ready = 0, list[int]()
+        self._num_warm, self._num_ready = 0, deque[int](maxlen=_LEVEL_STEPS + 1)
         self._first, self._window_began = 0, 0.0
         self._has_restarted = self._is_used_up = False
 
@@ -196,9 +196,9 @@ class FitTimer(Callback):
         self.timing.launch_seconds.append(time.process_time() - self._launching_since)
         self._num_warm += len(batch)
         self._num_ready.append(num_ready(trainer.train_dataloader))
-        latest = self._num_ready[-_LEVEL_STEPS - 1 :]
         self.timing.steady = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
-        level = len(latest) > _LEVEL_STEPS and is_level(latest, self.multiple) and not has_many_reads(batch)
+        is_long = len(self._num_ready) > _LEVEL_STEPS
+        level = is_long and is_level(self._num_ready, self.multiple) and not has_many_reads(batch)
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
         if self.timing.steady or level or must_begin:
             device = trainer.strategy.root_device
@@ -213,7 +213,7 @@ class FitTimer(Callback):
     def _begin(self, trainer: Trainer) -> None:
         self._rest(None)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
-        self._stock = Stock(trainer.train_dataloader, self.multiple, self._num_ready[-_LEVEL_STEPS - 1 :])
+        self._stock = Stock(trainer.train_dataloader, self.multiple, self._num_ready)
         self._num_ready.clear()  # a restart has no warm-up
         self._phases.begin()
         self.timing.stamps, self.timing.num_images = [self._now()], [0]

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from imagenet_opt.display.progress import roughly
-from imagenet_opt.display.table import FAR, Cell, ratio_cells
+from imagenet_opt.display.table import FAR, Cell, ratio_cells, verdict_in_words
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
-from imagenet_opt.measure.stats.sequential import rounds_to_decide, sequential_ratios
+from imagenet_opt.measure.stats.sequential import more_rounds, sequential_ratios
 from imagenet_opt.study.steps.losses import FAILED, Losses, Parity
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.turn import Speed, Speeds
@@ -42,9 +41,7 @@ class Worth:
     @property
     def more_rounds(self) -> float:
         """Estimated further rounds until an undecided ratio is decided; 0 for a decided one."""
-        if self.verdict != UNDECIDED or not self.ratio.coverage:
-            return 0.0
-        return rounds_to_decide(self.ratio, self.num_rounds) - self.num_rounds
+        return more_rounds(self.ratio, self.num_rounds)
 
     @property
     def more_seconds(self) -> float:
@@ -70,7 +67,7 @@ class Worth:
         """The verdict; for an undecided one, how much more time is likely to decide it."""
         if not self.ratio.coverage:
             return "too few rounds"
-        return f"{self.verdict}, {roughly(self.more_seconds)} more" if self.more_seconds else self.verdict
+        return verdict_in_words(self.ratio, self.more_seconds)
 
 
 class Worths(dict[str, Worth]):

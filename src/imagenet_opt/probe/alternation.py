@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -35,14 +35,14 @@ def cycle_seconds(window_seconds: float, num_names: int) -> float:
 def alternate(
     names: Iterable[str], turn: Callable[[str], Timed | None], *, seconds: float, multiple: int = 1
 ) -> dict[str, Timed]:
-    """Call `turn` for each name, in this order and then in reverse, and so on, until they have had these seconds on
+    """Call `turn` for each name, in a random order, then in reverse, and so on, until they have had these seconds on
     average. Returns the sums by name.
 
     All have the same number of turns, so that the choice of the end favours none; it is a multiple of `multiple`. turn:
     None, if this name can have no further turn; it has no sum.
     """
     sums = {name: (0.0, 0.0) for name in names}
-    order = list(sums)
+    order = Random().sample(list(sums), len(sums))
     for num_turns in count(1):
         for name in order:
             if (timed := turn(name)) is None:
@@ -72,13 +72,10 @@ class Alternation:
         self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
         self.failures: dict[str, BaseException] = {}
         self._cycle_seconds = 0.0 if on_gpu else cycle_seconds(window_seconds, len(loops))
-        self._order = deque(self._turns)
 
     def cycle(self) -> dict[str, Timed]:
-        """Give each loop turns; each cycle begins with another loop. Returns the images and seconds of each loop that
-        was timed."""
-        names = [name for name in self._order if name not in self.failures]
-        self._order.rotate(-1)
+        """Give each loop turns. Returns the images and seconds of each loop that was timed."""
+        names = [name for name in self._turns if name not in self.failures]
         return alternate(names, self._turn, seconds=self._cycle_seconds)
 
     def _turn(self, name: str) -> Timed | None:

@@ -158,7 +158,7 @@ class Pipelines:
         per second; busy, the share of the time in which the device had work; others_percent, see `Calm`; and the row's
         share of num_discarded.
         """
-        names, reports = deque(self._processes), dict[str, Any]()
+        names, reports = list(self._processes), dict[str, Any]()
 
         def turn(name: str) -> Timed | None:
             reports[name] = report = self._take_part(name, lambda process: process.turn())
@@ -168,7 +168,6 @@ class Pipelines:
             return num_images, seconds
 
         def cycle() -> Cycle | None:
-            names.rotate()
             cycle_length = cycle_seconds(self._window_seconds, len(names))
             windows = alternate(names, turn, seconds=cycle_length, multiple=self._multiple)
             if None in reports.values():

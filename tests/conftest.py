@@ -28,6 +28,7 @@ from tests.object_server import bucket, object_server  # noqa: F401 (fixtures)
 
 torch.set_num_threads(1)
 os.environ.pop("CI", None)  # in a job of a CI service commands draw no bars
+os.environ.pop("COLUMNS", None)  # tables of tests have the usual widths
 os.environ["OMP_NUM_THREADS"] = "1"  # processes of tests share the CPUs with other tests
 torch.ones((), requires_grad=True).backward()  # after a compiled first backward pass, forked processes could have none
 signal.signal(

@@ -13,7 +13,7 @@ from imagenet_opt.cli import arguments
 from imagenet_opt.cli.doctor import examine, main, parse, write
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.doctor.apply import Trial, apply, remedy_of, write_experiment
+from imagenet_opt.doctor.apply import Trial, apply, how_to_decide, remedy_of, write_experiment
 from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import CAUSES, judge
@@ -135,7 +135,12 @@ def test_a_trial_prints_the_predicted_and_the_measured_gain() -> None:
     assert helped.helps
     times = "2.00 times (1.63 to 2.46 in 3 rounds)"  # paired t-test of the logarithms
     assert str(helped) == f"105 -> 210 images/s, {times}; predicted 2.50 times: faster"
-    assert str(trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0))).endswith("undecided")
+    assert how_to_decide(helped, 60.0) is None
+    undecided = trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0))
+    assert str(undecided).endswith("undecided")
+    # the logarithm is 0.475 +- 0.854: the interval must be 1.80 times narrower, whose square is 3.24
+    assert "undecided: if longer runs scatter less, 4 times the --budget would" in how_to_decide(undecided, 60.0)
+    assert how_to_decide(undecided, 60.0).endswith("takes about 4 min")
     assert str(trial((100.0, 110.0, 105.0), (80.0, 86.0, 85.0))).endswith("slower")
 
 

@@ -148,6 +148,14 @@ def test_the_files_record_the_code_and_the_accepted_flags(name: str, flags: set[
     assert written["tables"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
 
 
+def test_the_page_begins_with_the_findings_of_all_tables_and_says_each_once(tmp_path: Path) -> None:
+    tables = [replace(TABLE, finding=f"{what} is faster.", notes=(f"Note {what}.",)) for what in ("Alone", "Full")]
+    write_outputs(tables, parse(["data=demo", "--folder", str(tmp_path)]), about("imagenet-opt study"))
+    page = (tmp_path / "study.html").read_text()
+    assert "<h1>Alone is faster. Full is faster.</h1>" in page
+    assert all(page.count(text) == 1 for text in ("Alone is faster", "Full is faster", "Note Alone", "Note Full"))
+
+
 @pytest.mark.slow
 def test_a_study_measures_compares_losses_and_resumes(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

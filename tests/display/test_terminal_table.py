@@ -58,3 +58,11 @@ def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) 
     print_tables([queue()])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5 and [line for line in lines if line != line.rstrip()] == []
+
+
+def test_tables_of_a_file_are_as_wide_as_columns_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    print_tables([queue()])
+    assert 60 < max(map(len, capsys.readouterr().out.splitlines())) <= 70

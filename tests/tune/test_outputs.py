@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import CoordinateSearch
@@ -35,8 +36,8 @@ def test_json_has_null_for_nan_and_infinity(tmp_path: Path) -> None:
 def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     start, slow, fast, faster, lucky = (LoaderSetting(num, 4, 16) for num in range(5))
     turns = {start: [100.0, 104.0, 98.0], slow: [90.0], fast: [120.0] * 3, faster: [150.0] * 3, lucky: [160.0]}
-    verdicts = {fast: "faster", faster: "faster"}
-    climb = CoordinateSearch(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
+    ratios = dict.fromkeys((fast, faster), Ratio(1.2, 1.1, 1.3, 0.95))
+    climb = CoordinateSearch(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, ratios, why="budget")
     (table,) = tables_of(tuning_of(loader=Loader(climb, (), None, 1)))
     assert [row[-1] for row in table.rows] == [
         *("as it was", "not 3 % faster in one turn", "faster, surpassed", "faster", "undecided: budget", "no memory")
@@ -98,6 +99,6 @@ def test_nothing_is_better_only_if_all_settings_are_decided(turns: Turns) -> Non
     tuning = tuning_of(turns=turns, budget_seconds=600.0)
     assert conclusion(tuning) == ["nothing is better here; the configured settings stay"]
     climb.turns |= {"now": [100.0, 120.0, 100.0, 100.0], "a": [140.0, 121.0, 101.0, 101.0]}
-    climb.verdicts["a"] = "undecided"
+    climb.ratios["a"] = Ratio(1.08, 0.9, 1.3, 0.95)
     (sentence,) = conclusion(tuning)
     assert sentence.startswith("undecided after 4 turns, so as configured: formats: a (a study of your own")

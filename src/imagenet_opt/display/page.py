@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parent
 def render_page(template: Path, *, title: str, finding: str, plotly: bool | str, **values: Any) -> str:
     """Render a template that extends base.html. Texts are escaped here; figures escape their own texts.
 
-    title: what was measured. finding: one sentence, without commands. plotly: whether to include plotly's JavaScript,
-    which figures need; or the address to load it from.
+    title: what was measured. finding: one or two sentences, without commands. plotly: whether to include plotly's
+    JavaScript, which figures need; or the address to load it from.
     """
     pages = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -43,8 +43,9 @@ def page_of_tables(
 ) -> str:
     """A page with the first plot of the tables at its top.
 
-    about: facts of the measurement by name. command: the command that measured. lines, commands: sentences below the
-    chart, and commands to copy.
+    finding: sentences without commands, among them the findings of the tables, which are not repeated below. about:
+    facts of the measurement by name. command: the command that measured. lines, commands: sentences below the chart,
+    and commands to copy.
     """
     figures = [[html_of(figure_of(plot)) for plot in table.plots] for table in tables]
     first = next((drawn for drawn in figures if drawn), [])

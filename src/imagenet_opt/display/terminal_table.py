@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,9 +42,11 @@ class Unpadded(Console):
 
 
 def terminal(width: int = 110) -> Console:
-    """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal."""
+    """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal and COLUMNS is
+    not set."""
     options = {"markup": False, "highlight": False, **styles(sys.stdout)}
-    return Unpadded(width=None if Console(**options).is_terminal else width, **options)
+    has_width = Console(**options).is_terminal or "COLUMNS" in os.environ
+    return Unpadded(width=None if has_width else width, **options)
 
 
 def print_sentence(sentence: str) -> None:

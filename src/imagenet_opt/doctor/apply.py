@@ -69,18 +69,23 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     began = time.perf_counter()
     trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
-    if verdict(trial.gain) == UNDECIDED:
-        times = math.ceil(must_shrink(trial.gain) ** 2)
-        more = roughly(times * (time.perf_counter() - began))
-        print(
-            f"undecided: if longer runs scatter less, {times} times the --budget would probably decide it; this trial "
-            f"then takes {more}",
-            file=sys.stderr,
-        )
+    if (sentence := how_to_decide(trial, time.perf_counter() - began)) is not None:
+        print(sentence, file=sys.stderr)
     if trial.helps:
         file = write_experiment(diagnosis, trial)
         print(how_to_train(file, overrides), file=sys.stderr)
     return trial
+
+
+def how_to_decide(trial: Trial, seconds: float) -> str | None:
+    """A sentence if the trial is undecided. seconds: what it took."""
+    if verdict(trial.gain) != UNDECIDED:
+        return None
+    times = math.ceil(must_shrink(trial.gain) ** 2)
+    return (
+        f"undecided: if longer runs scatter less, {times} times the --budget would probably decide it; this trial then "
+        f"takes {roughly(times * seconds)}"
+    )
 
 
 def remedy_of(diagnosis: Diagnosis) -> Finding | None:

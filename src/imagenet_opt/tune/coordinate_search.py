@@ -1,12 +1,15 @@
 """Improves one setting after the other, until the rate is sufficient or nothing improves it."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, pair_ratio, verdict
+from imagenet_opt.display.table import verdict_in_words
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.measure.stats.sequential import more_rounds
 
 T = TypeVar("T")
 TURNS = 4
@@ -22,12 +25,14 @@ LEAST_GAIN = 1.03
 @dataclass
 class CoordinateSearch(Generic[T]):
     """turns: images per second of each turn, by setting, in the order tried. best: the chosen setting. why: the
-    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting of that time."""
+    reason for the end. ratios: by setting with TURNS turns, its ratio to the best setting of that time. turn_seconds:
+    how long each turn took, with what is not timed in it."""
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
     failures: dict[T, str] = field(default_factory=dict)
-    verdicts: dict[T, str] = field(default_factory=dict)
+    ratios: dict[T, Ratio] = field(default_factory=dict)
+    turn_seconds: list[float] = field(default_factory=list)
     why: str = ""
 
     def rate(self, setting: T) -> float:
@@ -43,11 +48,15 @@ class CoordinateSearch(Generic[T]):
             return "as it was"
         if setting == self.best:
             return "faster"
-        if (compared := self.verdicts.get(setting)) is not None:
-            return "faster, surpassed" if compared == "faster" else compared
+        if (ratio := self.ratios.get(setting)) is not None:
+            return "faster, surpassed" if verdict(ratio) == "faster" else verdict_in_words(ratio, self._more(ratio))
         is_open = self.rate(setting) >= LEAST_GAIN * self.rate(self.best)
         undecided = f"{UNDECIDED}: budget" if self.why == "budget" else UNDECIDED
         return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one turn"
+
+    def _more(self, ratio: Ratio) -> float:
+        """Seconds of further turns of the two settings that will probably decide their ratio."""
+        return 2 * median(self.turn_seconds) * more_rounds(ratio, TURNS)
 
 
 def climb(
@@ -93,12 +102,14 @@ def _try(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -
         climbed.failures[measured] = str(error)
         return False
     ratio = pair_ratio(climbed.turns[setting][-TURNS:], climbed.turns[before][-TURNS:])
-    climbed.verdicts[setting] = verdict(ratio)
-    if climbed.verdicts[setting] == "faster":
+    climbed.ratios[setting] = ratio
+    if verdict(ratio) == "faster":
         climbed.best = setting
     return climbed.best == setting
 
 
 def _turn(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -> None:
+    began = time.perf_counter()
     rate = turn(setting)
+    climbed.turn_seconds.append(time.perf_counter() - began)
     climbed.turns.setdefault(setting, []).append(rate)

@@ -18,7 +18,7 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.display.terminal_table import about_texts, now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, verdict
 from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import LEAST_GAIN, TURNS, UNTRIED, CoordinateSearch
 from imagenet_opt.tune.device_turns import Changes, Turns
@@ -156,10 +156,17 @@ def _has_compared(tuning: Tuning) -> bool:
 
 def _undecided(tuning: Tuning) -> str | None:
     """Settings that had all their turns and are undecided, in words; None if there are none."""
-    climbs = tuning.turns.climbs if tuning.turns else {}
-    verdicts: dict[str, Mapping[Any, str]] = {title: climb.verdicts for title, (climb, _) in climbs.items()}
-    verdicts |= {"loader": tuning.loader.climb.verdicts} if tuning.loader is not None else {}
-    names = [f"{title}: {name}" for title, some in verdicts.items() for name, each in some.items() if each == UNDECIDED]
+    ratios: dict[str, Mapping[Any, Ratio]] = {}
+    if tuning.turns:
+        ratios |= {title: climb.ratios for title, (climb, _) in tuning.turns.climbs.items()}
+    if tuning.loader:
+        ratios |= {"loader": tuning.loader.climb.ratios}
+    names = [
+        f"{title}: {name}"
+        for title, some in ratios.items()
+        for name, ratio in some.items()
+        if verdict(ratio) == UNDECIDED
+    ]
     if not names:
         return None
     return (
@@ -171,7 +178,7 @@ def _undecided(tuning: Tuning) -> str | None:
 def _lacking(tuning: Tuning) -> str | None:
     """Settings that lacked time, in words; None if there are none."""
     settings = [(climb, name) for climb, settings in _climbs(tuning) for name in list(settings)[1:]]
-    outcomes = [climb.outcome(name) for climb, name in settings if name not in climb.verdicts]
+    outcomes = [climb.outcome(name) for climb, name in settings if name not in climb.ratios]
     num_untried = outcomes.count(UNTRIED)
     num_open = sum(outcome == UNDECIDED or outcome.endswith("budget") for outcome in outcomes) - num_untried
     parts = []

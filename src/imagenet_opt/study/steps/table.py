@@ -34,12 +34,14 @@ def tables(
     ended: the reason if measuring ended early. num_continued: see `Speeds`.
     """
     together = next((result.together for result in results if result.together), Worths())
+    warnings = {"compute": _disturbed(results), "full": _queue_left(results)}
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
     ratios = [
         Table(
             f"{study.request.title}: {name}",
             _COLUMNS,
             tuple(_ratio_row(result, measure) for result in results),
+            tuple(warnings[measure]),
             plots=(ratio_plot(results, measure),),
             data=data if measure == "compute" else {},
             finding=_finding(results, measure),
@@ -110,7 +112,7 @@ def busy(speed: Speed) -> float:
 def notes(
     study: Study, results: Sequence[RowResult], together: Worths, ended: str | None, *, num_continued: int
 ) -> tuple[str, ...]:
-    """Sentences below the table."""
+    """Sentences below the details."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
     up_to = "up to " if study.request.repeats is None else ""
@@ -140,8 +142,7 @@ def notes(
     if together:
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
-    pipeline = [*_held_up(results), *_queue_left(results)]
-    return (*lines, *_given_up(results), *_disturbed(results), *pipeline)
+    return (*lines, *_given_up(results), *_discarded(results), *_held_up(results))
 
 
 def _given_up(results: Sequence[RowResult]) -> list[str]:
@@ -168,22 +169,24 @@ def _continued(num_continued: int) -> list[str]:
 
 
 def _disturbed(results: Sequence[RowResult]) -> list[str]:
-    lines = []
     least = least_others([result.turns for result in results]) or 0.0
     if least >= CLOCKS_LOWERED:
-        lines.append("Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`.")
-    elif least > MOST_OTHERS_PERCENT:
-        lines.append(
+        return ["Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`."]
+    if least > MOST_OTHERS_PERCENT:
+        return [
             f"Other programs used {least:.0f} % of the CPUs or more in most measurements, so the intervals are wide."
-        )
+        ]
+    return []
+
+
+def _discarded(results: Sequence[RowResult]) -> list[str]:
     discarded = [
         f"{num} of the {name}"
         for key, name in (("num_discarded", MEASURES["full"]), ("num_discarded_alone", MEASURES["compute"]))
         if (num := round(sum(speed.get(key) or 0.0 for result in results for speed in result.turns)))
     ]
-    if discarded:
-        lines.append(f"Cycles left out because of other programs or lowered clocks: {', '.join(discarded)}.")
-    return lines
+    names = ", ".join(discarded)
+    return [f"Cycles left out because of other programs or lowered clocks: {names}."] if discarded else []
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:

@@ -61,7 +61,8 @@ def test_fits_take_turns_of_one_step_with_their_own_switches() -> None:
     before = torch.get_float32_matmul_precision()
     fits = {name: fit_of(Model(name, steps, precision)) for name, precision in (("a", "high"), ("b", "highest"))}
     with Alternation(fits, window_seconds=0.2, on_gpu=False) as turns:
-        assert turns.cycle() == {}  # warming up
+        turns.warm_up()
+        assert list(dict.fromkeys(steps)) == ["a", "b"]
         num_warm, windows = len(steps), turns.cycle()
         assert torch.get_float32_matmul_precision() == before
         trained = steps[num_warm:]
@@ -106,7 +107,7 @@ def test_a_fit_that_fails_leaves_its_turns_to_the_others() -> None:
     steps: list[str] = []
     fits = {"bad": fit_of(Model("bad", steps, fails_at=2)), "good": fit_of(Model("good", steps))}
     with Alternation(fits, window_seconds=0.01, on_gpu=False) as turns:
-        turns.cycle()
+        turns.warm_up()
         assert turns.cycle().keys() == {"good"}
     assert isinstance(turns.failures["bad"], ValueError)
     assert str(turns.failures["bad"]) == "step 2"
@@ -114,7 +115,7 @@ def test_a_fit_that_fails_leaves_its_turns_to_the_others() -> None:
 
 def test_a_fit_whose_data_ends_has_failed() -> None:
     with Alternation({"short": fit_of(Model("short", []), num_batches=3)}, window_seconds=0.01, on_gpu=False) as turns:
-        turns.cycle()
+        turns.warm_up()
     assert "ended by itself" in str(turns.failures["short"])
 
 
@@ -129,5 +130,5 @@ def test_a_cycle_counts_the_images_and_seconds_of_its_steps(monkeypatch: pytest.
 
     monkeypatch.setattr("imagenet_opt.probe.alternation.time.perf_counter", lambda: now)
     with Alternation({"slow": fit_of(Slow("slow", []))}, window_seconds=2.0, on_gpu=False) as turns:
-        turns.cycle()
+        turns.warm_up()
         assert turns.cycle() == {"slow": (4 * BATCH, pytest.approx(2.0))}

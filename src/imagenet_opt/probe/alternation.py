@@ -73,8 +73,14 @@ class Alternation:
         self.failures: dict[str, BaseException] = {}
         self._cycle_seconds = 0.0 if on_gpu else cycle_seconds(window_seconds, len(loops))
 
+    def warm_up(self) -> None:
+        """Start the loops in their order, each with a turn that is not timed. The speed of a loop may depend by some
+        percent on the loops that started before it."""
+        for name in self._turns:
+            self._turn(name)
+
     def cycle(self) -> dict[str, Timed]:
-        """Give each loop turns. Returns the images and seconds of each loop that was timed."""
+        """Give each loop turns, after `warm_up`. Returns the images and seconds of each loop that was timed."""
         names = [name for name in self._turns if name not in self.failures]
         return alternate(names, self._turn, seconds=self._cycle_seconds)
 

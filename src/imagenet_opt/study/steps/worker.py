@@ -95,7 +95,7 @@ def alone(job: AloneJob, pause: Pause) -> dict[str, Any]:
 
     loops = {name: partial(train, name, overrides) for name, overrides in job.rows}
     with Alternation(loops, window_seconds=job.seconds / NUM_CYCLES, on_gpu=job.on_gpu) as alternation:
-        alternation.cycle()
+        alternation.warm_up()
         goes_on = pause({"windows": None})
         while goes_on and (windows := alternation.cycle()):
             state = read_gpu(torch.cuda.current_device()) if job.on_gpu else None

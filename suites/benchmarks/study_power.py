@@ -1,6 +1,6 @@
 """What a study of steps can decide: simulated studies with the noise of real ones.
 
-    python -m suites.benchmarks.study_power suites/benchmarks/recorded_noise/quiet_ten_rows.json --minutes 5 10 30
+    python -m suites.benchmarks.study_power suites/benchmarks/recorded_noise/ten_rows_quiet_*.json
 
 Each simulated study has as many rows as the real one, each compared with the first. One row has an effect, the others
 have none. The noise is what remains of log images/s of one real study after its rows and rounds are taken out. It is
@@ -8,7 +8,7 @@ drawn by whole rounds, whose values are given to the rows by chance, so that a r
 one. The table says how often the effect was found, how many of the studies with equal rows called some of them
 different, and in how many studies all intervals contain the true ratio.
 
-recorded_noise/ has real studies of equal rows, reduced to what is read here.
+recorded_noise/ has real studies, reduced to what is read here.
 """
 
 import argparse

@@ -79,6 +79,7 @@ def test_defaults() -> None:
     assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 600, 3.0, 200)
     assert (scaling.repeats, scaling.budget_seconds, scaling.seconds) == (5, 0, 8.0)
     assert parse(["--budget", "90s", "--seconds", "8"]).seconds == 8
+    assert parse(["--budget", "1.5h"]).budget_seconds == 5400
     assert parse(["--repeats", "3"]).seconds == 8
     typed = parse(["--repeats", "3", "--seconds", "2", "--parity", "0", "--price-per-hour", "1.5"])
     assert (typed.repeats, typed.seconds, typed.parity_steps, typed.price_per_hour) == (3, 2.0, 0, 1.5)

@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
     ("argv", "words"),
     [
         (["--budget=soon"], "--budget soon must be a time"),
-        (["--budget=2h"], "--budget"),
+        (["--budget=25h"], "--budget"),
         (["--aply"], r"--aply.*imagenet-opt tune --help"),
         (["--json=/nowhere/found.json"], r"--json .* cannot be written"),
     ],

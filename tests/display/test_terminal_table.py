@@ -63,6 +63,9 @@ def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) 
 def test_tables_of_a_file_are_as_wide_as_columns_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "70")
-    print_tables([queue()])
-    assert 60 < max(map(len, capsys.readouterr().out.splitlines())) <= 70
+    widths = []
+    for columns in ("70", "", "0"):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_tables([queue()])
+        widths.append(max(map(len, capsys.readouterr().out.splitlines())))
+    assert 60 < widths[0] <= 70 < 100 < widths[1] == widths[2]

@@ -46,7 +46,9 @@ def test_a_lucky_turn_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagenet_opt.tune.coordinate_search.time.perf_counter", lambda: next(seconds))
     climbed = climb((2, 4), (workers,), lambda setting: next(rates[setting]), enough=None)
     assert climbed.best == (2, 4) and len(climbed.turns[8, 4]) == 1 + 4
-    assert climbed.outcome((8, 4)) == "undecided, about 1.9 h more", "679 more turns of 5 s for each of the two"
+    assert climbed.outcome((8, 4)) == "undecided, about 1.9 h more in a study", (
+        "679 more turns of 5 s for each of the two"
+    )
 
 
 def test_a_failed_turn_counts_for_its_own_setting() -> None:

@@ -11,8 +11,9 @@ from typing import NoReturn
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import check_package, is_url
 
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
-_LEAST_SECONDS, _MOST_SECONDS = 10, 3600
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_LEAST_SECONDS, _MOST_SECONDS = 10, 24 * 3600
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,12 +45,12 @@ def local_or_url(place: str, key: str) -> Path | str:
 
 
 def budget_seconds(text: str) -> float:
-    """Parse --budget, such as 90s, 5m or 45 (seconds). Raises ConfigError."""
+    """Parse --budget, such as 90s, 5m, 2h or 45 (seconds). Raises ConfigError."""
     match = _BUDGET.fullmatch(text)
-    seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
         bare = f"; {text} are seconds, did you mean {text}m?" if match and not match[2] else ""
-        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m{bare}")
+        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 24h, such as 90s or 5m{bare}")
     return seconds
 
 

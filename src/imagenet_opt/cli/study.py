@@ -9,7 +9,7 @@ from typing import Any
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
-from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, Request, read_study, shipped_names
+from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, MOST_ROUNDS, Request, read_study, shipped_names
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
@@ -29,8 +29,8 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time, each on its own CUDA stream
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two rounds,
-                      then the undecided rows have more
+  --budget TIME       of steps: time for measuring speeds, such as 90s, 20m or 2h (default 10m). All rows have two
+                      rounds, then the undecided rows have more
   --repeats R         rounds of all rows (default 5; steps have a fixed number only if R is given, instead of a budget);
                       not of anatomy
   --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
@@ -43,14 +43,14 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A row of the ladder takes 5 to 20 s a round, more with compile; on a GPU about 40 s. After the budget, the losses are
 compared; the command says how long this takes. Stopped? Run the same command again; it resumes (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command once more,
-with a --budget as long as the verdicts say; it resumes. A study with --repeats needs a larger number instead. Intervals
-allow for the number of comparisons, and for being computed several times. Without a GPU, rows that need a GPU are left
-out, with the reason; the other rows are measured on the CPU."""
+A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command once more
+with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number of comparisons,
+and for being computed several times. Without a GPU, rows that need a GPU are left out, with the reason; the other rows
+are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
-LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
+LIMITS = {"repeats": (2, MOST_ROUNDS), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
 def main(argv: list[str]) -> None:

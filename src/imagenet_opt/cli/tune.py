@@ -21,9 +21,9 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
 
 It tunes in this order, each part with the results of the parts before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph, compiled or not). All settings have a short turn, the better half
-    a longer one; a change is kept if the 95 % interval of its gain, from four turns (five if several were
-    compared), lies above 1. Settings that cannot be compiled within the budget are left out.
+    reduce-overhead, max-autotune and a CUDA graph, compiled or not). Each setting has a turn. If it is 3 % faster
+    than the best so far, both have four more turns, and the setting is kept if the 95 % interval of its gain in
+    these lies above 1. Settings that cannot be compiled within the budget are left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
     with 10 % of the free memory left. If the configured batch does not fit, model.micro_batch_size keeps it;
     a larger batch is used only if it is faster. The learning rate scales with the batch: it is set per 256 images.

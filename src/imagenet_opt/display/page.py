@@ -1,4 +1,4 @@
-"""HTML pages that need no network, and their figures. Each page opens with its finding in a sentence and a chart."""
+"""HTML pages that need no network, and their figures. Each page opens with its finding in words and a chart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,18 +41,17 @@ def page_of_tables(
     lines: Sequence[str] = (),
     commands: Sequence[str] = (),
 ) -> str:
-    """A page with the first plot of the tables at its top.
+    """A page with the findings of the tables, or `finding` without any, and the first plot of the tables at its top.
 
-    finding: sentences without commands, among them the findings of the tables, which are not repeated below. about:
-    facts of the measurement by name. command: the command that measured. lines, commands: sentences below the chart,
-    and commands to copy.
+    about: facts of the measurement by name. command: the command that measured. lines, commands: sentences below the
+    chart, and commands to copy.
     """
     figures = [[html_of(figure_of(plot)) for plot in table.plots] for table in tables]
     first = next((drawn for drawn in figures if drawn), [])
     return render_page(
         FOLDER / "tables.html",
         title=title,
-        finding=finding,
+        finding=" ".join(table.finding for table in tables if table.finding) or finding,
         plotly=bool(first),
         chart=first.pop(0) if first else None,
         tables=list(zip(tables, figures, strict=True)),

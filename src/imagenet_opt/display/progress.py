@@ -173,6 +173,12 @@ def roughly(seconds: float) -> str:
     return f"about {float(f'{seconds / length:.2g}'):g} {unit}"
 
 
+def as_budget(seconds: float) -> str:
+    """The value of --budget for at least these seconds, a day at most."""
+    hours = math.ceil(min(seconds, _DAY) / 3600)
+    return f"{hours}h" if hours > 2 else f"{max(1, math.ceil(seconds / 60))}m"
+
+
 def duration(seconds: float) -> str:
     """Format in seconds, minutes or hours, depending on the size; never 0.0 for a short time."""
     if 0 < seconds < 1:

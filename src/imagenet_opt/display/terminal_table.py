@@ -45,7 +45,7 @@ def terminal(width: int = 110) -> Console:
     """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal and COLUMNS is
     not set."""
     options = {"markup": False, "highlight": False, **styles(sys.stdout)}
-    has_width = Console(**options).is_terminal or "COLUMNS" in os.environ
+    has_width = Console(**options).is_terminal or os.environ.get("COLUMNS", "").strip("0").isdigit()
     return Unpadded(width=None if has_width else width, **options)
 
 

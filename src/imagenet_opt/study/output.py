@@ -29,7 +29,7 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
     page = page_of_tables(
         request.title,
-        " ".join(table.finding for table in tables if table.finding) or request.title,
+        request.title,
         tables,
         about=about_texts(facts),
         command=command,

@@ -90,7 +90,7 @@ def _expected(detail: ErrorDetails) -> str:
 Options = TypeVar("Options", bound=BaseModel)
 
 
-DEFAULT_ROUNDS = 5
+DEFAULT_ROUNDS, MOST_ROUNDS = 5, 1000
 FLAGS = ("repeats", "budget", "seconds", "parity", "price_per_hour", "apply")
 """Options of the command line that only some kinds of study accept."""
 KINDS = {

@@ -47,13 +47,12 @@ def warn_if_busy(percent: float) -> None:
 def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
     module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
-    again = "run the same command once more, with a --budget as long as the verdicts say: it resumes"
-    remedy = "raise --repeats" if request.repeats else again
-    return [how_to_decide(table, remedy) for table in resolve_name(f"imagenet_opt.study.{module}.run")(request)]
+    found: list[Table] = resolve_name(f"imagenet_opt.study.{module}.run")(request)
+    return found if request.kind == "steps" else list(map(how_to_decide, found))
 
 
-def how_to_decide(table: Table, remedy: str) -> Table:
-    """Add a note to a table with an undecided comparison. remedy: what gives more rounds."""
+def how_to_decide(table: Table) -> Table:
+    """Add a note to a table with an undecided comparison of a fixed number of rounds."""
     if not any(UNDECIDED in text for row in (*table.texts(), table.sentences) for text in row):
         return table
-    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, {remedy}."))
+    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise --repeats."))

@@ -49,14 +49,16 @@ class CoordinateSearch(Generic[T]):
         if setting == self.best:
             return "faster"
         if (ratio := self.ratios.get(setting)) is not None:
-            return "faster, surpassed" if verdict(ratio) == "faster" else verdict_in_words(ratio, self._more(ratio))
+            return "faster, surpassed" if verdict(ratio) == "faster" else self._in_words(ratio)
         is_open = self.rate(setting) >= LEAST_GAIN * self.rate(self.best)
         undecided = f"{UNDECIDED}: budget" if self.why == "budget" else UNDECIDED
         return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one turn"
 
-    def _more(self, ratio: Ratio) -> float:
-        """Seconds of further turns of the two settings that will probably decide their ratio."""
-        return 2 * median(self.turn_seconds) * more_rounds(ratio, TURNS)
+    def _in_words(self, ratio: Ratio) -> str:
+        """The verdict; for an undecided one, the time of the further turns that will probably decide it. They take a
+        study, since a search has no more turns."""
+        words = verdict_in_words(ratio, 2 * median(self.turn_seconds) * more_rounds(ratio, TURNS))
+        return f"{words} in a study" if verdict(ratio) == UNDECIDED else words
 
 
 def climb(

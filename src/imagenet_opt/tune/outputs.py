@@ -35,7 +35,7 @@ _RATES = (
 )
 _WHY = {
     "enough": f"the device is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
-    "nothing more": f"no other setting gains {100 * (LEAST_GAIN - 1):.0f} %",
+    "nothing more": f"no other setting is {100 * (LEAST_GAIN - 1):.0f} % faster for certain",
     "budget": "not tried: budget (further settings of the loader)",
 }
 

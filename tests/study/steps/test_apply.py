@@ -72,10 +72,14 @@ def experiments(folder: Path) -> list[Path]:
 
 
 def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
-    processes: Processes, tmp_path: Path
+    processes: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = measured(tmp_path, processes)
+    for turn in study.speeds.turns["start"]:
+        turn |= {"alone_seconds": 20.0, "turn_seconds": 30.0}
     table = study.keep()
+    said = "the kept steps together are compared with the start and with how you train now: 2 rounds, about 5 min more"
+    assert said in capsys.readouterr().err
     assert dict(table.rows) == {
         "channels_last": "yes",
         "compile": "no: max-autotune is kept instead: this step is not faster for certain",

@@ -8,12 +8,13 @@ from rich.console import Console
 from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Plot, Series, Table
 from imagenet_opt.display.terminal_table import terminal_table
+from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.study.steps.apply import why_not
-from imagenet_opt.study.steps.compare import RowResult, compare
+from imagenet_opt.study.steps.compare import RowResult, Worth, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.table import advice, tables
 from imagenet_opt.study.steps.turn import Speed, Speeds
 from tests.study.studies import small_request, speed
 
@@ -30,6 +31,9 @@ class Measured:
 
     def results(self) -> dict[str, RowResult]:
         return {result.row.name: result for result in compare(self.speeds, self.losses)}
+
+    def on_gpu(self) -> None:
+        self.study.plan.has_gpu = True
 
     def tables(self) -> list[Table]:
         return tables(self.study, list(self.results().values()))
@@ -93,7 +97,9 @@ def bottleneck(measured: Measured) -> list[str]:
 
 def test_a_slow_pipeline_is_a_bottleneck_only_if_the_device_waits(measured: Measured) -> None:
     (note,) = bottleneck(measured)
-    assert "on a CPU the loader computes on the network's cores" in note and "gains nothing" not in note
+    assert "loader and network share the cores" in note and "gains nothing" not in note
+    measured.on_gpu()
+    assert "gains nothing" in bottleneck(measured)[0], "also if no kernel was observed"
     on_gpu = [turn | {"kernel_seconds": 0.01, "step_seconds": 0.02} for turn in measured.turns["fast"]]
     measured.turns["fast"] = on_gpu
     (note,) = bottleneck(measured)
@@ -103,18 +109,39 @@ def test_a_slow_pipeline_is_a_bottleneck_only_if_the_device_waits(measured: Meas
 
 
 def test_the_gaps_between_kernels_are_noted_on_a_gpu(measured: Measured) -> None:
-    assert gaps("start", measured.turns["start"]) is None  # no GPU
+    assert gaps("start", measured.turns["start"], has_gpu=False) is None
+    hidden = gaps("start", measured.turns["start"], has_gpu=True)
+    assert str(hidden).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
+    measured.on_gpu()
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
     assert any("with a CUDA graph or compile, gives at most" in note for note in measured.tables()[2].notes)
-    hidden = gaps("start", [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)])
-    assert str(hidden).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
 
 
 def test_a_queue_that_was_not_used_up_is_noted(measured: Measured) -> None:
     assert measured.tables()[1].notes == ()
     measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
     (note,) = measured.tables()[1].notes
-    assert note.startswith("Raise --seconds: in slow the queue was not used up")
+    assert note.startswith("Raise --seconds: in slow batches that were ready before the timing were left at its end")
+
+
+def test_lowered_clocks_are_noted(measured: Measured) -> None:
+    measured.turns["start"] = [turn | {"alone_others_percent": 101.0} for turn in measured.turns["start"]]
+    alone, full, *_ = measured.tables()
+    assert alone.notes == ("Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`.",)
+    assert full.notes == ()
+
+
+def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison() -> None:
+    open_ratio, shut = Ratio(1.02, 0.97, 1.07, 0.95), Ratio(1.5, 1.4, 1.6, 0.95)
+    worths = [Worth(100, 102, open_ratio, 4, seconds) for seconds in (10.0, 100.0)] + [Worth(100, 150, shut, 4, 1e6)]
+    # an interval of +- 4.9 % around 2.0 % must be 2.5 times narrower, and so needs 6.1 times the rounds: 25, 21 more
+    request = small_request("ladder", Path())
+    (sentence,) = advice(worths, replace(request, repeats=None))
+    assert sentence.endswith("run the same command once more with --budget 35m; it resumes.")
+    assert advice(worths, replace(request, repeats=4)) == [
+        "To decide all that is undecided, raise --repeats, probably to 25."
+    ]
+    assert advice(worths[2:], request) == []
 
 
 def test_a_measure_that_stopped_undecided_is_noted(measured: Measured) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, block_ratios, verdict
-from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
+from imagenet_opt.study.result_cache import ResultCache, say
+from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, round_seconds, worths_of
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
@@ -37,6 +38,10 @@ def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache)
         try:
             words = words_of(study.plan.file, results, winners)
             num_rounds = max(study.request.num_rounds, *(len(result.turns) for result in results))
+            start = {results[0].row.name: results[0].turns}
+            seconds = 3 * num_rounds * round_seconds(start, {measure: set(start) for measure in MEASURES})
+            time = f"{num_rounds} rounds, {roughly(seconds)} more"
+            say(f"the kept steps together are compared with {START} and with {NOW}: {time}")
             gains = measure_together(study, words, cache, num_rounds=num_rounds)
             lines = _written(study, winners, words, gains, cache, num_rounds=num_rounds)
         except ConfigError as error:
@@ -122,7 +127,7 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_
     turns, single = dict[str, list[Speed]](), set[str]()
     beside = tuple(row.overrides for row in rows.values())
     for number in range(num_rounds):
-        ordered = in_order(rows.values(), number)
+        ordered, label = in_order(rows.values(), number), f"together, round {number + 1} of {num_rounds}"
         for row, reason in measure_full(
             [row.name for row in ordered],
             rows.__getitem__,
@@ -130,11 +135,11 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_
             number=number,
             turns=turns,
             cache=cache,
-            label="",
+            label=f"{label}: full pipeline: ",
             single=single,
         ):
             raise ConfigError(f"{row.name}: {reason}")
-        failures = measure_alone(ordered, request.seconds, number, turns, cache, "network alone")
+        failures = measure_alone(ordered, request.seconds, number, turns, cache, f"{label}: network alone")
         for name, reason in failures.items():
             raise ConfigError(f"{name}: {reason}")
     worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])

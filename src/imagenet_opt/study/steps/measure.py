@@ -12,7 +12,6 @@ from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.object_storage import is_url
-from imagenet_opt.probe.samples import Samples
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import ResultCache, say
@@ -81,31 +80,25 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
     lines = plan.remarks(request.name)
     cache = ResultCache(request.folder)
     storage = Storage(str(testbed.samples.index.folder))
-    cold = cache.take(storage, 0, lambda: _reads_from_storage(testbed))
+    is_in_memory = (testbed.samples.residency().share or 0.0) >= MOSTLY
+    cold = cache.take(storage, 0, lambda: not is_in_memory and not _fits_into_memory(testbed))
     study = Study(plan, request, rows, cold=cold)
     for line in (*lines, study.summary()):
         say(line)
     if not cold:
-        if not _is_in_memory(testbed.samples):
-            say(f"reading files into memory, for {_WARMING_SECONDS:.0f} s at most")
+        if not is_in_memory:
+            say(f"reading the files of the study into memory, for about {_WARMING_SECONDS:.0f} s at most")
         Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
     cache.set_subject({"job": asdict(study.job), "config": rows[0].config})
     cache.report_resumed()
     return study, cache
 
 
-def _reads_from_storage(testbed: Testbed) -> bool:
-    """Whether a run reads its files from storage. False if they are in the page cache (of a URL: in the local cache),
-    or if they fit into half of the free memory: then a run reads them from memory after its first epoch."""
+def _fits_into_memory(testbed: Testbed) -> bool:
+    """Whether all files fit into half of the free memory: then a run reads them from memory after its first epoch."""
     samples = testbed.samples
-    if _is_in_memory(samples):
-        return False
     if is_url(testbed.config.data.get("root")):
-        return True
+        return False
     samples.read_few()
     num_bytes = fmean(map(len, samples.encoded)) * len(samples.index)
-    return num_bytes > _MOST_OF_MEMORY * machine.available_memory()
-
-
-def _is_in_memory(samples: Samples) -> bool:
-    return (samples.residency().share or 0.0) >= MOSTLY
+    return num_bytes <= _MOST_OF_MEMORY * machine.available_memory()

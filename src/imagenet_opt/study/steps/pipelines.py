@@ -19,8 +19,8 @@ from imagenet_opt.study.steps.turn import Speed, add, in_own_process, least_othe
 from imagenet_opt.study.steps.worker import FullJob
 
 _MOST_TAKEN = 0.5
-"""Share of the memory, and of the shared memory, that all pipelines may hold together."""
-_TOO_SHORT = "too short to measure: raise --seconds, lower data.batch_size or use more images"
+"""Share of the free memory, and of the free shared memory, that all pipelines may hold together."""
+_TOO_SHORT = "the run ended before it could be measured: raise --seconds, lower data.batch_size or use more images"
 
 
 def measure_full(

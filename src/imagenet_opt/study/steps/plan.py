@@ -138,7 +138,7 @@ class Plan:
         self, file: StepsFile, overrides: tuple[str, ...], *, batch_size: int, has_gpu: bool, mixed: str
     ) -> None:
         _check(file)
-        self.file, self.overrides, self.batch_size = file, overrides, batch_size
+        self.file, self.overrides, self.batch_size, self.has_gpu = file, overrides, batch_size, has_gpu
         self.absent = {step.name: NOT_HERE for step in file.steps if step.needs == "gpu" and not has_gpu}
         if mixed == "32-true":
             unmixed = [step.name for step in file.steps if "trainer.precision=mixed" in step.overrides]
@@ -228,9 +228,12 @@ class Study:
     def summary(self) -> str:
         """A sentence about the coming measurements."""
         num, request = len(self.rows), self.request
-        losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
+        losses = (
+            f"; then each row trains {request.parity_steps} steps to compare the losses" if request.parity_steps else ""
+        )
         if request.repeats is None:
-            return f"{num} rows in turns for {duration(request.budget_seconds)}; rows that are decided stop{losses}"
+            time = f"{num} rows take turns for {duration(request.budget_seconds)}; a row stops once it is decided"
+            return f"{time}{losses}"
         rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
         return f"{num} rows, {rounds}{losses}"
 

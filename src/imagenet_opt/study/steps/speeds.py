@@ -1,7 +1,7 @@
 """Measures the speeds of a study's configurations, its rows, in rounds in which the rows take turns."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
@@ -51,7 +51,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
             ) from error
         speeds.ended = (
             f"Measuring ended in round {num + 1}, as {first.name} failed, and all rows are compared with {first.name}: "
-            f"{error}. The table shows the {num} complete rounds; the same command measures the others again."
+            f"{error}. The table shows the {num} complete rounds; the same command measures the missing ones."
         )
     return speeds
 
@@ -100,7 +100,8 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
         for row in rows:
             if row.name in failures:
                 fail(row, number, failures[row.name])
-        if number == 0 and (sentence := gaps(speeds.rows[0].name, speeds.turns[speeds.rows[0].name])):
+        first = speeds.rows[0].name
+        if number == 0 and (sentence := gaps(first, speeds.turns[first], has_gpu=study.plan.has_gpu)):
             say(sentence)
 
 
@@ -128,11 +129,10 @@ def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[st
         yield names, f"round {number + 1}{state}"
 
 
-def gaps(name: str, turns: list[Speed]) -> str | None:
-    """A sentence about how much closing the gaps between kernels could gain. None without turns or without a GPU."""
+def gaps(name: str, turns: Sequence[Speed], *, has_gpu: bool) -> str | None:
+    """A sentence about how much closing the gaps between kernels could gain. None without a GPU."""
     times = [(speed.get("step_seconds"), speed.get("kernel_seconds")) for speed in turns]
     if both := [(step, kernels) for step, kernels in times if step and kernels]:
         steps, kernels = zip(*both, strict=True)
         return f"{name}: {LaunchGaps(median(steps), median(kernels)).sentence()}."
-    on_gpu = any(kernels is not None for _, kernels in times)
-    return f"{name}: kernel times could not be seen: {PERMISSION}." if on_gpu else None
+    return f"{name}: kernel times could not be seen: {PERMISSION}." if has_gpu else None

@@ -5,13 +5,15 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.sequential import confidence_of_all
-from imagenet_opt.study.request import Request
+from imagenet_opt.object_storage import is_url
+from imagenet_opt.study.request import MOST_ROUNDS, Request
 from imagenet_opt.study.steps.calm import CLOCKS_LOWERED, MOST_OTHERS_PERCENT
-from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
+from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worth, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
 from imagenet_opt.study.steps.speeds import gaps
@@ -34,7 +36,9 @@ def tables(
     ended: the reason if measuring ended early. num_continued: see `Speeds`.
     """
     together = next((result.together for result in results if result.together), Worths())
-    warnings = {"compute": _disturbed(results), "full": _queue_left(results)}
+    every = [worth for result in results for worths in (result.worth, result.together) for worth in worths.values()]
+    warnings = {measure: _disturbed(results, measure) for measure in MEASURES}
+    warnings["full"] += [*_queue_left(results), *advice(every, study.request)]
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
     ratios = [
         Table(
@@ -126,7 +130,7 @@ def notes(
         f"{len(MEASURES) * num} comparisons hold at once with a probability of {confidence_of_all(num_continued):.0%}.",
         *_continued(num_continued),
         RATIOS,
-        f"Full runs read {'from storage' if study.cold else 'files in memory (of a URL: in the local cache)'}.",
+        f"Full runs read files from {_place(study)}.",
     ]
     lines += [f"{result.row.name} failed: {result.failure}." for result in results if result.failure is not None]
     lines += [
@@ -138,11 +142,11 @@ def notes(
     lines += [ended] if ended else []
     if not first.turns:
         return tuple(lines)
-    lines += [sentence] if (sentence := gaps(first.row.name, list(first.turns))) else []
+    lines += [sentence] if (sentence := gaps(first.row.name, first.turns, has_gpu=plan.has_gpu)) else []
     if together:
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
-    return (*lines, *_given_up(results), *_discarded(results), *_held_up(results))
+    return (*lines, *_given_up(results), *_discarded(results), *_held_up(results, has_gpu=plan.has_gpu))
 
 
 def _given_up(results: Sequence[RowResult]) -> list[str]:
@@ -163,18 +167,32 @@ def _continued(num_continued: int) -> list[str]:
         return []
     times = "once" if num_continued == 1 else f"{num_continued} times"
     return [
-        f"The study was continued {times}, and each time chance had another go: a new one with a larger --budget, in "
-        f"another --folder, has {CONFIDENCE:.0%}."
+        f"The study was continued {times}, and each continuation adds a chance of a wrong verdict. A new study in "
+        f"another --folder, with a larger --budget, has {CONFIDENCE:.0%}."
     ]
 
 
-def _disturbed(results: Sequence[RowResult]) -> list[str]:
-    least = least_others([result.turns for result in results]) or 0.0
+def advice(worths: Sequence[Worth], request: Request) -> list[str]:
+    """How to decide all that is undecided, as a sentence; none if nothing is."""
+    undecided = [worth for worth in worths if worth.verdict == UNDECIDED and worth.ratio.coverage]
+    if not undecided:
+        return []
+    if request.repeats is not None:
+        rounds = max(worth.num_rounds + worth.more_rounds for worth in undecided)
+        number = f", probably to {rounds:.0f}" if request.repeats < rounds <= MOST_ROUNDS else ""
+        return [f"To decide all that is {UNDECIDED}, raise --repeats{number}."]
+    budget = as_budget(max(worth.more_seconds for worth in undecided))
+    return [f"To decide all that is {UNDECIDED}, run the same command once more with --budget {budget}; it resumes."]
+
+
+def _disturbed(results: Sequence[RowResult], measure: str) -> list[str]:
+    key = {"compute": "alone_others_percent", "full": "others_percent"}[measure]
+    least = least_others([result.turns for result in results], key) or 0.0
     if least >= CLOCKS_LOWERED:
         return ["Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`."]
     if least > MOST_OTHERS_PERCENT:
         return [
-            f"Other programs used {least:.0f} % of the CPUs or more in most measurements, so the intervals are wide."
+            f"Other programs used {least:.0f} % of the CPUs or more in most measurements, which widens the intervals."
         ]
     return []
 
@@ -191,18 +209,27 @@ def _discarded(results: Sequence[RowResult]) -> list[str]:
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:
     names = "; ".join(result.row.name for result in results if any(speed.get("steady") == 0 for speed in result.turns))
-    sentence = f"Raise --seconds: in {names} the queue was not used up, so the pipeline rate may be too high."
+    sentence = (
+        f"Raise --seconds: in {names} batches that were ready before the timing were left at its end, so the pipeline "
+        "rate may be too high."
+    )
     return [sentence] if names else []
 
 
-def _held_up(results: Sequence[RowResult]) -> list[str]:
+def _place(study: Study) -> str:
+    if study.cold:
+        return "storage"
+    return "the local cache" if is_url(study.rows[0].config["data"].get("root")) else "memory"
+
+
+def _held_up(results: Sequence[RowResult], *, has_gpu: bool) -> list[str]:
     fastest = max((result for result in results if result.turns), key=lambda result: median(result.rates("compute")))
     alone, full = (median(fastest.rates(measure)) for measure in MEASURES)
     if full >= _HELD_UP * alone or median(map(busy, _full(fastest))) >= _BUSY:
         return []
     rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
-    if all(speed.get("kernel_seconds") is None for speed in fastest.turns):
-        return [f"{rates}: on a CPU the loader computes on the network's cores, so either gains from a faster other."]
+    if not has_gpu:
+        return [f"{rates}: loader and network share the cores, so a speed-up of one also speeds up the other."]
     return [
         f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."
     ]

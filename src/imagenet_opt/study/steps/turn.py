@@ -125,11 +125,10 @@ def add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) ->
     rounds[number] = rounds[number] | values
 
 
-def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float | None:
-    """Percent of the CPUs that other programs use at most in the calmest quarter of the turns; None without turns."""
-    percents = sorted(
-        percent for turns in turns_by_row for speed in turns if (percent := speed.get("others_percent")) is not None
-    )
+def least_others(turns_by_row: Iterable[Sequence[Speed]], key: str = "others_percent") -> float | None:
+    """Percent of the CPUs that other programs use at most in the calmest quarter of the turns; None without turns. key:
+    of the percentage in a turn."""
+    percents = sorted(percent for turns in turns_by_row for speed in turns if (percent := speed.get(key)) is not None)
     return percents[len(percents) // 4] if percents else None
 
 

@@ -158,14 +158,16 @@ def test_without_time_for_more_all_rows_have_two_rounds(tmp_path: Path, turns: P
 
 
 def test_a_study_that_was_continued_promises_less(tmp_path: Path, turns: Processes) -> None:
-    """Each end at the budget is one more chance to be wrong. The same command without further rounds is none."""
+    """Each end at the budget is one more chance to be wrong. The same command without further rounds is none; it keeps
+    all rounds, however short its budget is."""
     rates = iter([0.98, 1.02])
     turns.change = lambda words, speed: speed | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})
-    budgets = (0.0, 0.0, 1e6)
+    budgets = (0.0, 0.0, 1e6, 0.0)
     studies = [steps_study(tmp_path, STEPS, repeats=None, budget_seconds=budget) for budget in budgets]
     speeds = [measured(study) for study in studies]
-    assert [len(each.turns["start"]) > 2 for each in speeds] == [False, False, True]
-    assert [each.num_continued for each in speeds] == [0, 0, 1]
+    assert [len(each.turns["start"]) > 2 for each in speeds] == [False, False, True, True]
+    assert [each.num_continued for each in speeds] == [0, 0, 1, 1]
+    assert speeds[3].turns == speeds[2].turns
     last = tables(studies[-1], compare(speeds[-1], Losses()), num_continued=1)[2].notes
     assert "at once with a probability of 91%" in last[0] and "continued once" in last[1]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 
+from imagenet_opt.display.progress import duration, roughly
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.measure.stats.sequential import is_look
@@ -24,6 +25,13 @@ LEAST_ROUNDS = 2
 @dataclass(frozen=True)
 class Finish:
     """Identifies a stored answer, whose number is a number of rounds: the budget ended the study after these rounds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Identifies a stored answer, whose number is that of a round after the first ones: by measure, its rows."""
 
     seconds: float
 
@@ -81,7 +89,7 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
         speeds.rows = study.plan.rows(failed_in)
         say(f"{row.name} failed: {speeds.failures[row.name]}")
 
-    for number, (names, label) in enumerate(_rounds(study.request, speeds)):
+    for number, (names, label) in enumerate(_rounds(study.request, speeds, cache)):
         due = [row.name for row in in_order(speeds.rows, number) if row.name in names["full"] - failed_in.keys()]
         for row, reason in measure_full(
             due,
@@ -105,27 +113,42 @@ def _measure_rounds(speeds: Speeds, study: Study, cache: ResultCache) -> None:
             say(sentence)
 
 
-def _rounds(request: Request, speeds: Speeds) -> Iterator[tuple[dict[str, set[str]], str]]:
+def _rounds(request: Request, speeds: Speeds, cache: ResultCache) -> Iterator[tuple[dict[str, set[str]], str]]:
     """Yield the names of the rows of each round, by measure, and a label of the round.
 
     With a budget, all rows have LEAST_ROUNDS rounds; then the undecided rows have rounds as long as the time left is
-    enough for one more.
+    enough for one more. Rounds that began in an earlier run are repeated with the same rows, from stored results,
+    whatever the budget is.
     """
     names = {measure: {row.name for row in speeds.rows} for measure in MEASURES}
     if request.repeats is not None:
         yield from ((names, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
         return
-    deadline, state = Deadline(request.budget_seconds), ""
+    deadline, state, begun = Deadline(request.budget_seconds), "", Begun(request.seconds)
+    was_stored = False
     for number in count():
         if is_look(number):
             decided = are_decided(speeds.rows, speeds.turns)
             state = f", {sum(decided)} of {len(decided)} steps decided"
-            left = deadline.left()
-            names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
         if number >= LEAST_ROUNDS:
-            names = {measure: some & speeds.turns.keys() for measure, some in names.items()}  # a row may have failed
-            if not any(names.values()) or round_seconds(speeds.turns, names) > deadline.left():
-                return
+            config = [row.config for row in speeds.rows if row.name in speeds.turns]
+            if (stored := cache.get(begun, number, config=config)) is not None:
+                names, was_stored = {measure: set(some) for measure, some in stored.items()}, True
+            else:
+                left = deadline.left()
+                if is_look(number) or was_stored:
+                    names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
+                names = {
+                    measure: some & speeds.turns.keys() for measure, some in names.items()
+                }  # a row may have failed
+                if not any(names.values()):
+                    return
+                if (seconds := round_seconds(speeds.turns, names)) > left:
+                    say(f"no further round: it takes {roughly(seconds)}, and {duration(left)} of --budget are left")
+                    return
+                answer = {measure: sorted(some) for measure, some in names.items()}
+                cache.put(begun, number, answer, config=config, is_measurement=False)
+                was_stored = False
         yield names, f"round {number + 1}{state}"
 
 

@@ -29,11 +29,11 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time, each on its own CUDA stream
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --budget TIME       of steps: time for measuring speeds, such as 90s, 20m or 2h (default 10m). All rows have two
+  --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 20m (default 10m). All rows have two
                       rounds, then the undecided rows have more
   --repeats R         rounds of all rows (default 5; steps have a fixed number only if R is given, instead of a budget);
                       not of anatomy
-  --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
+  --seconds S         of each timed stretch (default 3 with a budget, else 8); not of queue: see study.num_steps
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
   --folder FOLDER     for study.md, study.html, study.json and what was measured (default runs/study_NAME)

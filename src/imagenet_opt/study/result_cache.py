@@ -69,8 +69,9 @@ class ResultCache:
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
-            if num := self._subjects.count(self._subject or ""):
-                say(f"stopped; {_measurements(num)} kept in {self.folder}: run the same command again to resume")
+            num = self._subjects.count(self._subject or "")
+            kept = f"{_measurements(num)} kept in {self.folder}" if num else "no measurement was complete"
+            say(f"stopped; {kept}: run the same command again to {'resume' if num else 'begin again'}")
             raise
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None, label: str = "") -> Any:

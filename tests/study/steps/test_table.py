@@ -137,7 +137,7 @@ def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison() -> 
     # an interval of +- 4.9 % around 2.0 % must be 2.5 times narrower, and so needs 6.1 times the rounds: 25, 21 more
     request = small_request("ladder", Path())
     (sentence,) = advice(worths, replace(request, repeats=None))
-    assert sentence.endswith("run the same command once more with --budget 35m; it resumes.")
+    assert sentence.endswith("run the command again with --budget 35m; it resumes.")
     assert advice(worths, replace(request, repeats=4)) == [
         "To decide all that is undecided, raise --repeats, probably to 25."
     ]

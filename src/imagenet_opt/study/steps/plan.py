@@ -232,8 +232,8 @@ class Study:
             f"; then each row trains {request.parity_steps} steps to compare the losses" if request.parity_steps else ""
         )
         if request.repeats is None:
-            time = f"{num} rows take turns for {duration(request.budget_seconds)}; a row stops once it is decided"
-            return f"{time}{losses}"
+            time = f"then the undecided rows until {duration(request.budget_seconds)} are over"
+            return f"{num} rows take turns for two rounds, {time}{losses}"
         rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
         return f"{num} rows, {rounds}{losses}"
 

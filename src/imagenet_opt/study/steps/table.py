@@ -182,7 +182,7 @@ def advice(worths: Sequence[Worth], request: Request) -> list[str]:
         number = f", probably to {rounds:.0f}" if request.repeats < rounds <= MOST_ROUNDS else ""
         return [f"To decide all that is {UNDECIDED}, raise --repeats{number}."]
     budget = as_budget(max(worth.more_seconds for worth in undecided))
-    return [f"To decide all that is {UNDECIDED}, run the same command once more with --budget {budget}; it resumes."]
+    return [f"To decide all that is {UNDECIDED}, run the command again with --budget {budget}; it resumes."]
 
 
 def _disturbed(results: Sequence[RowResult], measure: str) -> list[str]:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from imagenet_opt.display.table import Column, Table, interval, ratio_cells, series, shape_of
+from imagenet_opt.display.table import Column, Table, how_to_decide, interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.measure.stats.intervals import median_interval
 
@@ -58,3 +58,11 @@ def test_the_smallest_value_of_a_column_has_two_digits(values: list[float], show
 
 def test_an_empty_column_has_a_format() -> None:
     assert shape_of([]).format(3.0) == "3"
+
+
+def test_a_table_that_says_undecided_says_once_how_to_decide() -> None:
+    columns = (Column("step"), Column("worth"))
+    table = Table("steps", columns, (("a", "1.10 x (0.97 to 3.36) undecided"), ("b", "undecided")), ("a note",))
+    assert how_to_decide(table).notes == ("a note", "To decide what is undecided, raise --repeats.")
+    clear = Table("steps", columns, (("a", "1.00 x (0.99 to 1.01) no difference"),), ("a note",))
+    assert how_to_decide(clear) == clear

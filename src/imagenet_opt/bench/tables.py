@@ -8,9 +8,9 @@ from imagenet_opt.bench.job import OWN
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.result import Report, describe, method, versions
 from imagenet_opt.display.page import page_of_tables
-from imagenet_opt.display.table import Cell, Column, Plot, Table, series, verdict_in_words
+from imagenet_opt.display.table import Cell, Column, Plot, Table, how_to_decide, series, verdict_in_words
 from imagenet_opt.display.terminal_table import facts_table, print_tables, terminal
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, verdict
+from imagenet_opt.measure.stats.block_ratios import verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.sequential import more_rounds
 
@@ -126,9 +126,7 @@ def _ratios(report: Report) -> Table:
         )
         for side, other, ratio in ratios
     )
-    undecided = any(verdict(ratio) == UNDECIDED for *_, ratio in ratios)
-    notes = (f"To decide what is {UNDECIDED}, raise --repeats.",) if undecided else ()
-    return Table("ratios", columns, rows, notes)
+    return how_to_decide(Table("ratios", columns, rows))
 
 
 def _span(interval: Interval, number: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from imagenet_opt.display.progress import DAY
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import check_package, is_url
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_LEAST_SECONDS, _MOST_SECONDS = 10, 24 * 3600
+_LEAST_SECONDS = 10
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +49,7 @@ def budget_seconds(text: str) -> float:
     """Parse --budget, such as 90s, 5m, 2h or 45 (seconds). Raises ConfigError."""
     match = _BUDGET.fullmatch(text)
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+    if not _LEAST_SECONDS <= seconds <= DAY:
         bare = f"; {text} are seconds, did you mean {text}m?" if match and not match[2] else ""
         raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 24h, such as 90s or 5m{bare}")
     return seconds

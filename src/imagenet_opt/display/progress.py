@@ -162,12 +162,13 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
-_DAY = 24 * 3600
+DAY = 24 * 3600
+"""Seconds, also those of the longest --budget."""
 
 
 def roughly(seconds: float) -> str:
     """An estimated duration, with two digits at most."""
-    if seconds >= _DAY:
+    if seconds >= DAY:
         return "over a day"
     unit, length = ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
     return f"about {float(f'{seconds / length:.2g}'):g} {unit}"
@@ -175,7 +176,7 @@ def roughly(seconds: float) -> str:
 
 def as_budget(seconds: float) -> str:
     """The value of --budget for at least these seconds, a day at most."""
-    hours = math.ceil(min(seconds, _DAY) / 3600)
+    hours = math.ceil(min(seconds, DAY) / 3600)
     return f"{hours}h" if hours > 2 else f"{max(1, math.ceil(seconds / 60))}m"
 
 

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from imagenet_opt.display.progress import roughly
-from imagenet_opt.measure.stats.block_ratios import Ratio, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, verdict
 from imagenet_opt.measure.stats.intervals import Estimate, Interval
 
 Cell = str | float | None
@@ -123,6 +123,13 @@ def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell,
 def verdict_in_words(ratio: Ratio, more_seconds: float) -> str:
     """The verdict; for an undecided one, how much more time is likely to decide it, if `more_seconds` is not 0."""
     return f"{verdict(ratio)}, {roughly(more_seconds)} more" if more_seconds else verdict(ratio)
+
+
+def how_to_decide(table: Table) -> Table:
+    """Add a note to a table with an undecided comparison of a fixed number of rounds."""
+    if not any(UNDECIDED in text for row in (*table.texts(), table.sentences) for text in row):
+        return table
+    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise --repeats."))
 
 
 def shape_of(values: Iterable[float]) -> str:

@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.display.table import Table
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED
+from imagenet_opt.display.table import Table, how_to_decide
 from imagenet_opt.study.request import Request
 from imagenet_opt.training.folder_lock import FILE, lock_folder
 from imagenet_opt.training.quiet import quiet
@@ -49,10 +47,3 @@ def study(request: Request) -> list[Table]:
     module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
     found: list[Table] = resolve_name(f"imagenet_opt.study.{module}.run")(request)
     return found if request.kind == "steps" else list(map(how_to_decide, found))
-
-
-def how_to_decide(table: Table) -> Table:
-    """Add a note to a table with an undecided comparison of a fixed number of rounds."""
-    if not any(UNDECIDED in text for row in (*table.texts(), table.sentences) for text in row):
-        return table
-    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise --repeats."))

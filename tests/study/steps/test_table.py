@@ -12,9 +12,10 @@ from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, Worth, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
+from imagenet_opt.study.steps.notes import advice
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.table import advice, tables
+from imagenet_opt.study.steps.table import tables
 from imagenet_opt.study.steps.turn import Speed, Speeds
 from tests.study.studies import small_request, speed
 

@@ -108,6 +108,11 @@ class RowResult:
         return rates_of(self.turns, measure)
 
     @property
+    def full_turns(self) -> list[Speed]:
+        """The rounds with a full run."""
+        return [speed for speed in self.turns if speed.get("full") is not None]
+
+    @property
     def differs(self) -> bool:
         """Whether the row's loss differs from that of its base."""
         return isinstance(self.parity, Parity) and not self.parity.agrees

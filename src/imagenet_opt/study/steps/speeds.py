@@ -120,36 +120,42 @@ def _rounds(request: Request, speeds: Speeds, cache: ResultCache) -> Iterator[tu
     enough for one more. Rounds that began in an earlier run are repeated with the same rows, from stored results,
     whatever the budget is.
     """
-    names = {measure: {row.name for row in speeds.rows} for measure in MEASURES}
+    everyone = {measure: {row.name for row in speeds.rows} for measure in MEASURES}
     if request.repeats is not None:
-        yield from ((names, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
+        yield from ((everyone, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
         return
     deadline, state, begun = Deadline(request.budget_seconds), "", Begun(request.seconds)
-    was_stored = False
+    names: dict[str, set[str]] | None = None  # chosen at a look, and for the first round that is not stored
     for number in count():
         if is_look(number):
             decided = are_decided(speeds.rows, speeds.turns)
             state = f", {sum(decided)} of {len(decided)} steps decided"
-        if number >= LEAST_ROUNDS:
-            config = [row.config for row in speeds.rows if row.name in speeds.turns]
-            if (stored := cache.get(begun, number, config=config)) is not None:
-                names, was_stored = {measure: set(some) for measure, some in stored.items()}, True
-            else:
-                left = deadline.left()
-                if is_look(number) or was_stored:
-                    names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
-                names = {
-                    measure: some & speeds.turns.keys() for measure, some in names.items()
-                }  # a row may have failed
-                if not any(names.values()):
-                    return
-                if (seconds := round_seconds(speeds.turns, names)) > left:
-                    say(f"no further round: it takes {roughly(seconds)}, and {duration(left)} of --budget are left")
-                    return
-                answer = {measure: sorted(some) for measure, some in names.items()}
-                cache.put(begun, number, answer, config=config, is_measurement=False)
-                was_stored = False
-        yield names, f"round {number + 1}{state}"
+        label = f"round {number + 1}{state}"
+        if number < LEAST_ROUNDS:
+            yield everyone, label
+            continue
+        config = [row.config for row in speeds.rows if row.name in speeds.turns]
+        if (stored := cache.get(begun, number, config=config)) is not None:
+            names = None
+            yield {measure: set(some) for measure, some in stored.items()}, label
+            continue
+        left = deadline.left()
+        if names is None or is_look(number):
+            names = undecided_rows(speeds.rows, speeds.turns, num_rounds=number, seconds_left=left)
+        names = {measure: some & speeds.turns.keys() for measure, some in names.items()}  # a row may have failed
+        if not _has_time(speeds, names, left):
+            return
+        answer = {measure: sorted(some) for measure, some in names.items()}
+        cache.put(begun, number, answer, config=config, is_measurement=False)
+        yield names, label
+
+
+def _has_time(speeds: Speeds, names: dict[str, set[str]], left: float) -> bool:
+    """Whether these rows, if any, can have a further round in the seconds left; if not, print why."""
+    seconds = round_seconds(speeds.turns, names)
+    if seconds > left:
+        say(f"no further round: it takes {roughly(seconds)}, and {duration(left)} of --budget are left")
+    return any(names.values()) and seconds <= left
 
 
 def gaps(name: str, turns: Sequence[Speed], *, has_gpu: bool) -> str | None:

@@ -125,6 +125,13 @@ def add(turns: dict[str, list[Speed]], name: str, number: int, values: Speed) ->
     rounds[number] = rounds[number] | values
 
 
+def busy(speed: Speed) -> float:
+    """Share of a full run in which kernels ran; if they were not observed, in which the device had work."""
+    if (kernel_seconds := speed.get("kernel_seconds")) and speed["batch_size"]:
+        return min(1.0, kernel_seconds * (speed["full"] or 0.0) / speed["batch_size"])
+    return speed["busy"] or 0.0
+
+
 def least_others(turns_by_row: Iterable[Sequence[Speed]], key: str = "others_percent") -> float | None:
     """Percent of the CPUs that other programs use at most in the calmest quarter of the turns; None without turns. key:
     of the percentage in a turn."""

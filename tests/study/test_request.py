@@ -24,11 +24,16 @@ def steps(*steps: Any, **keys: Any) -> dict[str, Any]:
     ("model", "study", "options", "message"),
     [
         (Read, "read", {"num_worker": [1]}, "there is no key num_worker; did you mean num_workers?"),
-        (Read, "read", {"xyz": 1}, "there is no key xyz; expected num_workers, reads_in_flight, batch_size, state"),
+        (
+            Read,
+            "read",
+            {"xyz": 1},
+            "there is no key xyz; expected title, kind, num_workers, reads_in_flight, batch_size, state",
+        ),
         (Read, "read", {"state": ["hot"]}, "state=hot must be 'cold' or 'warm'"),
         (Read, "read", {"num_workers": 4}, "num_workers=4 must be a list"),
         (Read, "read", {"num_workers": []}, "num_workers=[] must be a list of 1 or more"),
-        (Torchscript, "torchscript", {"a": 1}, "there is no key a; expected only title and kind"),
+        (Torchscript, "torchscript", {"a": 1}, "there is no key a; expected title, kind"),
         (Scaling, "scaling", {"processes": ["a"]}, "processes=a must be a whole number"),
         (Scaling, "scaling", {"processes": [0]}, "processes=0 must be greater than 0"),
         (
@@ -68,7 +73,7 @@ def test_the_first_mistake_is_reported(
         ("title: A trial\nkind: nosuch\n", "kind=nosuch must be one of steps, scaling"),
         ("- a\n", "['a'] must be keys with their values"),
         ("title: [a]\nkind: steps\n", "title=['a'] must be a text"),
-        ("title: [unclosed\n", "{} cannot be read: "),
+        ("title: [unclosed\n", "the file cannot be read: "),
     ],
 )
 def test_a_file_that_is_no_study_is_reported(text: str, message: str, tmp_path: Path) -> None:
@@ -76,7 +81,7 @@ def test_a_file_that_is_no_study_is_reported(text: str, message: str, tmp_path: 
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
         read_study(str(file))
-    assert str(raised.value).startswith(f"study={file}: {message.format(file)}")
+    assert str(raised.value).startswith(f"study={file}: {message}")
 
 
 def test_a_misspelt_key_is_reported_before_a_missing_key(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import hydra._internal.hydra as hydra_internal
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves, refused
+from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
 from imagenet_opt.config.hydra_plugins import check_plugins
 from imagenet_opt.config.overrides import complete, config_folder, follow_job
@@ -40,7 +43,7 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of train.py with these overrides. Raises ImagenetOptError."""
     check_all()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(list(overrides)))
+        config = _compose(complete(list(overrides)))
     with open_dict(config):
         config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
@@ -51,8 +54,16 @@ def run_folder(overrides: tuple[str, ...]) -> Path:
     """The folder of a run of train.py with these overrides. Raises ImagenetOptError."""
     check_all()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(follow_job(list(overrides))), return_hydra_config=True)
+        config = _compose(complete(follow_job(list(overrides))), return_hydra_config=True)
     return Path(config.hydra.run.dir)
+
+
+def _compose(overrides: list[str], **options: bool) -> DictConfig:
+    """`hydra.compose`; its errors become ConfigError."""
+    try:
+        return compose("train", overrides, **options)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from error
 
 
 def check_all() -> None:

@@ -1,7 +1,8 @@
 """The request for a study, and the file that describes the study."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -30,7 +31,7 @@ _EXPECTED = {
 """The expected value, by pydantic's name for an error. For other errors pydantic's own words are used."""
 
 
-def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) -> str:
+def _first_mistake(error: ValidationError, model: type[BaseModel], written: Any) -> str:
     """Describe the first mistake of a study's file. Unknown keys come before missing keys, as a missing key is often
     misspelt.
 
@@ -38,13 +39,13 @@ def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) 
     """
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     place, detail = _place(details[0]["loc"]), details[0]
-    name = ""
+    name, common = "", tuple(StudyFile.model_fields)
     if place:
-        key, number = place
+        (key, number), common = place, ()
         model, written = get_args(model.model_fields[key].annotation)[0], written[key][number]
         name = f"{key.removesuffix('s')} {repr(written['name']) if 'name' in written else number + 1}: "
     if detail["type"] == "extra_forbidden":
-        return name + _unknown(str(detail["loc"][-1]), model.model_fields)
+        return name + _unknown(str(detail["loc"][-1]), (*common, *model.model_fields))
     if detail["type"] == "missing":
         alike = [other for other in details if other["type"] == "missing" and _place(other["loc"]) == place]
         return name + _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
@@ -56,9 +57,9 @@ def _place(loc: tuple[str | int, ...]) -> tuple[str, int] | tuple[()]:
     return (str(loc[0]), loc[1]) if len(loc) > 2 and isinstance(loc[1], int) else ()
 
 
-def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
-    expected = f"expected {', '.join(fields)}" if fields else "expected only title and kind"
-    return f"there is no key {key}; {did_you_mean(key, fields, expected)}"
+def _unknown(key: str, known: Sequence[str]) -> str:
+    expected = f"expected {', '.join(known)}"
+    return f"there is no key {key}; {did_you_mean(key, known, expected)}"
 
 
 def _missing(keys: list[str], fields: Mapping[str, FieldInfo], written: Mapping[str, Any]) -> str:
@@ -161,11 +162,11 @@ def read_study(name: str, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
         written = written | changed if isinstance(written, dict) else written
         study = StudyFile.model_validate(written)
     except (YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"study={name}: the file cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        raise ConfigError(f"study={name}: {first_mistake(error, StudyFile, written)} (in {file})") from error
+        raise ConfigError(f"study={name}: {_first_mistake(error, StudyFile, written)}") from error
     if study.kind not in KINDS:
-        raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)} (in {file})")
+        raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)}")
     return file.stem, study
 
 
@@ -196,8 +197,17 @@ def _values(changes: Sequence[str]) -> dict[str, Any]:
 
 def checked_options(model: type[Options], request: Request) -> Options:
     """Validate the options of a study's file with the model of its kind. Raises ConfigError that names the key."""
+    with mistakes_in_file(request):
+        try:
+            return model.model_validate(request.options)
+        except ValidationError as error:
+            raise ConfigError(_first_mistake(error, model, request.options)) from error
+
+
+@contextmanager
+def mistakes_in_file(request: Request) -> Iterator[None]:
+    """Name the study's file in ConfigErrors about its content."""
     try:
-        return model.model_validate(request.options)
-    except ValidationError as error:
-        words = first_mistake(error, model, request.options)
-        raise ConfigError(f"study={request.typed or request.name}: {words}") from error
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"study={request.typed or request.name}: {error}") from error

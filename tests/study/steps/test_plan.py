@@ -107,13 +107,17 @@ def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
 @pytest.mark.parametrize(
     ("order", "steps", "message"),
     [
-        ("cumulative", [{"name": "a", "instead_of": "b"}, {"name": "b"}], "a: instead_of=b must name an earlier step"),
+        (
+            "cumulative",
+            [{"name": "a", "instead_of": "b"}, {"name": "b"}],
+            "step 'a': instead_of=b must name an earlier step",
+        ),
         (
             "alone",
             [*REPLACING, {"name": "d", "instead_of": "b2"}],
-            "d: instead_of=b2 must name an earlier step without instead_of: a, b, c",
+            "step 'd': instead_of=b2 must name an earlier step without instead_of: a, b, c",
         ),
-        ("leave_one_out", REPLACING, "b2: instead_of=b contradicts order: leave_one_out"),
+        ("leave_one_out", REPLACING, "step 'b2': instead_of=b contradicts order: leave_one_out"),
     ],
 )
 def test_a_step_replaces_an_earlier_step(order: str, steps: Steps, message: str) -> None:
@@ -219,16 +223,17 @@ def test_leave_one_out_switches_all_steps_on() -> None:
         (["callbacks.acceleration.compile_mode=maxi"], ".*compile_mode='maxi' must be one of default"),
         (["callbacks.acceleration.compile=perhaps"], r".*callbacks\.acceleration\.compile=perhaps must be"),
         (["optimizer.fused=7"], r".*optimizer\.fused=7 must be"),
+        (["optimizer.fusd=true"], r"there is no key optimizer\.fusd; did you mean optimizer\.fused\?"),
         (["data.copies=sideways"], r".*data\.copies=sideways must be one of"),
         (["trainer.precision=bf17"], r".*trainer\.precision=bf17 must be"),
         (["model.label_smoothing=much"], r".*model\.label_smoothing=much must be"),
-        ([], "the step changes nothing; give it overrides or batch_factor"),
+        ([], "it changes nothing; give it overrides or batch_factor"),
     ],
 )
 def test_a_bad_step_is_reported_with_its_name(words: list[str], message: str, tmp_path: Path, checked: None) -> None:
     steps = [{"name": "good", "overrides": ["optimizer.fused=false"]}, {"name": "bad", "overrides": words}]
     rows = steps_study(tmp_path, steps).rows
-    with pytest.raises(ConfigError, match=f"^bad: {message}"):
+    with pytest.raises(ConfigError, match=f"^step 'bad': {message}"):
         check_rows(rows)
 
 

@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.request import Request, checked_options, mistakes_in_file
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.apply import keep_winners
 from imagenet_opt.study.steps.compare import compare
@@ -65,18 +65,21 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
         for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
             if reason := unwritable(word):
                 raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or use KEY=VALUE in the study's file")
-    testbed = Testbed(composed((*request.overrides, *file.below)))
+    with mistakes_in_file(request):
+        config = composed((*request.overrides, *file.below))
+    testbed = Testbed(config)
     if testbed.simulated is not None:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
-    plan = Plan(
-        file,
-        request.overrides,
-        batch_size=testbed.loading.batch_size,
-        has_gpu=testbed.device.type == "cuda",
-        mixed=precision_of("mixed", testbed.device),
-    )
-    rows = plan.rows()
-    check_rows(rows)
+    with mistakes_in_file(request):
+        plan = Plan(
+            file,
+            request.overrides,
+            batch_size=testbed.loading.batch_size,
+            has_gpu=testbed.device.type == "cuda",
+            mixed=precision_of("mixed", testbed.device),
+        )
+        rows = plan.rows()
+        check_rows(rows)
     lines = plan.remarks(request.name)
     cache = ResultCache(request.folder)
     storage = Storage(str(testbed.samples.index.folder))

@@ -247,17 +247,17 @@ def _check(file: StepsFile) -> None:
         raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
     for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
-            raise ConfigError(f"a study's file may not set {word}; set it on the command line")
+            raise ConfigError(f"the file may not set {word}; set it on the command line")
     earlier: list[str] = []
     for step in file.steps:
         if step.instead_of is None:
             earlier.append(step.name)
         elif file.order == "leave_one_out":
             reason = "contradicts order: leave_one_out, which has all steps on at once; keep one of the two"
-            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} {reason}")
+            raise ConfigError(f"step '{step.name}': instead_of={step.instead_of} {reason}")
         elif step.instead_of not in earlier:
             expected = f"an earlier step without instead_of: {', '.join(earlier)}" if earlier else "an earlier step"
-            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} must name {expected}")
+            raise ConfigError(f"step '{step.name}': instead_of={step.instead_of} must name {expected}")
 
 
 def key_of(word: str) -> str:
@@ -272,9 +272,10 @@ def _value(word: str) -> str:
 def check_rows(rows: Iterable[Row]) -> None:
     """Check the keys and values of all rows without reading data. Raises ConfigError with the row's name."""
     for row in rows:
+        name = f"step '{row.name}'" if row.step else row.name
         if row.step and not row.own:
-            raise ConfigError(f"{row.name}: the step changes nothing; give it overrides or batch_factor")
+            raise ConfigError(f"{name}: it changes nothing; give it overrides or batch_factor")
         try:
             _ = row.config
         except ImagenetOptError as error:
-            raise ConfigError(f"{row.name}: {error}") from error
+            raise ConfigError(f"{name}: {error}") from error

@@ -1,0 +1,80 @@
+"""Explains Hydra's and OmegaConf's errors in the words of this project."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_opt.config.hydra_plugins import INSTALL
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.removed_keys import explain_removed
+from imagenet_opt.errors import did_you_mean
+
+_HINTS = {
+    "model/": "; any other network of timm: model.name=NAME, such as model.name=resnet101",
+    "optimizer/": "; any other optimizer of timm: optimizer.name=NAME",
+    "hydra/launcher/submitit_": f"; it comes with {INSTALL}",
+    "hydra/sweeper/": f"; others than basic come with {INSTALL}",
+}
+"""Prefix of GROUP/OPTION that Hydra could not find -> further hint."""
+
+
+def explain(error: Exception) -> str:
+    """One line about an error of Hydra or OmegaConf, with the key and the remedy."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    key = getattr(cause, "full_key", None)
+    text = " ".join(str(error).partition("Config search path")[0].split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and "/" in error.missing_cfg_file:
+        return _no_option(error.missing_cfg_file, error.options)
+    if isinstance(error, OverrideParseException) and "=" not in (word := error.override):
+        is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
+        example = f"experiment={word}" if is_experiment else "data.batch_size=64"
+        return f"{word}: options are KEY=VALUE, such as {example}"
+    if not key or "Could not override" not in text:
+        return text
+    if explanation := explain_removed(key):
+        return explanation
+    if key in (keys := default_keys()):  # of a group for which an experiment chooses another file
+        group = key.partition(".")[0]
+        hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
+        return f"there is no key {key} in the {group} of this experiment; {hint}"
+    hint = did_you_mean(key, dict.fromkeys([*keys, *_groups()]), "python train.py --cfg job shows every key")
+    return f"there is no key {key}; {hint}"
+
+
+def _no_option(place: str, known: Sequence[str] | None) -> str:
+    """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
+    group, _, option = place.rpartition("/")
+    own = Path("conf", f"{place}.yaml")
+    if group == "experiment" and own.is_file() and Path("train.py").is_file():
+        return f"only the train.py of this folder reads {own}; type python train.py {shlex.join(sys.argv[1:])}"
+    options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    similar = did_you_mean(option, options, "")
+    hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
+    return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
+
+
+def _groups() -> list[str]:
+    """The groups of conf/, such as experiment, that may be no keys of the configuration."""
+    return sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
+
+
+def default_keys() -> list[str]:
+    """All keys of conf/train.yaml and of the groups that it chooses."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return list(_keys(compose("train")))
+
+
+def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in map(str, config):
+        name = f"{prefix}{key}"
+        yield name
+        if not OmegaConf.is_missing(config, key) and isinstance(node := config._get_node(key), DictConfig):
+            yield from _keys(node, f"{name}.")

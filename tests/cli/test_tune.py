@@ -160,11 +160,11 @@ def test_the_experiment_has_all_measurements_and_trains(
         "device alone: larger batches: setting batch 4": "faster",
         "device alone: larger batches: setting batch 8": "not 3 % faster in one turn",
         **{f"{batches}: batch {num}": "fits" if num < 16 else "out of memory" for num in (2, 4, 8, 16)},
-        "loader alone: setting 1 workers, auto ahead, auto reads": "as it was",
-        "loader alone: setting 4 workers, auto ahead, auto reads": "faster",
+        "loader alone: setting workers 1, prefetch auto, reads auto": "as it was",
+        "loader alone: setting workers 4, prefetch auto, reads auto": "faster",
     }
     assert "lr 0.00781 for 4 images in one process: 0.5 per 256 images" in lines
-    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in lines
+    assert "8 images fit at 224 px, not compiled, and leave 10 % of the free memory free" in lines
     assert "the device takes 273 images/s" in lines and any(
         line.startswith("the device is the limit") for line in lines
     )

@@ -55,6 +55,12 @@ def test_the_loader_needs_the_rate_at_the_smallest_images_of_the_run() -> None:
     assert "the device takes 200 images/s of 160 px, the smallest of the run" in table.notes
 
 
+def test_a_loader_that_is_fast_enough_is_beside_the_device() -> None:
+    climb = CoordinateSearch(LoaderSetting(1, 4, 16), {LoaderSetting(1, 4, 16): [300.0]}, why="enough")
+    (table,) = tables_of(tuning_of(loader=Loader(climb, (), target=240.0, num_processes=1)))
+    assert "the device is the limit: the loader is 1.5 times as fast, and 1.2 times is enough" in table.notes
+
+
 def test_each_setting_of_the_device_has_the_range_of_its_turns(turns: Turns) -> None:
     climb = CoordinateSearch("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, why="budget")
     turns.climbs["ways"] = (climb, {"now": (), "compiled": ("compile=true",)})
@@ -74,13 +80,14 @@ def test_settings_without_a_turn_are_the_conclusion(turns: Turns, capsys: pytest
         "ways": (CoordinateSearch("now", why="budget"), dict.fromkeys(("now", "c", "d"), ())),
     }
     assert conclusion(tuning) == [
-        "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
+        "4 of 4 settings of the device were not tried, for lack of time: use --budget 10m; "
         "until then the configured settings stay"
     ]
+    assert [table.title for table in tables_of(tuning)] == ["device alone: formats"]
     print_tuning(tuning, [])
     assert capsys.readouterr().out.startswith("nothing was tuned: 45 s is too short; use --budget 10m\n")
     write_experiment(tuning, [], "imagenet-opt tune", ())
-    assert capsys.readouterr().err == "no experiment is written\n"
+    assert capsys.readouterr().err == "no experiment is written, since no setting is certain to be faster\n"
     formats.turns |= {"a": [120.0], "b": [90.0]}
     print_tuning(tuning, [])
     assert "nothing was tuned" not in capsys.readouterr().out
@@ -89,7 +96,7 @@ def test_settings_without_a_turn_are_the_conclusion(turns: Turns, capsys: pytest
     assert conclusion(tuning) == [
         "better here: x=1",
         "2 of 4 settings of the device were not tried, 1 of 4 settings of the device was left undecided, not all batch "
-        "sizes were tried, not all settings of the loader were tried, for lack of time: raise --budget (45s)",
+        "sizes were tried, not all settings of the loader were tried, for lack of time: use --budget 10m",
     ]
 
 

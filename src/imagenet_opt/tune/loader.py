@@ -30,7 +30,7 @@ class LoaderSetting:
     reads_in_flight: Any
 
     def __str__(self) -> str:
-        return f"{self.num_workers} workers, {self.prefetch_factor} ahead, {self.reads_in_flight} reads"
+        return f"workers {self.num_workers}, prefetch {self.prefetch_factor}, reads {self.reads_in_flight}"
 
     def beside(self, other: "LoaderSetting") -> Changes:
         """The overrides that change the other setting into this one."""

@@ -33,8 +33,7 @@ _RATES = (
     Column("times", "{:.2f}"),
     Column("turns", "{:.0f}"),
 )
-_WHY = {
-    "enough": f"the device is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
+_WHY_STOPPED = {
     "nothing more": f"no other setting is {100 * (LEAST_GAIN - 1):.0f} % faster for certain",
     "budget": "not tried: budget (further settings of the loader)",
 }
@@ -42,7 +41,8 @@ _WHY = {
 
 def tables_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
-    tables = [_device_table(title, tuning.turns) for title in tuning.turns.climbs] if tuning.turns else []
+    turns = tuning.turns
+    tables = [_device_table(title, turns) for title, (climb, _) in turns.climbs.items() if climb.turns] if turns else []
     if tuning.batch is not None:
         tables.append(_memory_table(tuning.batch))
     if tuning.loader is not None:
@@ -108,8 +108,24 @@ def _loader_table(loader: Loader, simulated: str) -> Table:
             f"{num} processes share the CPUs and the storage; a single process was measured, with 1/{num} of the CPUs"
         )
     return Table(
-        f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]), _plots(rows)
+        f"loader alone{simulated}",
+        (*_RATES, Column("verdict")),
+        tuple(rows),
+        (*facts, _why_stopped(loader)),
+        _plots(rows),
     )
+
+
+def _why_stopped(loader: Loader) -> str:
+    if loader.climb.why != "enough" or loader.target is None:
+        return _WHY_STOPPED[loader.climb.why]
+    times = loader.climb.rate(loader.climb.best) * ENOUGH / loader.target
+    return f"the device is the limit: the loader is {times:.1f} times as fast, and {ENOUGH:g} times is enough"
+
+
+def _longer_budget(tuning: Tuning) -> str:
+    """Twice the time, at least 10 minutes, at most an hour."""
+    return f"--budget {max(10, min(60, round(tuning.budget_seconds / 30)))}m"
 
 
 def _notes(tuning: Tuning) -> list[str]:
@@ -118,8 +134,7 @@ def _notes(tuning: Tuning) -> list[str]:
 
 def print_tuning(tuning: Tuning, tables: Sequence[Table]) -> None:
     if not _has_compared(tuning) and _lacking(tuning) is not None:
-        minutes = max(10, min(60, round(tuning.budget_seconds / 30)))
-        print(f"nothing was tuned: {tuning.budget_seconds:g} s is too short; use --budget {minutes}m")
+        print(f"nothing was tuned: {tuning.budget_seconds:g} s is too short; use {_longer_budget(tuning)}")
     console = print_tables(tables)
     for line in (*_notes(tuning), *conclusion(tuning)):
         console.print(printable(line))
@@ -189,7 +204,7 @@ def _lacking(tuning: Tuning) -> str | None:
         parts.append("not all batch sizes were tried")
     if tuning.loader is not None and tuning.loader.climb.why == "budget":
         parts.append("not all settings of the loader were tried")
-    return f"{', '.join(parts)}, for lack of time: raise --budget ({tuning.budget_seconds:g}s)" if parts else None
+    return f"{', '.join(parts)}, for lack of time: use {_longer_budget(tuning)}" if parts else None
 
 
 def page(tuning: Tuning, tables: Sequence[Table], facts: dict[str, Any]) -> str:
@@ -232,7 +247,7 @@ def write_experiment(tuning: Tuning, tables: Sequence[Table], command: str, give
     """Write conf/experiment/tuned_<host>_tune.yaml, with the measurements as its header, if a setting should change.
     given: overrides of the command line."""
     if not tuning.overrides:
-        print("no experiment is written", file=sys.stderr)
+        print("no experiment is written, since no setting is certain to be faster", file=sys.stderr)
         return
     device = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
     if tuning.simulated:

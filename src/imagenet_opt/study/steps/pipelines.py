@@ -54,7 +54,8 @@ def measure_full(
                         add(turns, row.name, number, stored)
                         continue
                     group.append(row)
-                    cache.report(f"{label}{row.name}")
+                    together = f", then {len(group)} rows take turns" if len(group) > 1 else ""
+                    cache.report(f"{label}{row.name}{together}")
                     try:
                         takes_part = pipelines.start(row, job_of(row), stops=row.name not in single)
                     except PipelineFailed as error:

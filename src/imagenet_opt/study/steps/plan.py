@@ -233,7 +233,7 @@ class Study:
         )
         if request.repeats is None:
             time = f"then the undecided rows until {duration(request.budget_seconds)} are over"
-            return f"{num} rows take turns for two rounds, {time}{losses}"
+            return f"{num} rows take turns for two rounds, however long these take, {time}{losses}"
         rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
         return f"{num} rows, {rounds}{losses}"
 

@@ -10,7 +10,8 @@ from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.sweep.page import write_page
-from imagenet_opt.sweep.table import Row, print_table
+from imagenet_opt.sweep.rows import Row
+from imagenet_opt.sweep.table import print_table
 from imagenet_opt.training.summary import Setup, print_summary
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -25,7 +25,8 @@ from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.wandb_logger import _run_id
-from imagenet_opt.sweep.table import best, collect_rows, print_table, write_csv
+from imagenet_opt.sweep.rows import best, collect_rows
+from imagenet_opt.sweep.table import print_table, write_csv
 
 MAX_PIXELS = 2**18
 """The decoder's max_crop_pixels here, so that large images are common."""

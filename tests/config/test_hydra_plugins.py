@@ -16,7 +16,7 @@ from imagenet_opt.config import hydra_plugins
 from imagenet_opt.config.hydra_plugins import TARGETS, check_plugins, end_of_multirun
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.sweep.table import collect_rows
+from imagenet_opt.sweep.rows import collect_rows
 from tests.conftest import composed
 from tests.sweep.test_job import APP, wait_for
 from tests.sweep.test_job import start as started

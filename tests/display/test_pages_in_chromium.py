@@ -22,7 +22,8 @@ from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
 from imagenet_opt.study.output import write_outputs
 from imagenet_opt.sweep.page import write_page
-from imagenet_opt.sweep.table import HTML, Row
+from imagenet_opt.sweep.rows import Row
+from imagenet_opt.sweep.table import HTML
 from imagenet_opt.tune.coordinate_search import CoordinateSearch
 from imagenet_opt.tune.loader import Loader, LoaderSetting
 from imagenet_opt.tune.outputs import page as tune_page

@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.sweep.ray_hosts import check_hosts
-from imagenet_opt.sweep.table import collect_rows
+from imagenet_opt.sweep.rows import collect_rows
 from tests.config.test_hydra_plugins import app, finished  # noqa: F401
 from tests.conftest import composed
 

@@ -30,7 +30,8 @@ from imagenet_opt.errors import ConfigError, Preempted, last_error_line
 from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.ray_hosts import connect
-from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
+from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
+from imagenet_opt.sweep.table import print_table, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary_file import SUMMARY
 

@@ -9,34 +9,26 @@ import plotly.graph_objects as go
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
-from imagenet_opt.sweep.table import (
-    HTML,
-    METRICS,
-    NONE,
-    ONE_RUN_EACH,
-    Row,
-    best,
-    outcome,
-    parameters,
-    show,
-    speed,
-    varying,
-)
+from imagenet_opt.sweep.repetitions import Repetitions, repetitions
+from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, speed, varying
+from imagenet_opt.sweep.table import HTML, METRICS, ONE_RUN_EACH, show
 
 _FAILED = COLOURS["wait"]
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Write the page. jinja2 escapes the table's texts; the plot's texts are escaped here, since plotly reads HTML."""
-    names, winner = varying(rows), best(rows)
+    names, winner, repeated = varying(rows), best(rows), repetitions(rows)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
         Path(__file__).with_name("sweep_page.html"),
         title=f"sweep {sweep_dir.name}",
-        finding=_finding(rows, winner),
+        finding=_finding(rows, winner, repeated),
         plotly=winner is not None,
         rows=rows,
         best=winner,
+        command=_command(names, winner, repeated),
+        settings=repeated and repeated.table(),
         names=names,
         same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
         titles=METRICS,
@@ -49,11 +41,20 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / HTML, text)
 
 
-def _finding(rows: list[Row], winner: Row | None) -> str:
+def _command(names: list[str], winner: Row | None, repeated: Repetitions | None) -> str:
+    """The overrides of the fastest setting, or of the fastest job."""
+    if repeated is not None:
+        return repeated.fastest
+    return " ".join(f"{name}={winner['parameters'].get(name, NONE)}" for name in names) if winner is not None else ""
+
+
+def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | None) -> str:
     num_bad = sum(row["status"] != "ok" for row in rows)
     bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
     if winner is None:
         return f"No job has measured a speed{bad}."
+    if repeated is not None:
+        return f"{repeated.table().finding.removesuffix('.')}{bad}."
     return (
         f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}. {ONE_RUN_EACH}"
     )

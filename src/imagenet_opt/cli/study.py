@@ -31,8 +31,8 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
   --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 20m (default 10m). All rows have two
                       rounds, then the undecided rows have more
-  --repeats R         rounds of all rows (default 5; steps have a fixed number only if R is given, instead of a budget);
-                      not of anatomy
+  --repeats R         rounds of all rows, 2 to 1000 (default 5; steps have a fixed number only if R is given, instead of
+                      a budget); not of anatomy
   --seconds S         of each timed stretch (default 3 with a budget, else 8); not of queue: see study.num_steps
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar

@@ -39,9 +39,12 @@ class Tags(HTMLParser):
 
 def rows(text: str) -> list[Row]:
     def row(i: int, status: str) -> Row:
+        word = f"name{text}={i}{text}"
+        name, _, value = word.partition("=")
         return {
             "job": i,
-            "parameters": {f"name{text}": f"{i}{text}"},
+            "overrides": [word],
+            "parameters": {name: value},
             "status": status,
             "error": text if status == "failed" else None,
             "seconds": 1.0,

@@ -164,7 +164,7 @@ def test_the_experiment_has_all_measurements_and_trains(
         "loader alone: setting workers 4, prefetch auto, reads auto": "faster",
     }
     assert "lr 0.00781 for 4 images in one process: 0.5 per 256 images" in lines
-    assert "8 images fit at 224 px, not compiled, and leave 10 % of the free memory free" in lines
+    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory left over" in lines
     assert "the device takes 273 images/s" in lines and any(
         line.startswith("the device is the limit") for line in lines
     )

@@ -205,9 +205,9 @@ def checked_options(model: type[Options], request: Request) -> Options:
 
 
 @contextmanager
-def mistakes_in_file(request: Request) -> Iterator[None]:
-    """Name the study's file in ConfigErrors about its content."""
+def mistakes_in_file(request: Request, key: str = "") -> Iterator[None]:
+    """Name the study's file, and a key of it, in ConfigErrors about its content."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"study={request.typed or request.name}: {error}") from error
+        raise ConfigError(f"study={request.typed or request.name}: {key}{error}") from error

@@ -1,5 +1,6 @@
 """The page of a sweep: its table, and images per second by the parameter with the most values."""
 
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import plotly.graph_objects as go
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
-from imagenet_opt.sweep.repetitions import Repetitions, repetitions
+from imagenet_opt.sweep.repetitions import SEED, Repetitions, best_jobs, repetitions
 from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, speed, varying
 from imagenet_opt.sweep.table import HTML, METRICS, ONE_RUN_EACH, show
 
@@ -19,6 +20,7 @@ _FAILED = COLOURS["wait"]
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Write the page. jinja2 escapes the table's texts; the plot's texts are escaped here, since plotly reads HTML."""
     names, winner, repeated = varying(rows), best(rows), repetitions(rows)
+    fastest = best_jobs(winner, repeated)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
         Path(__file__).with_name("sweep_page.html"),
@@ -26,9 +28,9 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
         finding=_finding(rows, winner, repeated),
         plotly=winner is not None,
         rows=rows,
-        best=winner,
-        command=_command(names, winner, repeated),
-        settings=repeated and repeated.table(),
+        best=fastest,
+        command=shlex.join(_words(fastest[0], names)) if fastest else None,
+        settings=repeated.table if isinstance(repeated, Repetitions) else None,
         names=names,
         same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
         titles=METRICS,
@@ -41,29 +43,29 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / HTML, text)
 
 
-def _command(names: list[str], winner: Row | None, repeated: Repetitions | None) -> str:
-    """The overrides of the fastest setting, or of the fastest job."""
-    if repeated is not None:
-        return repeated.fastest
-    return " ".join(f"{name}={winner['parameters'].get(name, NONE)}" for name in names) if winner is not None else ""
+def _words(row: Row, names: list[str]) -> list[str]:
+    """The overrides of the job that vary, as typed, without its seed."""
+    wanted = set(names) - {SEED}
+    return [word for word in row["overrides"] if word.lstrip("+").partition("=")[0] in wanted]
 
 
-def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | None) -> str:
+def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str | None) -> str:
     num_bad = sum(row["status"] != "ok" for row in rows)
     bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
     if winner is None:
         return f"No job has measured a speed{bad}."
-    if repeated is not None:
-        return f"{repeated.table().finding.removesuffix('.')}{bad}."
-    return (
-        f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}. {ONE_RUN_EACH}"
-    )
+    if isinstance(repeated, Repetitions):
+        return f"{repeated.finding.removesuffix('.')}{bad}."
+    fastest = f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}."
+    return f"{fastest} {repeated or ONE_RUN_EACH}"
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:
     """Images per second by the parameter with the most values; a line for each combination of the others."""
-    axis = max(names, key=lambda name: len({row["parameters"].get(name) for row in rows}), default="job")
-    others = [name for name in names if name != axis]
+    settings = [name for name in names if name != SEED] or names
+    axis = max(settings, key=lambda name: len({row["parameters"].get(name) for row in rows}), default="job")
+    others = [name for name in settings if name != axis]
+    mode = "lines+markers" if settings == names else "markers"  # several seeds have a point each
     places = sorted({_place(row, axis) for row in rows}, key=_order)
     lines: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: _order(_place(row, axis))):
@@ -73,7 +75,7 @@ def _plot(rows: list[Row], names: list[str]) -> go.Figure:
     for number, (label, line) in enumerate(lines.items()):
         colour = LINES[number % len(LINES)]
         figure.add_scatter(
-            **_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9, marker_color=colour
+            **_points(line, axis, names), name=escaped(label), mode=mode, marker_size=9, marker_color=colour
         )
     if bad := [row for row in rows if row["status"] != "ok"]:
         marker = {"symbol": "x", "size": 11, "color": _FAILED}

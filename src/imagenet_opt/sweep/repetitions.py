@@ -1,7 +1,7 @@
-"""Compares the settings of a sweep that has several seeds: jobs that differ only in their seed are repetitions."""
+"""Compares the settings of a sweep with several seeds: jobs that differ only in their seed are repetitions."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,32 +14,27 @@ from imagenet_opt.sweep.rows import NONE, Row, outcome, speed, varying
 
 SEED = "seed"
 _ADD_SEEDS = (
-    f"To decide what is {UNDECIDED}, run the same command with more seeds and the same hydra.sweep.dir: jobs that have "
-    "finished are not run again."
+    f"To decide what is {UNDECIDED}, run the same command with more seeds after the present ones, and the same "
+    "hydra.sweep.dir: jobs that have finished are not run again."
 )
 _SEED_FIRST = (
     "The jobs of a setting ran one after the other, so a machine that changed its speed meanwhile counts as a "
-    f"difference: type {SEED}= before the other overrides, and settings take turns."
+    f"difference. With {SEED}= before the other overrides, and another hydra.sweep.dir, settings take turns."
 )
 
 
 @dataclass(frozen=True)
 class Repetitions:
-    """Jobs by setting, one for each seed, in the same order of seeds. A setting is the values of the other parameters,
-    as typed."""
+    """Jobs by setting, one for each seed, in the same order of seeds. A setting is the values of the other parameters
+    that vary. left_out: the jobs of settings that are not compared."""
 
     jobs: dict[str, list[Row]]
+    left_out: dict[str, list[Row]]
 
     @cached_property
     def rates(self) -> dict[str, list[float]]:
         """Images per second by setting, one value for each seed."""
         return {setting: list(map(speed, jobs)) for setting, jobs in self.jobs.items()}
-
-    @property
-    def take_turns(self) -> bool:
-        """Whether all settings ran with one seed before any ran with the next seed."""
-        rounds = [[row["job"] for row in jobs] for jobs in zip(*self.jobs.values(), strict=True)]
-        return all(max(before) < min(after) for before, after in pairwise(rounds))
 
     @property
     def fastest(self) -> str:
@@ -53,46 +48,77 @@ class Repetitions:
         ratios = block_ratios(self.rates, pairs, num_comparisons=math.comb(len(self.jobs), 2))
         return {setting: ratio for (setting, _), ratio in zip(pairs, ratios, strict=True)}
 
+    @property
+    def take_turns(self) -> bool:
+        """Whether all settings ran with one seed before any ran with the next seed."""
+        rounds = [[row["job"] for row in jobs] for jobs in zip(*self.jobs.values(), strict=True)]
+        return all(max(before) < min(after) for before, after in pairwise(rounds))
+
+    @cached_property
     def table(self) -> Table:
-        """A row for each setting, with the time of the further jobs that will probably decide it."""
-        verdicts = {setting: verdict(ratio) for setting, ratio in self.ratios.items()}
-        going_on = {self.fastest, *(setting for setting, word in verdicts.items() if word == UNDECIDED)}
-        round_seconds = sum(median(row["seconds"] for row in self.jobs[setting]) for setting in going_on)
+        """A row for each setting, with the time of further jobs that will probably decide it."""
+        round_seconds = sum(median(row["seconds"] for row in jobs) for jobs in (self.jobs | self.left_out).values())
         rows: list[tuple[Cell, ...]] = []
         for setting, rates in self.rates.items():
+            mean = geometric_mean(rates)
             if (ratio := self.ratios.get(setting)) is None:
-                rows.append((setting, median(rates), None, None, "the fastest"))
+                rows.append((setting, mean, None, None, "the fastest"))
                 continue
             more_seconds = more_rounds(ratio, len(rates)) * round_seconds
             times, interval, _ = ratio_cells(ratio)
-            rows.append((setting, median(rates), times, interval, verdict_in_words(ratio, more_seconds)))
+            rows.append((setting, mean, times, interval, verdict_in_words(ratio, more_seconds)))
         columns = (
             *(Column("setting"), Column("images/s", "{:,.0f}"), Column("times the fastest", "{:.2f}")),
             *(Column("95 % interval"), Column("verdict")),
         )
-        notes = [*([_ADD_SEEDS] * (UNDECIDED in verdicts.values())), *([_SEED_FIRST] * (not self.take_turns))]
-        best, num_slower = self.rates[self.fastest], list(verdicts.values()).count("slower")
-        finding = (
-            f"{self.fastest} was the fastest of {len(self.jobs)} settings, with {median(best):,.0f} images/s in "
-            f"{len(best)} jobs; slower for certain: {num_slower} of the other {len(verdicts)}."
+        return Table("settings, over several seeds", columns, tuple(rows), tuple(self._notes()), finding=self.finding)
+
+    @property
+    def finding(self) -> str:
+        best, verdicts = self.rates[self.fastest], Counter(map(verdict, self.ratios.values()))
+        counts = ", ".join(f"{num} {word}" for word, num in verdicts.items())
+        return (
+            f"{self.fastest} had the most images/s of {len(self.jobs)} settings, {geometric_mean(best):,.0f} in "
+            f"{len(best)} jobs; the others: {counts}."
         )
-        return Table("settings, repeated with several seeds", columns, tuple(rows), tuple(notes), finding=finding)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.left_out:
+            notes.append(f"Not compared, for lack of two jobs with a reliable speed: {'; '.join(self.left_out)}.")
+        if not self.take_turns:
+            return [*notes, _SEED_FIRST]
+        return [*notes, _ADD_SEEDS] if UNDECIDED in map(verdict, self.ratios.values()) else notes
 
 
-def repetitions(rows: list[Row]) -> Repetitions | None:
-    """The settings in which no job failed or had too few steps, with the seeds that all of these settings have; None
-    with less than two settings or two seeds."""
-    names = [name for name in varying(rows) if name != SEED]
-    by_seed, left_out = defaultdict[str, dict[str, Row]](dict), set[str]()
+def best_jobs(winner: Row | None, repeated: Repetitions | str | None) -> list[Row]:
+    """The jobs of the fastest setting; without repetitions, the fastest job."""
+    if isinstance(repeated, Repetitions):
+        return repeated.jobs[repeated.fastest]
+    return [winner] if winner is not None else []
+
+
+def repetitions(rows: list[Row]) -> Repetitions | str | None:
+    """The settings with the seeds that all of them have. A failed job, or one with too few steps, does not count.
+
+    Returns the reason if there is nothing to compare; None if the sweep does not have several seeds.
+    """
+    names = varying(rows)
+    if SEED not in names:
+        return None
+    names.remove(SEED)
+    all_jobs, timed = defaultdict[str, list[Row]](list), defaultdict[str, dict[str, Row]](dict)
     for row in rows:
         values = row["parameters"]
         setting = " ".join(f"{name}={values.get(name, NONE)}" for name in names)
-        by_seed[setting][values.get(SEED, NONE)] = row
-        if outcome(row) != "ok" or math.isnan(speed(row)):
-            left_out.add(setting)
-    for setting in left_out:
-        del by_seed[setting]
-    seeds = [seed for seed in next(iter(by_seed.values()), ()) if all(seed in jobs for jobs in by_seed.values())]
-    if len(by_seed) < 2 or len(seeds) < 2:
-        return None
-    return Repetitions({setting: [jobs[seed] for seed in seeds] for setting, jobs in by_seed.items()})
+        all_jobs[setting].append(row)
+        if outcome(row) == "ok" and not math.isnan(speed(row)):
+            if (seed := values.get(SEED, NONE)) in timed[setting]:
+                return f"Settings are not compared: {setting} ran twice with {SEED}={seed}."
+            timed[setting][seed] = row
+    repeated = {setting: jobs for setting, jobs in timed.items() if len(jobs) > 1}
+    seeds = [seed for seed in next(iter(repeated.values()), ()) if all(seed in jobs for jobs in repeated.values())]
+    if len(repeated) < 2 or len(seeds) < 2:
+        return "Settings are not compared: this needs two settings that have a reliable speed with the same two seeds."
+    left_out = {setting: jobs for setting, jobs in all_jobs.items() if setting not in repeated}
+    return Repetitions({setting: [jobs[seed] for seed in seeds] for setting, jobs in repeated.items()}, left_out)

@@ -20,9 +20,11 @@ _LEAST_STEPS = 20
 
 
 class Row(TypedDict):
-    """A job. parameters: overrides as typed. status: ok, failed or interrupted. summary: content of summary.json."""
+    """A job. overrides: as typed. parameters: their values by name. status: ok, failed or interrupted. summary: content
+    of summary.json."""
 
     job: int
+    overrides: list[str]
     parameters: dict[str, str]
     status: str
     error: str | None
@@ -53,7 +55,7 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
             continue
         parts = [override.lstrip("+").partition("=") for override in job.overrides]
         values = {"parameters": {name: value for name, _, value in parts}, "summary": read_summary(file.parent)}
-        row: Any = job.model_dump(exclude={"overrides"}) | values
+        row: Any = job.model_dump() | values
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
 
@@ -70,8 +72,8 @@ def varying(rows: list[Row]) -> list[str]:
 
 def speed(row: Row) -> float:
     """Images per second; nan for a job that failed or measured no rate."""
-    value = row["summary"].get(IMAGES_PER_SECOND)
-    return math.nan if row["status"] != "ok" or value is None else float(value)
+    value = float(row["summary"].get(IMAGES_PER_SECOND) or math.nan)
+    return value if row["status"] == "ok" and 0 < value < math.inf else math.nan
 
 
 def needed_steps(row: Row) -> int:

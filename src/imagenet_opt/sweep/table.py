@@ -9,7 +9,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import least_width, print_tables, terminal, terminal_table
-from imagenet_opt.sweep.repetitions import repetitions
+from imagenet_opt.sweep.repetitions import Repetitions, best_jobs, repetitions
 from imagenet_opt.sweep.rows import (
     FEW_STEPS,
     NONE,
@@ -59,20 +59,21 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
-    """Print the sweep with its fastest job in bold, then the failures and where the files are."""
-    console, winner = terminal(), best(rows)
+    """Print the sweep with its fastest jobs in bold, then the failures and where the files are."""
+    console, winner, repeated = terminal(), best(rows), repetitions(rows)
+    fastest = best_jobs(winner, repeated)
     metrics = [key for key in METRICS if any(show(row, key) != NONE for row in rows)]
     table = _terminal_rows(rows, metrics, sweep_dir.name)
     while metrics and least_width(table) > console.width:
         table = _terminal_rows(rows, metrics := metrics[:-1], sweep_dir.name)
-    styles = ["bold" if row is winner else "red" if row["status"] != "ok" else None for row in rows]
+    styles = ["bold" if row in fastest else "red" if row["status"] != "ok" else None for row in rows]
     console.print(terminal_table(table, console.width, styles))
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         console.print(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}", soft_wrap=True)
-    if (repeated := repetitions(rows)) is not None:
-        print_tables([repeated.table()])
+    if isinstance(repeated, Repetitions):
+        print_tables([repeated.table])
     elif winner is not None and len(rows) > 1:
-        console.print(f"job {winner['job']} was the fastest. {ONE_RUN_EACH}", soft_wrap=True)
+        console.print(f"job {winner['job']} was the fastest. {repeated or ONE_RUN_EACH}", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

@@ -46,10 +46,10 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: 
     if batch.fitting > wanted:
         _grow(batch, turns, kept, seconds, share)
     side, lr = largest_size(config), config.optimizer.lr
-    is_most = any(trial.batch > batch.fitting for trial in batch.tried)
+    larger_was_tried = any(trial.batch > batch.fitting for trial in batch.tried)
     batch.notes += [
-        f"{batch.fitting} images fit at {side} px, not compiled, and leave {100 * SPARE:.0f} % of the free memory free"
-        + ("" if is_most else "; no larger batch was tried"),
+        f"{batch.fitting} images fit at {side} px, not compiled, with {100 * SPARE:.0f} % of the free memory left over"
+        + ("" if larger_was_tried else "; no larger batch was tried"),
         f"lr {lr * batch.size / REFERENCE_BATCH:.3g} for {batch.size} images in one process: {lr:g} per 256 images",
     ]
     return batch

@@ -15,6 +15,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.display.terminal_table import about_texts, now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
@@ -124,8 +125,8 @@ def _why_stopped(loader: Loader) -> str:
 
 
 def _longer_budget(tuning: Tuning) -> str:
-    """Twice the time, at least 10 minutes, at most an hour."""
-    return f"--budget {max(10, min(60, round(tuning.budget_seconds / 30)))}m"
+    """Twice the time, and at least 10 minutes."""
+    return f"--budget {as_budget(max(600.0, 2 * tuning.budget_seconds))}"
 
 
 def _notes(tuning: Tuning) -> list[str]:

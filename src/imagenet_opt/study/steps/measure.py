@@ -65,7 +65,7 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
         for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
             if reason := unwritable(word):
                 raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or use KEY=VALUE in the study's file")
-    with mistakes_in_file(request):
+    with mistakes_in_file(request, "start: "):
         config = composed((*request.overrides, *file.below))
     testbed = Testbed(config)
     if testbed.simulated is not None:

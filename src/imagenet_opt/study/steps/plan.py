@@ -245,9 +245,10 @@ def _check(file: StepsFile) -> None:
         raise ConfigError("steps: expected one or more")
     if twice := [name for name, num in Counter(names).items() if num > 1]:
         raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
-    for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
+    words = {"start": file.below} | {f"step '{step.name}'": tuple(step.overrides) for step in file.steps}
+    for place, word in ((place, word) for place, some in words.items() for word in some):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
-            raise ConfigError(f"the file may not set {word}; set it on the command line")
+            raise ConfigError(f"{place}: a study's file may not set {word}; set it on the command line")
     earlier: list[str] = []
     for step in file.steps:
         if step.instead_of is None:

@@ -11,8 +11,8 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
 from imagenet_opt.sweep.repetitions import SEED, Repetitions, best_jobs, repetitions
-from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, speed, varying
-from imagenet_opt.sweep.table import HTML, METRICS, ONE_RUN_EACH, show
+from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, parsed, speed, varying
+from imagenet_opt.sweep.table import HTML, METRICS, show
 
 _FAILED = COLOURS["wait"]
 
@@ -46,10 +46,10 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
 def _words(row: Row, names: list[str]) -> list[str]:
     """The overrides of the job that vary, as typed, without its seed."""
     wanted = set(names) - {SEED}
-    return [word for word in row["overrides"] if word.lstrip("+").partition("=")[0] in wanted]
+    return [word for word in row["overrides"] if parsed(word)[0] in wanted]
 
 
-def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str | None) -> str:
+def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str) -> str:
     num_bad = sum(row["status"] != "ok" for row in rows)
     bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
     if winner is None:
@@ -57,7 +57,7 @@ def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str | 
     if isinstance(repeated, Repetitions):
         return f"{repeated.finding.removesuffix('.')}{bad}."
     fastest = f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}."
-    return f"{fastest} {repeated or ONE_RUN_EACH}"
+    return f"{fastest} {repeated}"
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:

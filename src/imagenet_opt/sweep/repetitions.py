@@ -13,6 +13,10 @@ from imagenet_opt.measure.stats.sequential import more_rounds
 from imagenet_opt.sweep.rows import NONE, Row, outcome, speed, varying
 
 SEED = "seed"
+_ONE_RUN_EACH = (
+    "Each job ran once, and speeds vary by chance: to decide between jobs that are close, type seed=1,2,3,4 before the "
+    "other overrides, so that each runs four times, or use `imagenet-opt study`."
+)
 _ADD_SEEDS = (
     f"To decide what is {UNDECIDED}, run the same command with more seeds after the present ones, and the same "
     "hydra.sweep.dir: jobs that have finished are not run again."
@@ -36,7 +40,7 @@ class Repetitions:
         """Images per second by setting, one value for each seed."""
         return {setting: list(map(speed, jobs)) for setting, jobs in self.jobs.items()}
 
-    @property
+    @cached_property
     def fastest(self) -> str:
         return max(self.rates, key=lambda setting: geometric_mean(self.rates[setting]))
 
@@ -91,21 +95,21 @@ class Repetitions:
         return [*notes, _ADD_SEEDS] if UNDECIDED in map(verdict, self.ratios.values()) else notes
 
 
-def best_jobs(winner: Row | None, repeated: Repetitions | str | None) -> list[Row]:
+def best_jobs(winner: Row | None, repeated: Repetitions | str) -> list[Row]:
     """The jobs of the fastest setting; without repetitions, the fastest job."""
     if isinstance(repeated, Repetitions):
         return repeated.jobs[repeated.fastest]
     return [winner] if winner is not None else []
 
 
-def repetitions(rows: list[Row]) -> Repetitions | str | None:
+def repetitions(rows: list[Row]) -> Repetitions | str:
     """The settings with the seeds that all of them have. A failed job, or one with too few steps, does not count.
 
-    Returns the reason if there is nothing to compare; None if the sweep does not have several seeds.
+    Returns the reason if there is nothing to compare.
     """
     names = varying(rows)
     if SEED not in names:
-        return None
+        return _ONE_RUN_EACH
     names.remove(SEED)
     all_jobs, timed = defaultdict[str, list[Row]](list), defaultdict[str, dict[str, Row]](dict)
     for row in rows:

@@ -53,11 +53,16 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
         except ValidationError as error:
             log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
             continue
-        parts = [override.lstrip("+").partition("=") for override in job.overrides]
-        values = {"parameters": {name: value for name, _, value in parts}, "summary": read_summary(file.parent)}
+        values = {"parameters": dict(map(parsed, job.overrides)), "summary": read_summary(file.parent)}
         row: Any = job.model_dump() | values
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
+
+
+def parsed(override: str) -> tuple[str, str]:
+    """Name and value of an override, which may add a key with a plus."""
+    name, _, value = override.lstrip("+").partition("=")
+    return name, value
 
 
 def parameters(rows: list[Row]) -> list[str]:

@@ -26,10 +26,6 @@ from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 CSV = "sweep.csv"
 HTML = "sweep.html"
-ONE_RUN_EACH = (
-    "Each job ran once, and speeds vary by chance: to decide between jobs that are close, type seed=1,2,3,4 before the "
-    "other overrides, so that each runs four times, or use `imagenet-opt study`."
-)
 METRICS = {
     "throughput/it_per_second": ("it/s", "{:.2f}"),
     IMAGES_PER_SECOND: ("images/s", "{:,.0f}"),
@@ -73,7 +69,7 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
     if isinstance(repeated, Repetitions):
         print_tables([repeated.table])
     elif winner is not None and len(rows) > 1:
-        console.print(f"job {winner['job']} was the fastest. {repeated or ONE_RUN_EACH}", soft_wrap=True)
+        console.print(f"job {winner['job']} was the fastest. {repeated}", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

@@ -59,6 +59,11 @@ class Step(BaseModel):
     other_loss: str | None = None
     instead_of: str | None = None
 
+    @property
+    def place(self) -> str:
+        """How messages name this part of the file."""
+        return f"step '{self.name}'"
+
 
 class StepsFile(BaseModel):
     """A study's file.
@@ -245,7 +250,7 @@ def _check(file: StepsFile) -> None:
         raise ConfigError("steps: expected one or more")
     if twice := [name for name, num in Counter(names).items() if num > 1]:
         raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
-    words = {"start": file.below} | {f"step '{step.name}'": tuple(step.overrides) for step in file.steps}
+    words = {"start": file.below} | {step.place: tuple(step.overrides) for step in file.steps}
     for place, word in ((place, word) for place, some in words.items() for word in some):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
             raise ConfigError(f"{place}: a study's file may not set {word}; set it on the command line")
@@ -255,10 +260,10 @@ def _check(file: StepsFile) -> None:
             earlier.append(step.name)
         elif file.order == "leave_one_out":
             reason = "contradicts order: leave_one_out, which has all steps on at once; keep one of the two"
-            raise ConfigError(f"step '{step.name}': instead_of={step.instead_of} {reason}")
+            raise ConfigError(f"{step.place}: instead_of={step.instead_of} {reason}")
         elif step.instead_of not in earlier:
             expected = f"an earlier step without instead_of: {', '.join(earlier)}" if earlier else "an earlier step"
-            raise ConfigError(f"step '{step.name}': instead_of={step.instead_of} must name {expected}")
+            raise ConfigError(f"{step.place}: instead_of={step.instead_of} must name {expected}")
 
 
 def key_of(word: str) -> str:
@@ -273,7 +278,7 @@ def _value(word: str) -> str:
 def check_rows(rows: Iterable[Row]) -> None:
     """Check the keys and values of all rows without reading data. Raises ConfigError with the row's name."""
     for row in rows:
-        name = f"step '{row.name}'" if row.step else row.name
+        name = row.step.place if row.step else row.name
         if row.step and not row.own:
             raise ConfigError(f"{name}: it changes nothing; give it overrides or batch_factor")
         try:

@@ -104,12 +104,23 @@ time.sleep(60)
 
 
 def test_signals_to_all_processes_do_not_end_the_recorder(tmp_path: Path) -> None:
-    recording, pid = started(tmp_path)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        os.kill(pid, number)
-    samples_seconds(recording, recording.gauges["recorder_seconds"] + 0.2)
+    recording = Recording(tmp_path, None)
+    assert recording._process is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # even while it starts
+        os.kill(recording._process.pid, number)
+    samples_seconds(recording, 0.2)
     assert not recording.is_lost()
     recording.stop()
+
+
+def test_stopping_the_group_of_a_training_stops_its_recorder(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", program(tmp_path) + "time.sleep(60)"], process_group=0) as process:
+        wait(lambda: psutil.Process(process.pid).children())
+        recorder = psutil.Process(process.pid).children()[0]
+        os.killpg(process.pid, signal.SIGSTOP)
+        wait(lambda: recorder.status() == psutil.STATUS_STOPPED)
+        os.killpg(process.pid, signal.SIGKILL)
+    wait(lambda: not recorder.is_running() or recorder.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_killed_recorder_is_noticed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Starts and stops the recorder of a timeline from the training process."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,14 @@ from imagenet_opt.measure.telemetry.shared_state import Gauges
 _END_SECONDS = 5.0
 _KILL_SECONDS = 1.0
 _SOURCES = Path(__file__).parents[3]
+_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that all processes of a job may get. The recorder ends when its parent ends."""
 
 
 class Recording:
     """Starts a recorder process for this process, which writes into `folder` until `stop`.
+
+    It belongs to the group of this process, so a stopped training has no recorder that goes on beside others.
 
     gauges: shared memory for values to record. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without
     a GPU. error: why the recorder stopped or could not write the rest; else None; `is_lost` updates `error`.
@@ -55,17 +60,20 @@ class Recording:
 
     def _start(self, *arguments: str) -> "subprocess.Popen[str]":
         path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "imagenet_opt.measure.telemetry.recorder_process", *arguments],
-            env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
-            pass_fds=[self.gauges.file],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)  # the new process inherits the block
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "imagenet_opt.measure.telemetry.recorder_process", *arguments],
+                env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
+                pass_fds=[self.gauges.file],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stderr_of(process: "subprocess.Popen[str]") -> str:

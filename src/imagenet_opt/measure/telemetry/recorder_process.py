@@ -1,7 +1,6 @@
 """The process that records a timeline while its parent trains; measure/telemetry/recorder.py starts it."""
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,8 +18,6 @@ from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, ChunkWrite
 _GPU_SECONDS = 1.0  # the driver buffers longer, and reading the GPU takes longer than all other readings
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that all processes of a job may get. The recorder ends when its parent ends."""
 
 
 class Recorder:
@@ -84,8 +81,6 @@ def _table(rows: list[Row]) -> Table:
 
 def main(arguments: list[str]) -> None:
     """arguments: file descriptor of the gauges, pid of the parent, folder and, with a GPU, its names."""
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     file, parent, folder, *gpu_names = arguments
     with ExitStack() as stack:
         gpu = stack.enter_context(GpuColumns(*gpu_names)) if gpu_names else None

@@ -31,6 +31,7 @@ def test_the_page_lists_every_example() -> None:
     assert all(f"`{file.name}`" in page for file in EXAMPLES.glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain_loop.py", "own_trainer.py", "lightning_callbacks.py"])
 def test_an_example_runs(
     name: str, small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -116,6 +117,7 @@ def test_validation_marks_padding(small_demo: Path) -> None:
     assert batches[0].images.shape == (50, 3, 32, 32)
 
 
+@pytest.mark.slow
 def test_a_url_gives_the_batches_of_the_folder(small_demo: Path, bucket: str, tmp_path: Path) -> None:
     options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(tmp_path / "cache")}
     here, there = (list(imagenet_opt.loader(root, **options)) for root in (small_demo, upload(small_demo, bucket)))

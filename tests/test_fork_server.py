@@ -96,11 +96,13 @@ def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_callers_script_is_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "once.py").write_text("print('once', flush=True)\n" + CALLS)
     assert run_python(str(tmp_path / "once.py")).stdout == "once\nname\n"
 
 
+@pytest.mark.slow
 def test_the_imports_of_the_server_exist_and_start_no_cuda() -> None:
     assert all(find_spec(name) for name in IMPORTED)
     code = f"""

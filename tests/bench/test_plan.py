@@ -79,6 +79,7 @@ def test_all_rows_read_the_same_part_of_a_large_set(index: FileIndex, monkeypatc
     assert plan_of(index, against=("torchvision",)).job.num_files == 39
 
 
+@pytest.mark.slow
 def test_objects_come_from_the_local_cache_but_not_beside_peers(
     images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ HOOKS = [
 WITHOUT_AVERAGING = [HOOKS[0], HOOKS[1], HOOKS[5], HOOKS[8]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ema", "place"), [*((True, place) for place in HOOKS), *((False, place) for place in WITHOUT_AVERAGING)]
 )

@@ -50,6 +50,7 @@ def test_the_window_is_recorded_and_nothing_else(project, tmp_path: Path, caplog
     assert "profiler: 2 steps from step 5 on" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_trace_of_resnet50_has_some_hundred_kb(project, tmp_path: Path) -> None:
     """Small images: a trace has one entry an operation, however long it takes."""
     module = Plain()

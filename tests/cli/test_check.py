@@ -182,6 +182,7 @@ def test_unsuitable_arguments_are_refused(argv: list[str], message: str) -> None
         parse(argv)
 
 
+@pytest.mark.slow
 def test_a_missing_checkpoint_is_named(root: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=r"no checkpoint at .*gone\.ckpt \(ckpt\)"):
         main([f"data.root={root}", f"data.cache_dir={tmp_path}/cache", f"ckpt={tmp_path}/gone.ckpt"])
@@ -196,6 +197,7 @@ def test_the_demo_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         main([f"data.cache_dir={tmp_path}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_gb", ["null", "0"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_url_is_checked_as_the_folder_is(

@@ -48,6 +48,7 @@ def test_a_network_that_agrees_with_both_splits_is_ok(check: Check, ckpt: Path) 
     )
 
 
+@pytest.mark.slow
 def test_the_network_may_be_in_a_bucket(check: Check, ckpt: Path, bucket: str) -> None:
     put(f"{bucket}/run/last.ckpt", ckpt.read_bytes())
     assert check(f"ckpt={bucket}/run/last.ckpt")[1]["labels"] == check(f"ckpt={ckpt}")[1]["labels"]

@@ -59,6 +59,7 @@ def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, nam
     assert os.listdir(tmp_path / "temporary") == []
 
 
+@pytest.mark.slow
 def test_evaluate_prefers_the_best_and_names_it(
     run: str, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

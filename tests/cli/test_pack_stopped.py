@@ -120,6 +120,7 @@ def test_after_kill_9_a_pack_into_a_bucket_resumes(
     assert "verifying: 32 of 32 images, " in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("piped", "stop", "status", "last_line"),
     [

@@ -30,6 +30,7 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "reproduced here no" in output and "estimate for an A10G" in output
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_promises_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def planned(*words: str) -> tuple[list[str], float | None]:
         main(["experiment=rn18_ffcv16", "data.num_workers=3", *words, "--json", f"{tmp_path}/plan.json"])
@@ -52,6 +53,7 @@ def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: p
     assert "it could not be measured: 39 training images are too few" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_url_has_requests_and_their_price(
     images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_refusal_is_one_line_with_key_and_remedy(
     images_root: Path, bucket: str, object_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -275,6 +275,7 @@ def test_a_small_tuning_of_the_demo_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 
+@pytest.mark.slow
 def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:

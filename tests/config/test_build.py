@@ -22,6 +22,7 @@ from tests.config.configs import composed, tiny
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
     offline = ("model.pretrained=false", "model.freeze=null")
@@ -123,6 +124,7 @@ DEFAULT_CALLBACKS = next(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT_CALLBACKS)
 def test_a_run_without_one_callback_trains_and_gets_no_substitute(name: str, images_root: Path, tmp_path: Path) -> None:
     config = tiny(tmp_path, images_root, "trainer.max_steps=1", f"~callbacks.{name}")

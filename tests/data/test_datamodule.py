@@ -43,6 +43,7 @@ class SaveAt(Callback):
         rewrite_position(checkpoint, position(trainer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [6, 8, 12])
 def test_images_grow_by_epoch_in_a_resumed_run_too(

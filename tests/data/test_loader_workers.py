@@ -134,6 +134,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
     killed = run_script(KILLED, [], cwd=tmp_path, environment=os.environ)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

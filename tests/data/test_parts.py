@@ -45,6 +45,7 @@ def equal(actual: Batch, known: list[Batch]) -> bool:
     return all(torch.equal(getattr(actual, n), torch.cat([getattr(one, n) for one in known])) for n in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "options"),
     [

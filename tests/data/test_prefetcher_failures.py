@@ -158,6 +158,7 @@ KILLED = (
 )
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_is_explained_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
     """torch's handler raises in the main thread, in training or in a wait."""
     for _ in range(2):

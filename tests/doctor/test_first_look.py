@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.doctor.first_look import check_machine, facts_of_run
+from imagenet_opt.doctor.first_look import check_machine, facts_of_run, used_dtypes
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
 
@@ -54,6 +54,6 @@ def test_a_network_in_16_bits_has_no_float32_convolutions(
     testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words, dtypes = testbed.dtypes()
+    words, dtypes = used_dtypes(testbed)
     assert words == "bf16-true"
     assert dtypes["convolution bfloat16"] > 0 and dtypes["convolution float32"] == 0

@@ -61,6 +61,7 @@ CHANGES_OF_VALIDATION = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "key", "loss"),
     [

@@ -97,6 +97,7 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
     return monitors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -28,6 +28,7 @@ def training(*, compiling: bool) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compile_cache")
 def test_a_network_is_compiled_with_autocast_also_for_a_graph() -> None:
     compiler = ShapeCompiler(compile=True, compile_mode="default", fullgraph=False, cuda_graph=True, on_failure="stop")

@@ -45,6 +45,7 @@ def test_a_stopped_upload_leaves_no_shard_on_the_disk(
     assert any(path.endswith(slow) for path in proxy.paths) and list((cache / "pack").rglob("*.tar")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("from_bucket", [False, True])
 def test_a_pack_in_a_bucket_is_that_of_a_folder(
@@ -68,6 +69,7 @@ def test_a_bucket_is_packed_into_a_folder(images_root: Path, whole: Path, bucket
     assert {name for name in expected if actual[name] != expected[name]} == {"train/plan.json", "val/plan.json"}
 
 
+@pytest.mark.slow
 def test_a_stopped_pack_keeps_its_shards_on_another_machine(
     images_root: Path, whole: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_stopped_pack_keeps_its_shards_on_another_machine(
     assert objects(f"{bucket}/out") == packed(whole)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_requests_fail(
     images_root: Path, whole: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
 ) -> None:

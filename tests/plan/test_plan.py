@@ -35,6 +35,7 @@ def plan_of() -> Iterator[PlanOf]:
         yield cache(lambda name: make_plan(composed(f"experiment={name}"), IMAGENET))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_epochs", FFCV)
 @pytest.mark.parametrize(("name", "peak", "steps"), [("rn18", 0.5, 1251), ("rn50", 1.7, 312)])
 def test_ffcvs_recipes(plan_of: PlanOf, num_epochs: int, name: str, peak: float, steps: int) -> None:
@@ -243,6 +244,7 @@ def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> No
         make_plan(composed(*overrides), IMAGENET)
 
 
+@pytest.mark.slow
 def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
     """A recipe without a recorded run must not look reproduced."""
     page = (REPOSITORY / "docs/recipes.md").read_text()

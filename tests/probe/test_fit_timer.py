@@ -89,6 +89,7 @@ def test_a_level_stock_is_not_used_up_unless_files_are_read_ahead(
     assert timer.timing.steady
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [2, 4, 10, 15])
 def test_a_stock_from_which_a_slower_loader_takes_a_batch_in_some_steps_is_used_up_first(
     num_steps: int, fit: Callable[..., None]

@@ -64,6 +64,7 @@ def test_what_was_written_to_the_cache_leaves_the_page_cache(url: str, tmp_path:
     assert share is not None and share < 1
 
 
+@pytest.mark.slow
 def test_only_samples_that_the_cache_keeps_are_brought_there(url: str, tmp_path: Path) -> None:
     whole = samples(url, tmp_path / "cache")
     assert whole.cache is not None

@@ -85,6 +85,7 @@ def test_cold_samples_come_with_the_evidence(root: Path, tmp_path: Path) -> None
     assert eviction.verified and eviction.num_files == len(rows)
 
 
+@pytest.mark.slow
 def test_a_test_with_other_samples_verifies_the_eviction_of_files_of_others(root: Path, tmp_path: Path) -> None:
     if probed([Extent(__file__)]).share is None:
         pytest.skip("this file system has no RWF_NOWAIT")

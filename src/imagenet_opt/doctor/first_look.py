@@ -6,8 +6,10 @@ from collections import Counter
 
 import numpy as np
 import torch
+from torch import nn
 
 from imagenet_opt import machine
+from imagenet_opt.config.build import build_trainer
 from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.display.progress import size
@@ -21,8 +23,10 @@ from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
+from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throwaway_run import only, run_folder
 
 _NUM_CHECKED = 200
 """Files that represent the data set in checks of places and sizes."""
@@ -79,7 +83,7 @@ def check_machine(testbed: Testbed) -> list[Finding]:
             precision=precision,
             batch_size=loading.batch_size,
             num_classes=config.model.num_classes,
-            channels=testbed.widths,
+            channels=_widths(testbed),
         ),
         check_channels_last(has_gpu=has_gpu, precision=precision, channels_last=channels_last),
     ]
@@ -148,5 +152,28 @@ def check_types(testbed: Testbed, *, conv_tf32: bool) -> Finding:
     capability = torch.cuda.get_device_capability(testbed.device) if testbed.device.type == "cuda" else None
     precision, dtypes = str(testbed.config.trainer.precision), Counter[str]()
     if capability is not None:
-        precision, dtypes = testbed.dtypes()
+        precision, dtypes = used_dtypes(testbed)
     return check_precision(dtypes, precision=precision, capability=capability, conv_tf32=conv_tf32)
+
+
+def used_dtypes(testbed: Testbed) -> tuple[str, Counter[str]]:
+    """The trainer's precision, and the dtypes of convolutions and matrix products in a step."""
+    with run_folder(only(testbed.config, callbacks=())) as alone:
+        trainer = build_trainer(alone)
+    plugin, size = trainer.precision_plugin, testbed.loading.image_size
+    net = plugin.convert_module(testbed.network()).to(testbed.device)
+    images = torch.randn(8, 3, size, size, device=testbed.device)
+
+    def step() -> None:
+        with plugin.forward_context():
+            net(plugin.convert_input(images)).float().sum().backward()
+
+    return str(trainer.precision), precision_of_convolutions(step)
+
+
+def _widths(testbed: Testbed) -> tuple[int, ...]:
+    """Numbers of channels of convolutions and linear layers, except the image's three."""
+    with torch.device("meta"):
+        net = testbed.network()
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)

@@ -1,7 +1,6 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +35,6 @@ from imagenet_opt.data.storage.store import MemoryStore, Store
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
-from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.alternation import Turns, TurnsOfFit
 from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Pauses
@@ -277,21 +275,8 @@ class Testbed:
         self.samples.read_few()
         return self.from_memory()
 
-    def dtypes(self) -> tuple[str, Counter[str]]:
-        """The trainer's precision, and the dtypes of convolutions in a step."""
-        with run_folder(only(self.config, callbacks=())) as alone:
-            trainer = build_trainer(alone)
-        plugin = trainer.precision_plugin
-        net = plugin.convert_module(self._network()).to(self.device)
-        images = torch.randn(8, 3, self.loading.image_size, self.loading.image_size, device=self.device)
-
-        def step() -> None:
-            with plugin.forward_context():
-                net(plugin.convert_input(images)).float().sum().backward()
-
-        return str(trainer.precision), precision_of_convolutions(step)
-
-    def _network(self) -> nn.Module:
+    def network(self) -> nn.Module:
+        """The configured network with random weights."""
         return build_network(**{name: self.config.model[name] for name in RECIPE})
 
     @cached_property
@@ -300,12 +285,4 @@ class Testbed:
         if len(set(self._image_sizes)) == 1:
             return ()
         with torch.device("meta"):
-            return size_phases(self._network(), self._image_sizes)
-
-    @cached_property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of channels of convolutions and linear layers, except the image's three."""
-        with torch.device("meta"):
-            net = self._network()
-        layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-        return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
+            return size_phases(self.network(), self._image_sizes)

@@ -100,6 +100,7 @@ def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket:
     assert isinstance(error, StorageFailed) and f"forked from process {os.getpid()}, which had opened" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("fault", [*FAULTS, "short"])
 def test_nothing_is_lost_while_requests_fail(

@@ -181,6 +181,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=environment())
     deadline = time.monotonic() + 240

@@ -24,6 +24,7 @@ from tests.study.studies import TINY, small_request
 CPU = (*TINY, "trainer.accelerator=cpu")
 
 
+@pytest.mark.slow
 def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path, checked: None) -> None:
     (table,) = run(small_request("streams", tmp_path, *CPU, num_batches=[2], seconds=0.01))
     assert [row[:3] for row in table.rows] == [("2", EACH, 2.0), ("2", ADDED, 1.0), ("2", WHOLE, 1.0)]

@@ -83,6 +83,7 @@ def test_if_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, tu
     assert len(turns.jobs) == 10 + 4, "the failed turn and the turns after it"
 
 
+@pytest.mark.slow
 def test_rows_change_their_order_from_round_to_round(tmp_path: Path, turns: Processes) -> None:
     """A row gains or loses some percent by its place, which must not add up over the rounds."""
     names = [f"step {i}" for i in range(9)]
@@ -159,6 +160,7 @@ def test_without_time_for_more_all_rows_have_two_rounds(tmp_path: Path, turns: P
     assert worth["full"].more_seconds >= 20
 
 
+@pytest.mark.slow
 def test_a_study_that_was_continued_promises_less(tmp_path: Path, turns: Processes) -> None:
     """Each end at the budget is one more chance to be wrong. The same command without further rounds is none; it keeps
     all rounds, however short its budget is."""

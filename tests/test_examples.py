@@ -31,8 +31,13 @@ def test_the_page_lists_every_example() -> None:
     assert all(f"`{file.name}`" in page for file in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain_loop.py", "own_trainer.py", "lightning_callbacks.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain_loop.py", "own_trainer.py")),
+        "lightning_callbacks.py",
+    ],
+)
 def test_an_example_runs(
     name: str, small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

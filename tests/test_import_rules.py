@@ -29,6 +29,7 @@ LAYERS = (
     ("measure",),
     ("out_of_memory", "object_storage"),
     ("errors", "machine", "atomic_file", "file_lock", "fork_server"),
+    ("blocked_signals",),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

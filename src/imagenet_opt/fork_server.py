@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from imagenet_opt.blocked_signals import blocked
+
 IMPORTED = (
     "wandb.sdk.launch",
     "torchvision",
@@ -148,13 +150,12 @@ def _ensure_server(env: Mapping[str, str], imported: Sequence[str]) -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(imported))
     resource_tracker.ensure_running()  # unblocks signals
     before, _server = dict(os.environ), dict(env)
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
-    try:
-        _set_environment(_DEFAULTS | _server)
-        forkserver.ensure_running()
-    finally:
-        _set_environment(before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    with blocked(*_OF_THE_GROUP):
+        try:
+            _set_environment(_DEFAULTS | _server)
+            forkserver.ensure_running()
+        finally:
+            _set_environment(before)
 
 
 def _set_environment(env: Mapping[str, str]) -> None:

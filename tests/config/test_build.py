@@ -22,8 +22,13 @@ from tests.config.configs import composed, tiny
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "aggressive",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in RECIPES if name not in ("demo", "aggressive")),
+    ],
+)
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
     offline = ("model.pretrained=false", "model.freeze=null")
     small = (

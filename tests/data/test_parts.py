@@ -45,14 +45,13 @@ def equal(actual: Batch, known: list[Batch]) -> bool:
     return all(torch.equal(getattr(actual, n), torch.cat([getattr(one, n) for one in known])) for n in names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "options"),
     [
         (0, {"resize_on": "worker"}),
-        (2, {"resize_on": "device"}),
-        (2, {"resize_on": "worker", "shuffle": "block"}),
-        (2, {"resize_on": "device", **AUGMENTED}),
+        pytest.param(2, {"resize_on": "device"}, marks=pytest.mark.slow),
+        pytest.param(2, {"resize_on": "worker", "shuffle": "block"}, marks=pytest.mark.slow),
+        pytest.param(2, {"resize_on": "device", **AUGMENTED}, marks=pytest.mark.slow),
     ],
 )
 def test_a_batch_of_parts_is_the_batch(long: MakeLong, workers: int, options: dict[str, Any]) -> None:

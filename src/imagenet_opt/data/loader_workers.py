@@ -13,6 +13,7 @@ from multiprocessing import current_process, parent_process
 from multiprocessing.context import ForkContext, ForkProcess
 
 from imagenet_opt import machine
+from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.errors import WorkerDied
 from imagenet_opt.machine import GIB
 
@@ -55,14 +56,14 @@ class ForkedWorker(ForkProcess):
     """
 
     def start(self) -> None:
-        before, collects = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}), gc.isenabled()
-        gc.disable()  # in the worker until `run`
-        try:
-            super().start()
-        finally:
-            if collects:
-                gc.enable()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        collects = gc.isenabled()
+        with blocked(signal.SIGTERM):
+            gc.disable()  # in the worker until `run`
+            try:
+                super().start()
+            finally:
+                if collects:
+                    gc.enable()
 
     def run(self) -> None:
         gc.freeze()

@@ -83,7 +83,7 @@ def check_machine(testbed: Testbed) -> list[Finding]:
             precision=precision,
             batch_size=loading.batch_size,
             num_classes=config.model.num_classes,
-            channels=_widths(testbed),
+            channels=_channels(testbed),
         ),
         check_channels_last(has_gpu=has_gpu, precision=precision, channels_last=channels_last),
     ]
@@ -160,9 +160,9 @@ def used_dtypes(testbed: Testbed) -> tuple[str, Counter[str]]:
     """The trainer's precision, and the dtypes of convolutions and matrix products in a step."""
     with run_folder(only(testbed.config, callbacks=())) as alone:
         trainer = build_trainer(alone)
-    plugin, size = trainer.precision_plugin, testbed.loading.image_size
+    plugin, image_size = trainer.precision_plugin, testbed.loading.image_size
     net = plugin.convert_module(testbed.network()).to(testbed.device)
-    images = torch.randn(8, 3, size, size, device=testbed.device)
+    images = torch.randn(8, 3, image_size, image_size, device=testbed.device)
 
     def step() -> None:
         with plugin.forward_context():
@@ -171,9 +171,9 @@ def used_dtypes(testbed: Testbed) -> tuple[str, Counter[str]]:
     return str(trainer.precision), precision_of_convolutions(step)
 
 
-def _widths(testbed: Testbed) -> tuple[int, ...]:
+def _channels(testbed: Testbed) -> tuple[int, ...]:
     """Numbers of channels of convolutions and linear layers, except the image's three."""
     with torch.device("meta"):
         net = testbed.network()
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-    return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
+    return tuple(num for layer in layers for num in tuple(layer.weight.shape[:2]) if num != 3)

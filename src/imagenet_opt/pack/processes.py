@@ -5,13 +5,13 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 
+from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.errors import PackStopped
 from imagenet_opt.pack.image import Encoding
 from imagenet_opt.pack.shard_writer import write_shard
@@ -53,7 +53,7 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
     counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would never release
     pool = ProcessPoolExecutor(min(workers, len(tasks)), spawn, _begin, (counts,))
     try:
-        with _interrupts_later():
+        with blocked(signal.SIGINT):
             running = {pool.submit(_make_shard, slot, task) for slot, task in enumerate(tasks)}
         while running:
             done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
@@ -70,16 +70,6 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Block SIGINT; processes started meanwhile inherit the block and stop only on the parent's request."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 _counts: MutableSequence[int]

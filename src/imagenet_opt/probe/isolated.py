@@ -68,7 +68,7 @@ def in_turns(
 ) -> Iterator["InTurns"]:
     """Call `function` as `call_isolated` does, in turns.
 
-    stops: whether its processes are stopped between the turns, except those that have a session of their own. The
+    stops: whether its processes are stopped between the turns, except those with a process group of their own. The
     function takes the job and a function `pause`. It calls `pause` with a report, JSON values, at the end of each turn.
     In the next turn `pause` returns True, or False if the function must return now.
     """

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.telemetry.recorder import Recording
+from imagenet_opt.measure.telemetry.recorder import BLOCKED, Recording
 from imagenet_opt.measure.telemetry.shared_state import Gauges
 from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
 from suites.faults.not_tried import NotTried
@@ -46,7 +46,7 @@ def program(folder: Path) -> str:
     return f"""
 import time
 from pathlib import Path
-from imagenet_opt.measure.telemetry.recorder import Recording
+from imagenet_opt.measure.telemetry.recorder import BLOCKED, Recording
 recording = Recording(Path({str(folder)!r}), None)
 while not recording.gauges["recorder_seconds"] > 0.3:
     time.sleep(0.01)
@@ -104,9 +104,11 @@ time.sleep(60)
 
 
 def test_signals_to_all_processes_do_not_end_the_recorder(tmp_path: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     recording = Recording(tmp_path, None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before, "the training obeys them"
     assert recording._process is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # even while it starts
+    for number in BLOCKED:  # even while it starts
         os.kill(recording._process.pid, number)
     samples_seconds(recording, 0.2)
     assert not recording.is_lost()

@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
+from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
 
@@ -91,7 +92,7 @@ def read_shares(shares: Sequence[Share], context: BaseContext) -> ReadPass:
     begin = context.Barrier(len(shares))  # also ensures that no process takes two shares
     try:
         with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes, _ended_when_stopped():
-            with _deaf_to_interrupts():
+            with blocked(signal.SIGINT):
                 answers = processes.map(_read, range(len(shares)))
             return sum_up([batch for batches in answers for batch in batches])
     except (BrokenProcessPool, BrokenBarrierError) as error:
@@ -108,16 +109,6 @@ def _ended_when_stopped() -> Iterator[None]:
         for child in set(multiprocessing.active_children()) - earlier:
             child.kill()
         raise
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Block SIGINT: processes forked inside keep the block, and this process receives a pending signal afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _inherited: tuple[Sequence[Share], Any] = ((), None)

@@ -6,19 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.measure.telemetry.shared_state import Gauges
 
 _END_SECONDS = 5.0
 _KILL_SECONDS = 1.0
 _SOURCES = Path(__file__).parents[3]
-_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that all processes of a job may get. The recorder ends when its parent ends."""
+BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that all processes of a job may get. The recorder does not obey them, but ends when its parent ends."""
 
 
 class Recording:
     """Starts a recorder process for this process, which writes into `folder` until `stop`.
 
-    It belongs to the group of this process, so a stopped training has no recorder that goes on beside others.
+    What stops or kills all processes of this group, as Ctrl-Z does, stops or kills the recorder too.
 
     gauges: shared memory for values to record. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without
     a GPU. error: why the recorder stopped or could not write the rest; else None; `is_lost` updates `error`.
@@ -30,9 +31,10 @@ class Recording:
         self.error: str | None = None
         self._process: subprocess.Popen[str] | None = None
         try:
-            self._process = self._start(str(self.gauges.file), str(os.getpid()), str(folder), *(gpu_names or ()))
-        except OSError:
-            self.gauges.close()
+            with blocked(*BLOCKED):  # also for the new process
+                self._process = self._start(str(self.gauges.file), str(os.getpid()), str(folder), *(gpu_names or ()))
+        except BaseException:  # an OSError, or an error that the handler of a signal raises after the block
+            self.stop()
             raise
 
     def is_lost(self) -> bool:
@@ -60,20 +62,16 @@ class Recording:
 
     def _start(self, *arguments: str) -> "subprocess.Popen[str]":
         path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)  # the new process inherits the block
-        try:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "imagenet_opt.measure.telemetry.recorder_process", *arguments],
-                env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
-                pass_fds=[self.gauges.file],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "imagenet_opt.measure.telemetry.recorder_process", *arguments],
+            env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
+            pass_fds=[self.gauges.file],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
 
 
 def _stderr_of(process: "subprocess.Popen[str]") -> str:

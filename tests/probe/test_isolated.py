@@ -145,8 +145,7 @@ with in_turns('{function}note_pids', '{file}', stops=True) as call:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", [HANGS, IS_STOPPED])
+@pytest.mark.parametrize("program", [pytest.param(HANGS, marks=pytest.mark.slow), IS_STOPPED])
 def test_all_processes_end_with_the_caller(program: str, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     program = program.format(function=f"{__name__}.", file=file)

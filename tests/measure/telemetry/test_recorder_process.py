@@ -46,7 +46,7 @@ def program(folder: Path) -> str:
     return f"""
 import time
 from pathlib import Path
-from imagenet_opt.measure.telemetry.recorder import BLOCKED, Recording
+from imagenet_opt.measure.telemetry.recorder import Recording
 recording = Recording(Path({str(folder)!r}), None)
 while not recording.gauges["recorder_seconds"] > 0.3:
     time.sleep(0.01)

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
 from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, HookTimer, attach, detach, saves
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
 
@@ -68,7 +68,7 @@ class Bottleneck(Callback):
         elif is_logging_step(trainer) and self._num_steps - self._last["steps"] >= MIN_STEPS:
             before, self._last = self._last, self._sums(trainer)
             attribution = attribute(_window(_difference(before, self._last), _num_workers(trainer)))
-            log_host_numbers(pl_module, _row(attribution.shares))
+            log_numbers(trainer, _row(attribution.shares))
             self._tell(attribution)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

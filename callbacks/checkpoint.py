@@ -26,7 +26,8 @@ from imagenet_opt.run.checkpoint.position import (
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.run.hook_timer import SAVE
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
+from imagenet_opt.run.stop.consensus import StopConsensus
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class Checkpoint(LightningCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rank = trainer.global_rank
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
+        self._agree = StopConsensus()
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
         self._first_step = sys.maxsize  # nothing can be saved before training starts
         self._max_steps: int | None = None
@@ -138,7 +140,7 @@ class Checkpoint(LightningCheckpoint):
         if is_logging_step(trainer):
             self._collect()
             if self._row.keys() & {"checkpoint/write_seconds", "checkpoint/upload_seconds"}:
-                log_host_numbers(pl_module, self._row)
+                log_numbers(trainer, self._row)
                 self._row = {}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -206,10 +208,12 @@ class Checkpoint(LightningCheckpoint):
         """Whether a save is due. Rank 0 decides, since it writes; all processes call this at the same steps."""
         step, every = trainer.global_step, trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
         by_steps = bool(self.every_n_steps) and step % (self.every_n_steps or 1) == 0
-        by_minutes = bool(self.every_minutes) and step % every == 0
-        if not (by_steps or by_minutes or step == self._validated_step):
+        late = False
+        if self.every_minutes and step % every == 0:
+            late = time.monotonic() - self._saved_at >= self.every_minutes * 60
+            late = bool(self._agree(late and trainer.is_global_zero))  # of several processes: at the next logging step
+        if not (by_steps or late or step == self._validated_step):
             return False
-        late = by_minutes and time.monotonic() - self._saved_at >= (self.every_minutes or 0) * 60
         busy = self._writer is not None and self._writer.busy
         due = self._score(trainer) > self.best or ((by_steps or late) and not busy)
         return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)

@@ -18,8 +18,8 @@ class GpuUtilization(Utilization):
     | `gpu/power_watts` | W |
 
     Sampling begins after the first step, which may compile. Validation during the fit is included. A key that the GPU
-    does not support is left out; without CUDA nothing is logged. If rows are logged more often than the GPU is read,
-    Lightning repeats the last value.
+    does not support is left out; without CUDA nothing is logged. A row without a reading since the last row has no
+    value.
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:

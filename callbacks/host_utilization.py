@@ -15,8 +15,8 @@ class HostUtilization(Utilization):
     | `host/cpu_percent` | %, 0 to 100 of the CPUs that the process may use |
     | `host/memory_used_gib` | GiB of RAM in use on the machine, shared memory included |
 
-    Sampling begins after the first step, which may compile. Validation during the fit is included. If rows are logged
-    more often than the host is read, Lightning repeats the last value. Definition of busy:
+    Sampling begins after the first step, which may compile. Validation during the fit is included. A row without a
+    reading since the last row has no value. Definition of busy:
     `imagenet_opt.measure.telemetry.host.host_readings`.
     """
 

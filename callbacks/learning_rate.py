@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
 class LearningRate(Callback):
@@ -22,4 +22,4 @@ class LearningRate(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if is_logging_step(trainer):
-            log_host_numbers(pl_module, {"lr": self._lr})
+            log_numbers(trainer, {"lr": self._lr})

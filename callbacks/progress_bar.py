@@ -4,6 +4,8 @@ import logging
 import math
 import sys
 import time
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -12,7 +14,7 @@ from rich.progress import ProgressColumn
 
 from imagenet_opt.display.screen import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
 from imagenet_opt.run.stop.time_left import duration, seconds_left
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ _WIDE = 110
 
 
 class ProgressBar(RichProgressBar):
-    """A line for each logging step and each validation, and a rich bar on a terminal.
+    """A line for each row of metrics (run/rows.py) and each validation, and a rich bar on a terminal.
 
         epoch 4/8  step 40/40  loss 0.966  acc1 84.2%  lr 0.048  399 img/s  data wait 1%  2.1 GiB  0:32 left
         epoch 4/8  val  loss 0.710  acc1 86.0%  acc5 99.1%  1.2 s
@@ -55,10 +57,12 @@ class ProgressBar(RichProgressBar):
         super().__init__(refresh_rate=refresh_rate, leave=False, console_kwargs=styles(sys.stderr))
         self._plain = not is_screen(sys.stderr)
         self._shown: dict[str, str] = {}
+        self._logged: deque[dict[str, Any]] = deque()  # by Lightning's `log`, for each row to come
         self._validation_seconds: float | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        self._logged.clear()
         if self._plain:
             self.disable()
 
@@ -74,32 +78,35 @@ class ProgressBar(RichProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if is_logging_step(trainer):
-            self._shown = self._training(trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if is_logging_step(trainer) and trainer.is_global_zero:
+        if is_logging_step(trainer):
+            logged = trainer.callback_metrics
+            self._logged.append({key: logged[key] for key in (*_TRAINING, _RATE) if key in logged})
+            log_numbers(trainer, {})  # so that the step has a row
+
+    def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
+        known = self._logged.popleft() | numbers
+        self._shown = _known(known, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
+        rate = float(known.get(_RATE, 0.0))
+        left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
+        if left is not None:
+            self._shown["left"] = duration(left)
+        if trainer.is_global_zero:
             total = trainer.num_training_batches
-            self._say(trainer, f"step {batch_idx + 1}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
+            self._say(trainer, f"step {row.batch}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation_began = time.perf_counter()
         super().on_validation_start(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        shown = _known(trainer, _VALIDATION)
+        shown = _known(trainer.callback_metrics, _VALIDATION)
         super().on_validation_end(trainer, pl_module)
         if trainer.sanity_checking:
             return
         self._validation_seconds = time.perf_counter() - self._validation_began
         if trainer.is_global_zero:
             self._say(trainer, "val", shown | {"s": f"{self._validation_seconds:.1f}"}, above_bar=True)
-
-    def _training(self, trainer: Trainer) -> dict[str, str]:
-        """Called only at logging steps, because reading a metric waits for the GPU."""
-        shown = _known(trainer, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
-        rate = float(trainer.callback_metrics.get(_RATE, 0.0))
-        left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
-        return shown if left is None else shown | {"left": duration(left)}
 
     def _say(self, trainer: Trainer, where: str, shown: dict[str, str], *, above_bar: bool = False) -> None:
         words = (f"{value} {name}" if name in _AFTER_VALUE else f"{name} {value}" for name, value in shown.items())
@@ -116,9 +123,8 @@ class ProgressBar(RichProgressBar):
         return f"Epoch {_epoch(self.trainer)}".ljust(len(self.validation_description))
 
 
-def _known(trainer: Trainer, shapes: dict[str, tuple[str, str]]) -> dict[str, str]:
+def _known(logged: Mapping[str, Any], shapes: dict[str, tuple[str, str]]) -> dict[str, str]:
     """Name and value as text, if the value is logged and finite."""
-    logged = trainer.callback_metrics
     values = {key: float(logged[key]) for key in shapes if key in logged}
     return {shapes[key][0]: shapes[key][1].format(value) for key, value in values.items() if math.isfinite(value)}
 

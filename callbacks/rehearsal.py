@@ -20,7 +20,7 @@ from imagenet_opt.measure.rehearsal.null_network import NullNetwork, burn
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.run.hook_timer import FETCH, attach, detach
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 PASS = 0.9
 """Accelerator utilisation that MLPerf Storage asks for with ResNet-50: https://github.com/mlcommons/storage"""
@@ -156,7 +156,7 @@ class Rehearsal(Callback):
             utilization = share(*(new - old for new, old in zip(now, self._logged, strict=True)))
             self._logged = now
             if utilization is not None:
-                log_host_numbers(pl_module, {"rehearsal/accelerator_utilization": utilization})
+                log_numbers(trainer, {"rehearsal/accelerator_utilization": utilization})
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.timeline.pause()

@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate
 
 from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.logging_step import log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 _ROUNDING = 0.01
 """Tolerance in epochs for rounded shares: 0.7917 of 24 epochs means epoch 19."""
@@ -28,7 +28,7 @@ class ResolutionSchedule(Callback):
 
     | key | unit |
     |---|---|
-    | `resolution` | pixels, at the start of each epoch |
+    | `resolution` | pixels of a side of the training images |
     """
 
     def __init__(
@@ -73,11 +73,9 @@ class ResolutionSchedule(Callback):
         side = self._size_of(trainer.current_epoch)
         set_images(batch, interpolate(images, size=(side, side), mode="bilinear", antialias=True))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if batch_idx == 0:
-            log_host_numbers(pl_module, {"resolution": self._size_of(trainer.current_epoch)})
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if is_logging_step(trainer):
+            log_numbers(trainer, {"resolution": self._size_of(trainer.current_epoch)})
 
 
 def _num_epochs(trainer: Trainer) -> int:

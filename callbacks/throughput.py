@@ -1,7 +1,8 @@
 """Measures steps and images per second, and the share of time spent waiting for data."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -10,9 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
 from imagenet_opt.data.batch import images_of
-from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock, Moment
 from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers, rows_of
 
 _WARMUP_STEPS = 10
 
@@ -24,15 +25,18 @@ class Window:
     num_ready: number of batches that were ready at the start.
     """
 
-    began: float = field(default_factory=lambda: time.perf_counter())
+    began: Moment
     num_steps: int = 0
     num_images: int = 0
     wait_seconds: float = 0.0
     pause_seconds: float = 0.0
     num_ready: int = 0
 
-    def rates(self, world_size: int) -> dict[str, float]:
-        seconds = max(time.perf_counter() - self.began - self.pause_seconds, 1e-9)
+    def seconds(self, until: Moment) -> float:
+        return max(until.seconds_since(self.began) - self.pause_seconds, 1e-9)
+
+    def rates(self, until: Moment, world_size: int) -> dict[str, float]:
+        seconds = self.seconds(until)
         return {
             "throughput/it_per_second": self.num_steps / seconds,
             "throughput/images_per_second": self.num_images * world_size / seconds,
@@ -41,13 +45,13 @@ class Window:
 
 
 class Throughput(Callback):
-    """Times training from batch to batch, including waits for data. Validation, start-up, and compilation for a new
-    image size are not counted.
+    """Times training from batch to batch, including waits for data. Validation and start-up are not counted, nor are
+    the `compile_seconds` and `cuda_graph_seconds` of other callbacks, for a new image size or less memory.
 
     An `it` is one batch, which is one optimizer step unless gradients are accumulated.
 
-    The host may be several steps ahead of the GPU. So rates are computed when the GPU has finished all queued work: the
-    host waits for the GPU at logging steps, once after the warm-up, before each validation and after each epoch.
+    The host may be several steps ahead of the GPU. So rates are those of the GPU, between CUDA events that are read
+    with the row. The host waits for the GPU before and after each validation and at the end of an epoch.
 
     Rates of the run start after ten steps, and after as many steps as batches were ready at the end of the first
     step: workers fill their queue while the network is compiled, which would make slow storage look fast.
@@ -85,10 +89,10 @@ class Throughput(Callback):
         self._device_clock: CudaClock | None = None
         self._startup: dict[str, float] = {}
         self._rates: dict[str, float] = {}
-        self._shape: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            rows_of(trainer)  # the first row may be that of the end of an epoch
             self._clock = attach(trainer)
             self._waited = self._clock.seconds[FETCH]
             if trainer.strategy.root_device.type == "cuda":
@@ -98,25 +102,23 @@ class Throughput(Callback):
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
         self._startup, self._rates = {}, {}
+        # A run that resumes in a validation reaches its end without on_train_epoch_start and without a batch.
+        self._begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._epoch = Window()
+        self._epoch = Window(_now(trainer))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         assert self._clock is not None
         waited, self._waited = self._clock.seconds[FETCH] - self._waited, self._clock.seconds[FETCH]
         if not self._startup:
             self._startup["startup/first_batch_seconds"] = waited
-            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is not training
-            waited, self._ended_at = 0.0, time.perf_counter()
-        pause = 0.0
+            self._begin(trainer)  # start-up is not training
+            waited = 0.0
         images = images_of(batch)
-        if (shape := None if images is None else images.shape) != self._shape:
-            pause, self._shape = max(0.0, time.perf_counter() - self._ended_at - waited), shape
         num_images = extract_batch_size(batch) if images is None else len(images)
         for window in self._windows():
             window.wait_seconds += waited
-            window.pause_seconds += pause
             window.num_images += num_images
         if self._device_clock is not None:
             self._device_clock.start()
@@ -124,33 +126,30 @@ class Throughput(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
-        self._ended_at = time.perf_counter()
+        compiled_before, self._compiled = self._compiled, _compile_seconds(trainer)
         for window in self._windows():
             window.num_steps += 1
+            window.pause_seconds += self._compiled - compiled_before
         if "startup/first_step_seconds" not in self._startup:
-            self._startup["startup/first_step_seconds"] = time.perf_counter() - self._window.began
+            self._startup["startup/first_step_seconds"] = time.perf_counter() - self._began
             self._warmup_left = int(min(max(_WARMUP_STEPS, 1 + _num_ready(trainer)), self._planned // 2))
         self._warmup_left -= 1
         if self._warmup_left == 0:
-            _wait_for_device(trainer)
-            self._steady = Window(num_ready=_num_ready(trainer))
+            self._steady = Window(_now(trainer), num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
-            _wait_for_device(trainer)
-            numbers = self._window.rates(trainer.world_size)
-            if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
-                numbers["throughput/device_step_seconds"] = fmean(seconds)
-            pop_metrics = getattr(trainer.train_dataloader, "pop_metrics", dict)
-            log_host_numbers(pl_module, numbers | pop_metrics())
-            self._window = Window()
+            now = _now(trainer)
+            log_numbers(trainer, partial(self._row, self._window, now))
+            log_numbers(trainer, getattr(trainer.train_dataloader, "pop_metrics", dict)())
+            self._window = Window(now)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _wait_for_device(trainer)
-        seconds = time.perf_counter() - self._epoch.began - self._epoch.pause_seconds
-        log_host_numbers(pl_module, {"throughput/epoch_seconds": seconds})
-        self._rates = self._steady.rates(self._world_size) | {
-            "throughput/measured_batches": self._steady.num_steps,
-            "throughput/ready_batches": min(self._steady.num_ready, self._steady.num_steps),
-        }
+        now = _now(trainer)
+        log_numbers(trainer, {"throughput/epoch_seconds": self._epoch.seconds(now)})
+        if self._steady.num_steps:
+            self._rates = self._steady.rates(now, self._world_size) | {
+                "throughput/measured_batches": self._steady.num_steps,
+                "throughput/ready_batches": min(self._steady.num_ready, self._steady.num_steps),
+            }
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _wait_for_device(trainer)
@@ -158,9 +157,9 @@ class Throughput(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._clock is not None and not trainer.sanity_checking:
+            _wait_for_device(trainer)
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
-            self._ended_at = time.perf_counter()  # otherwise a next batch of another size would count the pause again
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
@@ -172,8 +171,31 @@ class Throughput(Callback):
         measurement, and the seconds of the first batch and step."""
         return self._rates | self._startup
 
+    def _begin(self, trainer: Trainer) -> None:
+        now = _now(trainer)
+        self._began = time.perf_counter()
+        self._compiled: float = _compile_seconds(trainer)
+        self._window: Window = Window(now)
+        self._epoch, self._steady = Window(now), Window(now)
+
     def _windows(self) -> tuple[Window, Window, Window]:
         return self._window, self._epoch, self._steady
+
+    def _row(self, window: Window, until: Moment) -> dict[str, float]:
+        rates = window.rates(until, self._world_size)
+        if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
+            rates["throughput/device_step_seconds"] = fmean(seconds)
+        return rates
+
+
+def _now(trainer: Trainer) -> Moment:
+    return Moment(trainer.strategy.root_device)
+
+
+def _compile_seconds(trainer: Trainer) -> float:
+    """Seconds that callbacks have spent so far on compiling and capturing the network."""
+    names, callbacks = ("compile_seconds", "cuda_graph_seconds"), trainer.callbacks  # type: ignore[attr-defined]
+    return sum(getattr(callback, name, None) or 0.0 for callback in callbacks for name in names)
 
 
 def _wait_for_device(trainer: Trainer) -> None:

@@ -13,7 +13,7 @@ from imagenet_opt.measure.telemetry.gpu_history import nvml_words
 from imagenet_opt.measure.telemetry.recorder import Recording
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS
 from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Timeline(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._recording is not None and is_logging_step(trainer):
             self._warn(self._recording)
-            log_host_numbers(pl_module, self._cost())
+            log_numbers(trainer, self._cost())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()

@@ -200,7 +200,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the callbacks that time a fit, and of the actions of its Trainer."""
     made = Clock()
-    for module in ("callbacks.throughput", "callbacks.bottleneck", "imagenet_opt.run.hook_timer"):
+    moments = "imagenet_opt.measure.telemetry.cuda_clock"
+    for module in ("callbacks.throughput", "callbacks.bottleneck", "imagenet_opt.run.hook_timer", moments):
         monkeypatch.setattr(f"{module}.time", made)
     return made
 

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch.utils.data import DataLoader
 
 from callbacks.bottleneck import Bottleneck
+from callbacks.learning_rate import LearningRate
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
@@ -77,7 +78,7 @@ def test_the_cause_of_a_wait_is_found(
 def test_a_slow_logger_is_logging(project, clock: Clock) -> None:
     bottleneck = Bottleneck()
     project.logger.log_metrics = lambda *_, **__: clock.spend(0.02)
-    project.fit(bottleneck, module=SlowStep(clock), data=images(160), log_every_n_steps=1)
+    project.fit(bottleneck, LearningRate(), module=SlowStep(clock), data=images(160), log_every_n_steps=1)
     assert bottleneck.summary()["bottleneck/logging"] > 0.5
 
 
@@ -146,7 +147,8 @@ def test_slow_storage_is_reported_and_throughput_keeps_its_rows(images_root, tmp
         use_distributed_sampler=False,
     )
     trainer.fit(Reading(), datamodule=ImageData(*splits, options))
-    assert bottleneck.summary()["bottleneck/read"] > 0
+    waits = {"bottleneck/read", "bottleneck/decode", "bottleneck/main_process"}  # which one depends on the machine
+    assert sum(bottleneck.summary()[cause] for cause in waits) > 0.5
     assert project.logger.values("loader/read_seconds")
 
 

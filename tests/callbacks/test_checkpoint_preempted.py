@@ -1,4 +1,5 @@
-"""A run that is preempted between any two batches and resumed ends like an undisturbed run."""
+"""A run with all default callbacks that is preempted between any two batches and resumed ends like an undisturbed
+run."""
 
 import csv
 from functools import partial
@@ -11,8 +12,17 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
+from callbacks.acceleration import Acceleration
+from callbacks.bottleneck import Bottleneck
 from callbacks.checkpoint import Checkpoint
 from callbacks.ema import Ema
+from callbacks.gpu_utilization import GpuUtilization
+from callbacks.host_utilization import HostUtilization
+from callbacks.learning_rate import LearningRate
+from callbacks.preemption import Preemption
+from callbacks.progress_bar import ProgressBar
+from callbacks.throughput import Throughput
+from callbacks.timeline import Timeline
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.errors import Preempted
@@ -58,6 +68,12 @@ def network() -> nn.Module:
     return nn.Sequential(*parts, nn.Dropout(0.3), nn.Linear(16, 3))
 
 
+def default_callbacks(folder: Path) -> list[Callback]:
+    """Those of conf/train.yaml; mixing takes another kind of batch."""
+    recorders = Throughput(), Bottleneck(), Timeline(folder=folder), GpuUtilization(), HostUtilization()
+    return [Acceleration(), *recorders, LearningRate(), ProgressBar(), Checkpoint(folder=str(folder)), Preemption()]
+
+
 def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool = False, **options: Any) -> None:
     """Two epochs of six batches, into `folder`."""
     data = ImageData(open_split(root, "train", folder), open_split(root, "val", folder), loading(image_size=16))
@@ -70,7 +86,8 @@ def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool 
     trainer = quiet_trainer(
         logger=logger,
         enable_checkpointing=True,
-        callbacks=[Checkpoint(folder=str(folder)), Noise(), *averaging, *callbacks],
+        enable_progress_bar=True,
+        callbacks=[*default_callbacks(folder), Noise(), *averaging, *callbacks],
         use_distributed_sampler=False,
         deterministic=True,
         **settings | options,
@@ -80,8 +97,9 @@ def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool 
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
+    timed = ("throughput/", "bottleneck/", "timeline/", "gpu/", "host/", "loader/", "checkpoint/")
     with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith("checkpoint/")} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
 
 
 def leaves(tree: Any, place: str = "") -> dict[str, Any]:

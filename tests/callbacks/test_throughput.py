@@ -7,7 +7,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
-from torch import nn
 from torch.utils.data import DataLoader
 
 from callbacks.throughput import Throughput
@@ -57,6 +56,28 @@ def test_a_slow_step_is_not_waiting_and_validation_is_left_out(project, clock: C
     assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1, 0.1])
 
 
+class Compiling(Callback):
+    """Compiles for 5 s of the clock in its fifth step, as after memory has run out."""
+
+    compile_seconds = 3.0
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def on_before_optimizer_step(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == 4:
+            self.clock.spend(5)
+            self.compile_seconds += 5
+
+
+def test_a_compilation_inside_a_step_is_not_training(project, clock: Clock) -> None:
+    throughput = Throughput()
+    project.fit(Compiling(clock), throughput, module=SlowStep(clock))
+    rates = project.logger.values("throughput/it_per_second")
+    assert [*rates, throughput.summary()["throughput/it_per_second"]] == pytest.approx([100.0] * 5)
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1, 0.1])
+
+
 class Lagging(Plain):
     """Its device takes 10 ms for a step, which the host has queued in 1 ms, and may be 15 steps behind."""
 
@@ -71,35 +92,23 @@ class Lagging(Plain):
         return super().training_step(batch, batch_idx)
 
 
-def test_a_validation_before_images_of_another_size_is_left_out_once(project, clock: Clock) -> None:
-    """Without the resize, 10 ms a step; the second epoch begins with another size, right after a validation of 5 s."""
-
-    class Slow(SlowStep):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            self.clock.spend(0.01)
-            return nn.functional.cross_entropy(self.net(batch[0].mean((2, 3))), batch[1])
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            self.clock.spend(2.5)
-
-    class Grow(Callback):
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            batch[0] = batch[0].repeat_interleave(1 + trainer.current_epoch, dim=3)
-
-    module = Slow(clock)
-    module.net = nn.Linear(3, 3)
-    project.fit(Grow(), Throughput(), module=module)
-    rates = project.logger.values("throughput/it_per_second")
-    assert rates == pytest.approx([100.0] * len(rates)) and len(rates) == 4
-
-
 @pytest.mark.parametrize("limit_val_batches", [1.0, 0])
 def test_rates_are_those_of_a_device_that_lags_behind_the_host(
     project, clock: Clock, monkeypatch: pytest.MonkeyPatch, limit_val_batches: float
 ) -> None:
     """Of 30 steps: ten of warm-up, a row every seven, a validation every ten."""
     module, throughput = Lagging(clock), Throughput()
-    monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: module.device_timeline.synchronize())
+    timeline = module.device_timeline
+
+    class MomentOfTimeline:
+        def __init__(self, device: torch.device) -> None:
+            self.reached = max([clock.now, *(step.ended for step in timeline.steps)])
+
+        def seconds_since(self, earlier: Any) -> float:
+            return self.reached - earlier.reached
+
+    monkeypatch.setattr("callbacks.throughput.Moment", MomentOfTimeline)
+    monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: timeline.synchronize())
     options = {"max_epochs": 3, "log_every_n_steps": 7, "limit_val_batches": limit_val_batches}
     project.fit(throughput, SlowValidation(clock), module=module, **options)
     rates = project.logger.values("throughput/it_per_second")

@@ -1,5 +1,6 @@
 """The LightningModule: one loader batch is one optimizer step."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -26,7 +27,7 @@ from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
 class Classifier(LightningModule):
@@ -41,7 +42,7 @@ class Classifier(LightningModule):
     batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers the
     momentum so that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
     max_grad_norm: gradients are scaled down to this norm; None for never.
-    A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
+    A loss that is NaN or infinite ends the run two steps after the next logging step, or before the next checkpoint.
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
@@ -125,7 +126,7 @@ class Classifier(LightningModule):
 
     def on_fit_start(self) -> None:
         self.train_tally = ClassificationMetrics(self.device)
-        if self._restored_sums is not None:
+        if self._restored_sums is not None and self.global_rank == 0:  # the sums of all processes
             self.train_tally.sums = self._restored_sums.to(self.device)
         all_agree = partial(self.trainer.strategy.reduce_boolean_decision, all=True)
         name = f"rank{self.global_rank}_{NAN_FILE}" if self.global_rank else NAN_FILE
@@ -168,12 +169,22 @@ class Classifier(LightningModule):
         optimizer.zero_grad(set_to_none=self.set_to_none)
         scheduler.step()
         if is_logging_step(self.trainer):
-            self.nan_guard.stop_if_bad()
-            means = self.train_tally.read(self._sum_of_processes)
-            self.train_tally.reset()
-            self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
+            log_numbers(self.trainer, self._late_means())
         elif self.nan_guard.overdue:
             self.nan_guard.stop_if_bad()
+
+    def _late_means(self) -> Callable[[], dict[str, float]]:
+        """Begin a new window of the training metrics. Returns a function that gives the means of the window that ends,
+        once the device has finished this step, or raises NonFiniteLoss."""
+        step, means_of = self.trainer.global_step - 1, self.train_tally.read_late(self._sum_of_processes)
+        self.train_tally.reset()
+
+        def read() -> dict[str, float]:
+            means = means_of()
+            self.nan_guard.note(step, is_finite=math.isfinite(means["loss"]))
+            return {f"train/{name}": means[name] for name in ("loss", "acc1")}
+
+        return read
 
     def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Compute the gradients of the batch. Returns losses (N,) and logits (N, C), detached."""
@@ -231,7 +242,7 @@ class Classifier(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         means = self.val_tally.read(self._sum_of_processes)
-        self.log_dict({f"val/{name}": mean for name, mean in means.items()})
+        self.log_dict({f"val/{name}": torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add `network`, the tensors to use after training (averaged weights, if there are any) under timm's names.
@@ -242,7 +253,7 @@ class Classifier(LightningModule):
         weights = checkpoint["state_dict"]
         checkpoint["network"] = {name[4:]: weights[name] for name in weights if name.startswith("net.")}
         checkpoint["network_config"] = self.network_config
-        checkpoint["train_sums"] = self.train_tally.sums
+        checkpoint["train_sums"] = self._sum_of_processes(self.train_tally.sums)
         checkpoint |= self.micro_batches.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -252,7 +263,11 @@ class Classifier(LightningModule):
         self.micro_batches.load_state_dict(checkpoint)
 
     def _sum_of_processes(self, sums: Tensor) -> Tensor:
-        return self.trainer.strategy.reduce(sums, reduce_op="sum")
+        """The sum over all processes, in each process. Lightning's `reduce` would also wait for the device."""
+        if self.trainer.world_size > 1:
+            sums = sums.clone()
+            torch.distributed.all_reduce(sums)
+        return sums
 
     def _sync_gradients(self, last: bool) -> AbstractContextManager[None]:
         """Average gradients between processes only once per step, with the last micro-batch."""

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ class _Step(NamedTuple):
 
 
 class NaNGuard:
-    """Keeps the losses and sample indices of the last steps on the device; only `stop_*` wait for the device.
+    """Keeps the losses and sample indices of the last steps on the device; only `stop_*` wait for the device. The sum
+    of the losses, which is read late for each row of metrics, shows without a wait whether all are finite: `note`.
 
     all_agree: whether its argument is true in all processes. file: for the samples of the last steps.
     """
@@ -32,26 +33,42 @@ class NaNGuard:
     def __init__(self, all_agree: Callable[[bool], bool], file: Path) -> None:
         self._all_agree, self._file = all_agree, file
         self._steps: deque[_Step] = deque()
-        self._num_unchecked = 0
+        self._checked = -1
 
     @property
     def overdue(self) -> bool:
-        """Whether `stop_if_bad` is due, because many steps were added since its last call."""
-        return self._num_unchecked >= _MOST_UNCHECKED
+        """Whether `stop_if_bad` is due, because many steps were added since the last check."""
+        return len(self._steps) >= _MOST_UNCHECKED + _NUM_REPORTED
 
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
         """Keep copies of a step's loss () and of the indices of its samples, int64 (N,). No host sync."""
         self._steps.append(_Step(number, loss.clone(), indices.clone()))
-        self._num_unchecked += 1
+
+    def note(self, number: int, *, is_finite: bool) -> None:
+        """Call in each process with whether the losses of all processes are finite up to the step `number`. Raises
+        NonFiniteLoss."""
+        if not is_finite:
+            self._stop(self._first_bad())
+        self._pass(number)
 
     def stop_if_bad(self) -> None:
-        """Raise NonFiniteLoss if a loss since the last call was not finite. One host sync; none without new steps."""
+        """Raise NonFiniteLoss if a loss since the last check was not finite. One host sync; none without new steps."""
         bad = self._first_bad()
-        if self._all_agree(bad is None):
-            return
+        if not self._all_agree(bad is None):
+            self._stop(bad)
+        if self._steps:
+            self._pass(self._steps[-1].number)
+
+    def _stop(self, bad: _Step | None) -> NoReturn:
         if bad is None:
             raise NonFiniteLoss(f"the loss of another process is not finite; {_REMEDY}")
         raise NonFiniteLoss(f"the loss is {bad.loss.item()} at step {bad.number}; {_REMEDY}{self._report(bad)}")
+
+    def _pass(self, number: int) -> None:
+        """Drop the steps that no report will need: of the steps up to `number` the last ones stay."""
+        self._checked = number
+        while len(self._steps) > _NUM_REPORTED and self._steps[_NUM_REPORTED].number <= number:
+            self._steps.popleft()
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
         """Like `stop_if_bad`, also for weights that are not finite; the loss shows this only one step later. Two host
@@ -61,16 +78,12 @@ class NaNGuard:
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")
 
     def _first_bad(self) -> _Step | None:
-        """The first step since the last check whose loss is not finite. Drops the steps that no report will need."""
-        num_unchecked, self._num_unchecked = self._num_unchecked, 0
-        if num_unchecked == 0:
+        """The first step since the last check whose loss is not finite."""
+        unchecked = [step for step in self._steps if step.number > self._checked]
+        if not unchecked:
             return None
-        unchecked = list(self._steps)[-num_unchecked:]
         finite = torch.stack([step.loss for step in unchecked]).isfinite().tolist()
-        bad = next((step for step, is_finite in zip(unchecked, finite, strict=True) if not is_finite), None)
-        while bad is None and len(self._steps) > _NUM_REPORTED:
-            self._steps.popleft()
-        return bad
+        return next((step for step, is_finite in zip(unchecked, finite, strict=True) if not is_finite), None)
 
     def _report(self, bad: _Step) -> str:
         """Write the step `bad` and up to 31 earlier steps as JSON, with losses as text, since JSON has no NaN.

@@ -5,14 +5,14 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.telemetry.sampler import Readings, Sampler
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
 class Utilization(Callback):
     """Means since the last logged row, of rank 0, under the keys `<name>/<key of the reading>`.
 
     Sampling begins after the first step, because that step may compile for minutes. Validation during the fit is
-    included. Where rows follow each other faster than readings, Lightning repeats the last value.
+    included. A row without a reading since the last row has no value.
     """
 
     def __init__(self, name: str, *, interval_seconds: float) -> None:
@@ -37,7 +37,7 @@ class Utilization(Callback):
             self._sampler.start(self._source)
             self._source = None
         if is_logging_step(trainer):
-            log_host_numbers(pl_module, self._sampler.pop_metrics())
+            log_numbers(trainer, self._sampler.pop_metrics())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._sampler.stop()

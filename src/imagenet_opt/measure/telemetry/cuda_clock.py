@@ -1,8 +1,35 @@
 """Times work on the device without making the host wait."""
 
+import time
 from collections import deque
 
 import torch
+
+
+class Moment:
+    """When the device has finished the work that is queued now, in the current CUDA stream; on a CPU, now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._seconds = time.perf_counter()
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True, blocking=True)
+            self._event.record()
+
+    def is_reached(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def wait(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+    def seconds_since(self, earlier: "Moment") -> float:
+        """Waits until this moment is reached."""
+        if self._event is None or earlier._event is None:
+            return self._seconds - earlier._seconds
+        self.wait()
+        milliseconds: float = earlier._event.elapsed_time(self._event)
+        return milliseconds / 1000
 
 
 class CudaClock:

@@ -18,7 +18,7 @@ from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
 from imagenet_opt.probe.fit.stock import Stock, has_many_reads, images_ahead, is_level, num_ready
 from imagenet_opt.run.hook_timer import attach, detach
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.rows import is_logging_step
 
 _LEAST_STEPS = 8
 _LEVEL_STEPS = 4

@@ -1,4 +1,4 @@
-"""Lets all processes of a run stop at the same batch."""
+"""Lets all processes of a run stop, or save, at the same batch."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,8 @@ class StopConsensus:
     """Gives every process the maximum of the numbers of all processes, one batch late.
 
     A number that is passed at one batch is returned at the next batch, so that the exchange over the host's network
-    overlaps with the step and no process waits. Every process must make the same number of calls.
+    overlaps with the step and no process waits. A number above 0 is returned once. Every process must make the same
+    number of calls.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,6 @@ class StopConsensus:
         if self._pending is not None:
             self._pending.wait()
         agreed = int(self._number)
-        if not agreed:
-            self._number[0] = number
-            self._pending = dist.all_reduce(self._number, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._number[0] = 0 if agreed else number
+        self._pending = dist.all_reduce(self._number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return agreed

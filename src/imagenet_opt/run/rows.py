@@ -1,0 +1,126 @@
+"""Rows of metrics: what the module and the callbacks log at a step reaches the loggers as one row, two steps later."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.measure.telemetry.cuda_clock import Moment
+
+Numbers = Mapping[str, float]
+Part = Numbers | Callable[[], Numbers]
+_STEPS_LATE = 2
+
+
+def is_logging_step(trainer: Trainer) -> bool:
+    """Whether Lightning writes a row after the present batch; call in `training_step` or `on_train_batch_end`.
+
+    Lightning's rule has no public name: every `log_every_n_steps` steps, and with accumulation only after the last
+    batch of a step.
+    """
+    return trainer._logger_connector.should_update_logs and not trainer.fit_loop._should_accumulate()
+
+
+def log_numbers(trainer: Trainer, numbers: Part) -> None:
+    """Add numbers to the row of the present step, or to the next row if the step has none; at the end of an epoch, to
+    a row of the last step.
+
+    numbers: by metric name, or a function that is called in each process when the device has finished the step, so
+    that reading a copy that the step has queued (`tensor.to("cpu", non_blocking=True)`) does not wait.
+    """
+    rows_of(trainer).parts.append(numbers)
+
+
+def rows_of(trainer: Trainer) -> "Rows":
+    """The rows of this trainer: its last callback, which the first call adds."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    rows = next((callback for callback in callbacks if isinstance(callback, Rows)), None)
+    if rows is None:
+        callbacks.append(rows := Rows())
+    return rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """step: Lightning's number of the step, from 0. batch: number of the batch in its epoch, from 1. done: when the
+    device has finished the step."""
+
+    step: int
+    batch: int
+    parts: list[Part]
+    done: Moment
+
+
+class Rows(Callback):
+    """Writes rows to the loggers and to `callback_metrics`. `log_numbers` adds this callback to the trainer.
+
+    A row is written two steps later, under its own step: then the device has finished the step, and the host does not
+    wait. Validations, checkpoints and the end of an epoch first write all rows. Then a callback with
+    `on_row(trainer, row, numbers)` can show the row. Lightning's `log` copies each number to the device and back, and
+    needs 0.3 ms for each key.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._rows: deque[Row] = deque()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.parts.clear()
+        self._rows.clear()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        if is_logging_step(trainer) and self.parts:
+            self._rows.append(Row(step, batch_idx + 1, self.parts, Moment(trainer.strategy.root_device)))
+            self.parts = []
+        while self._rows and self._rows[0].step <= step - _STEPS_LATE:
+            self._write(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write_all(trainer)
+        parts, self.parts = self.parts, []
+        _log(trainer, parts, trainer.fit_loop.epoch_loop._batches_that_stepped - 1)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write_all(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """A resumed run does not log the rows before its checkpoint again."""
+        self._write_all(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        with suppress(Exception):  # the first error is the one to show
+            while self._rows and self._rows[0].done.is_reached():  # a device that hangs reaches nothing
+                self._write(trainer)
+
+    def _write_all(self, trainer: Trainer) -> None:
+        while self._rows:
+            self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        """Write the oldest row. Raises the errors of its functions."""
+        row = self._rows.popleft()
+        row.done.wait()
+        numbers = _log(trainer, row.parts, row.step)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if hasattr(callback, "on_row"):
+                callback.on_row(trainer, row, numbers)
+
+
+def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for part in parts:
+        numbers |= part() if callable(part) else part
+    tensors = {name: torch.tensor(number) for name, number in numbers.items()}
+    trainer.callback_metrics.update(tensors)
+    trainer.logged_metrics.update(tensors)
+    for logger in trainer.loggers if numbers else ():
+        logger.log_metrics(numbers | {"epoch": trainer.current_epoch}, step=step)
+        logger.save()
+    return numbers

@@ -1,0 +1,99 @@
+"""When a row is due, as Lightning decides, and when and where it is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+
+from callbacks.throughput import Throughput
+from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
+from tests.callbacks.conftest import AtCall, Plain, Project
+
+
+@pytest.fixture
+def project() -> Project:
+    return Project()
+
+
+class Asking(Plain):
+    """Logs in every step, and keeps the steps at which the answer was yes, in the step and at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_step: list[int] = []
+        self.at_end: list[int] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.log("batch", float(len(self.seen)))
+        if is_logging_step(self.trainer):
+            self.in_step.append(len(self.seen))
+        return super().training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if is_logging_step(self.trainer):
+            self.at_end.append(len(self.seen) - 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"log_every_n_steps": 5}, [4, 9, 14, 19]),
+        ({"log_every_n_steps": 3}, [2, 5, 8, 11, 14, 17]),
+        ({"log_every_n_steps": 1, "max_steps": 3}, [0, 1, 2]),
+        ({"log_every_n_steps": 2, "accumulate_grad_batches": 3}, [5, 9, 15, 19]),
+        ({"log_every_n_steps": 0}, []),
+    ],
+)
+def test_a_batch_before_a_written_row_is_a_logging_step(options: dict[str, int], batches: list[int]) -> None:
+    project, module = Project(), Asking()
+    project.fit(module=module, **options)
+    assert project.logger.values("batch") == batches
+    assert module.in_step == module.at_end == batches
+
+
+class Diary(Callback):
+    """Logs a number at each logging step, and keeps when each row arrives: the hook, the step so far, the row's."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, float]] = []
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        step = trainer.global_step - 1
+        if is_logging_step(trainer):
+            log_numbers(trainer, lambda: {"step": float(step)})
+
+    def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
+        assert row.step == numbers["step"] == trainer.callback_metrics["step"]
+        where = "validation" if trainer.validating else "training"
+        self.told.append((where, trainer.global_step - 1, row.step))
+
+
+def test_a_row_is_written_two_steps_late_and_before_a_validation(project: Project) -> None:
+    diary = Diary()
+    project.fit(diary, log_every_n_steps=3, max_epochs=1)  # ten steps
+    assert diary.told == [("training", 4, 2), ("training", 7, 5), ("validation", 9, 8)]
+    assert [(step, row["step"], row["epoch"]) for step, row in project.logger.rows] == [(2, 2, 0), (5, 5, 0), (8, 8, 0)]
+
+
+def test_a_checkpoint_comes_after_the_rows_of_its_steps(project: Project, tmp_path: Path) -> None:
+    def save() -> None:
+        project.trainer.save_checkpoint(tmp_path / "now.ckpt")
+        told.extend(diary.told)
+
+    diary, told = Diary(), list[tuple[str, int, float]]()
+    project.fit(diary, AtCall("on_train_batch_start", 7, save), log_every_n_steps=2, max_epochs=1)
+    assert [row for _, _, row in told] == [1, 3, 5]
+
+
+def test_a_run_that_fails_keeps_the_rows_of_its_finished_steps(project: Project) -> None:
+    with pytest.raises(ZeroDivisionError):
+        project.fit(Diary(), AtCall("on_train_batch_start", 9, lambda: 1 / 0), log_every_n_steps=2)
+    assert [step for step, _ in project.logger.rows] == [1, 3, 5, 7]
+
+
+def test_numbers_of_the_end_of_an_epoch_are_in_the_row_of_its_last_step(project: Project) -> None:
+    project.fit(Throughput(), log_every_n_steps=0)
+    rows = [(step, row["epoch"]) for step, row in project.logger.rows if "throughput/epoch_seconds" in row]
+    assert rows == [(9, 0), (19, 1)]

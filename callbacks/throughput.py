@@ -84,6 +84,11 @@ class Throughput(Callback):
     | `loader/cache_damaged` | number of samples so far that were damaged in the cache, and fetched again |
     """
 
+    _window: Window
+    _epoch: Window
+    _steady: Window
+    _compiled: float
+
     def __init__(self) -> None:
         self._clock: HookTimer | None = None
         self._device_clock: CudaClock | None = None
@@ -173,10 +178,8 @@ class Throughput(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         now = _now(trainer)
-        self._began = time.perf_counter()
-        self._compiled: float = _compile_seconds(trainer)
-        self._window: Window = Window(now)
-        self._epoch, self._steady = Window(now), Window(now)
+        self._began, self._compiled = time.perf_counter(), _compile_seconds(trainer)
+        self._window, self._epoch, self._steady = Window(now), Window(now), Window(now)
 
     def _windows(self) -> tuple[Window, Window, Window]:
         return self._window, self._epoch, self._steady

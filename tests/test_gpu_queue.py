@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from imagenet_opt.config.overrides import config_folder
-from tests.gpu import fits, run
+from tests.gpu import fits, report, run
 
 JOBS = yaml.safe_load((run.HERE / "jobs.yaml").read_text())
 MACHINE = {"card": "NVIDIA A10G", "capability": "8.6"}
@@ -28,7 +29,7 @@ def called(tmp_path: Path) -> Any:
     def call(*jobs: dict[str, Any], seconds: float = 100, machine: dict[str, Any] = MACHINE) -> dict[str, Any]:
         file, results = tmp_path / "results.json", tmp_path / "results"
         before = run.known(results) | run.read(file)
-        run.run_due(list(jobs), before, file, machine, tmp_path / "work", seconds=seconds)
+        run.run_due(list(jobs), before, file, machine, tmp_path / "work", end=time.perf_counter() + seconds)
         found = run.read(file).values()
         return {one["job"]["name"]: (one["status"], one["tries"], one["numbers"]) for one in found}
 
@@ -75,6 +76,25 @@ def test_a_result_that_is_taken_over_counts_for_its_version_and_kind_of_gpu(call
     called(job("a", "true"), machine=MACHINE | {"capability": "9.0"})
     run.take(tmp_path / "results.json", results)
     assert len(json.loads((results / "a.json").read_text())) == 3
+
+
+def test_the_page_has_each_result_with_its_machine_and_lists_what_is_due() -> None:
+    machine = MACHINE | {"driver": "580.1", "cpus": 4, "versions": {"torch": "2.11.0"}}
+    rows = {
+        "now": [{report.RATE: 5000.0}, {report.RATE: 4000.0}],
+        "rows|rarely": [{report.RATE: 5100.0}, {"error": "x"}],
+    }
+    ended = {"status": 0, "seconds": 9.0, "date": "2026-12-01T10:00", "machine": machine, "tail": ["the end"]}
+    results = {
+        "a": {"job": job("a", "train a"), "numbers": {"rows": rows}} | ended,
+        "b": {"job": job("b", "test b"), "numbers": {}} | ended | {"status": run.CUT},
+    }
+    page = report.page(results, [job("a", "train a"), job("b", "test b")])
+    assert "NVIDIA A10G, driver 580.1, 4 CPUs, torch 2.11.0, 2026-12-01, 9 s." in page
+    assert "| now | 4,500 | 1.000, 1.000 |" in page and "| rows\\|rarely | 5,100 | 1.020 |" in page
+    assert "status 124" in page and "    the end\n" in page and "    train a\n" in page
+    (due,) = (line for line in page.splitlines() if line.startswith("| b |"))
+    assert due == "| b | 20 | it | it |"
 
 
 def words_of_jobs() -> list[tuple[str, str]]:

@@ -3,11 +3,8 @@
 $KEEP/result.json: name -> host_ms, ms; each the mean of ten calls.
 """
 
-import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +15,7 @@ from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.mix import cutmix, mixup
 from imagenet_opt.data.transforms.random_erasing import RandomErasing, erase
 from imagenet_opt.data.transforms.resize import resize_ragged
-from tests.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, settle
+from tests.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, keep, settle
 
 NUM, NUM_CALLS = (384, 10) if ON_GPU else (8, 1)
 
@@ -66,8 +63,8 @@ def main() -> None:
         found[f"random_erasing {share}"] = timed(lambda boxes=boxes: erase(images, boxes))
     found["mixup"] = timed(lambda: mixup(images, 0.3))
     found["cutmix"] = timed(lambda: cutmix(images, 0.3, (0.4, 0.6)))
-    (Path(os.environ["KEEP"]) / "result.json").write_text(json.dumps(found, indent=1))
-    print(json.dumps(found))
+    keep(found)
+    print(found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mm": {"options": {"conv_1x1_as_mm": True}},
     "combo": {"options": {"combo_kernels": True}},
     "pointwise": {"options": {"max_autotune_pointwise": True}},
-    "descent": {"options": {"coordinate_descent_tuning": True}},
-    "multi": {"options": {"triton.multi_kernel": 1}},
     "no_counters": {"has_counters": False},
     "autotune": {"mode": "max-autotune-no-cudagraphs"},
-    "eager": {"compile": False},
-    "eager_fp16": {"compile": False, "dtype": torch.float16},
 }
 
 
@@ -119,16 +115,20 @@ def kernels_of(step: Callable[[], None]) -> dict[str, Any]:
     return {"kernels": sum(numbers.values()), "longest_us": longest}
 
 
+def keep(found: dict[str, Any]) -> None:
+    Path(os.environ["KEEP"], "result.json").write_text(json.dumps(found, indent=1))
+
+
 def measured(num: int, how: dict[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
     net, images = network(), images_of(num, how.get("dtype", torch.bfloat16))
     if not how.get("has_counters", True):
         for layer in net.modules():
-            with suppress(AttributeError):
+            if hasattr(layer, "num_batches_tracked"):
                 layer.num_batches_tracked = None
     step = training_step(net, images, torch.randint(1000, (num,), device=DEVICE))
     with inductor.patch(how.get("options", {})):
-        if how.get("compile", True) and ON_GPU:
+        if ON_GPU:
             net.compile(dynamic=False, mode=how.get("mode", "default"))
         step()
         graph = captured(net, images)
@@ -153,7 +153,7 @@ def main(num: int, names: list[str]) -> None:
             found[name] = measured(num, VARIANTS[name.removesuffix(" again")])
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error}"[:400]}
-        (Path(os.environ["KEEP"]) / "result.json").write_text(json.dumps({"batch": num} | found, indent=1))
+        keep({"batch": num} | found)
         print(name, json.dumps(found[name]), flush=True)
         gc.collect()
         if ON_GPU:

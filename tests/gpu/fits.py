@@ -29,6 +29,7 @@ from imagenet_opt.training.summary import summarize
 ON_GPU = torch.cuda.is_available()
 TINY = "model.name=resnet10t data.batch_size=4 data.num_workers=1 trainer.max_steps=3 trainer.limit_val_batches=1"
 """Without a GPU; this only shows mistakes."""
+RATE = "throughput/images_per_second"
 TOLD = ("val/acc1", "throughput/", "bottleneck/", "startup/", "memory/", "gpu/", "host/", "train/acc1", "loader/num")
 Numbers = dict[str, Any]
 

@@ -1,15 +1,10 @@
-"""Loss, tally and the check for NaN, eager and as one compiled function, behind the captured network.
+"""Loss, tally and the check for NaN behind a captured network: as they are, and as one compiled function.
 
-$KEEP/result.json gets milliseconds of a training step at batch 128 of each, in alternating windows, and of these parts
-alone on the host and on the device.
+$KEEP/result.json gets milliseconds of a step in alternating windows, and of these parts alone on host and device.
 """
 
-import json
-import os
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,67 +13,55 @@ from torch import Tensor
 
 from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import losses_of
-from tests.gpu.ceiling import DEVICE, ON_GPU, captured, images_of, milliseconds, mixed, network, settle
+from tests.gpu.augments import timed
+from tests.gpu.ceiling import DEVICE, ON_GPU, captured, images_of, keep, milliseconds, mixed, network
 
 NUM, WINDOWS = (128, 12) if ON_GPU else (2, 2)
+Way = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
-def tail(logits: Tensor, labels: Tensor, valid: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss to differentiate, the new sums of a tally, and whether the loss is finite."""
+def as_now(logits: Tensor, labels: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, the sums of a tally, and whether the loss is finite."""
     losses = losses_of(logits.float(), labels, loss="cross_entropy", smoothing=0.1)
     tally = ClassificationMetrics(DEVICE)
     tally.add(losses.detach(), logits.detach(), labels, valid)
-    return losses.mean(), sums + tally.sums, losses.detach().isfinite().all()
+    return losses.mean(), tally.sums, losses.detach().isfinite().all()
 
 
 def main() -> None:
     net, images = network(), images_of(NUM)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, nesterov=True, fused=ON_GPU)
     labels, valid = torch.randint(1000, (NUM,), device=DEVICE), torch.ones(NUM, dtype=torch.bool, device=DEVICE)
-    sums = torch.zeros(4, dtype=torch.float64, device=DEVICE)
-    if ON_GPU:
-        net.compile(dynamic=False)
+    drawn = torch.randn(NUM, 1000, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
 
-    def step(of_logits: Callable[..., Any]) -> None:
+    def step(way: Way) -> None:
         with mixed():
             logits = net(images)
-        of_logits(logits, labels, valid, sums)[0].backward()
+        way(logits, labels, valid)[0].backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    step(tail)
+    if ON_GPU:
+        net.compile(dynamic=False)
+    step(as_now)
     graph = captured(net, images)
-    ways: dict[str, Callable[..., Any]] = {"eager": tail, "compiled": torch.compile(tail, dynamic=False)}
-    logits = torch.randn(NUM, 1000, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-    found: dict[str, Any] = {"batch": NUM}
-    for name, way in ways.items():
-        alone = partial(_backward, way, logits, labels, valid, sums)
-        for _ in range(3):
-            step(way)
-            alone()
-        found[name] = {"alone_ms": milliseconds(alone), "alone_host_ms": _host_milliseconds(alone), "step_ms": []}
-    for number in range(WINDOWS):
+    ways: dict[str, Way] = {"now": as_now, "compiled": torch.compile(as_now, dynamic=False)}
+    alone = {name: partial(backward, way, drawn, labels, valid) for name, way in ways.items()}
+    found: dict[str, Any] = {f"{name}, alone": timed(call) for name, call in alone.items()}
+    windows: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-1, WINDOWS):  # the first does not count
         for name in list(ways)[:: -1 if number % 2 else 1]:
-            found[name]["step_ms"].append(round(milliseconds(partial(step, ways[name])), 4))
-    eager, compiled = (found[name]["step_ms"] for name in ways)
-    ratios = sorted(one / other for one, other in zip(eager, compiled, strict=True))
-    found["eager over compiled"] = {"median": median(ratios), "least": ratios[0], "most": ratios[-1]}
-    (Path(os.environ["KEEP"]) / "result.json").write_text(json.dumps(found, indent=1))
-    print(json.dumps(found["eager over compiled"]))
+            windows[name].append(round(milliseconds(partial(step, ways[name])), 4))
+    ratios = sorted(now / compiled for now, compiled in zip(*(each[1:] for each in windows.values()), strict=True))
+    found |= {"now over compiled": [ratios[0], median(ratios), ratios[-1]], "step, ms": windows}
+    keep({"batch": NUM} | found)
+    print(found["now over compiled"])
     if graph is not None:
         graph.release()
 
 
-def _backward(way: Callable[..., Any], *args: Tensor) -> None:
+def backward(way: Way, *args: Tensor) -> None:
     way(*args)[0].backward()
-
-
-def _host_milliseconds(call: Callable[[], None], num_calls: int = 10) -> float:
-    settle()
-    began = time.perf_counter()
-    for _ in range(num_calls):
-        call()
-    return 1e3 * (time.perf_counter() - began) / num_calls
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Makes a machine ready for the jobs, and prints facts about it as JSON: `python tests/gpu/prepare.py WORK --help`.
 
-WORK gets images/ (links), cifar10/ and imagenette/ if there is such data, and compiled/. A bare machine, without data
-and internet, can be given .bench/ in the root of the repository: images/ (class folders), cifar10.tar.xz, nette1.tar to
-nette3.tar (a third of Imagenette each, perhaps in several calls), inductor.tgz (code that torch has compiled elsewhere).
+WORK gets images/ (links), and cifar10/ and imagenette/ if there is such data. A bare machine without internet can be
+given .bench/ in the root of the repository: images/ (class folders), cifar10.tar.xz, nette1.tar to nette3.tar (a third
+of Imagenette each, perhaps in several calls), inductor.tgz (WORK/compiled of another machine, see --code of run.py).
 """
 
 import argparse
@@ -20,24 +20,22 @@ from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.machine import usable_cpus, versions
 
+BENCH = Path(__file__).resolve().parents[2] / ".bench"
 NUM_FILES, NUM_LINKS = 150, 51_200
 """So many files stay in memory; so many images are an epoch of 133 batches of 384."""
 NEEDED = "torch torchvision lightning timm hydra omegaconf pydantic pynvml nvidia.nvimgcodec safetensors"
 QUERY = "name,compute_cap,driver_version,memory.total,power.limit"
 
 
-def missing() -> list[str]:
-    found = []
-    for name in NEEDED.split():
-        try:
-            found += [] if find_spec(name) else [name]
-        except ModuleNotFoundError:  # of the package around it
-            found.append(name)
-    return found
+def is_missing(module: str) -> bool:
+    try:
+        return find_spec(module) is None
+    except ModuleNotFoundError:  # the package around it
+        return True
 
 
 def machine() -> dict[str, Any]:
-    """capability: compute capability of the first GPU, which says what code and tuning apply; "none" without a GPU."""
+    """capability: compute capability of the first GPU, which decides what code suits it; "none" without a GPU."""
     told = []
     if shutil.which("nvidia-smi"):
         asked = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader", "--id=0"]
@@ -48,16 +46,15 @@ def machine() -> dict[str, Any]:
 
 
 def few(images: Path) -> list[Path]:
-    """About NUM_FILES images, equally many of each class folder. Reads few folders of a large data set completely."""
+    """About NUM_FILES images, equally many of each class folder. Reads few folders of a large data set."""
     folders = sorted(folder for folder in images.iterdir() if folder.is_dir())
     num_each = -(-NUM_FILES // max(1, len(folders)))
     found: list[Path] = []
     for folder in folders[:: max(1, len(folders) // NUM_FILES)]:
-        files = (file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
-        found += islice(files, num_each)
+        found += islice((file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES), num_each)
     if not found:
         sys.exit(f"no images in the class folders of {images}")
-    return sorted(found)
+    return found
 
 
 def link(files: list[Path], target: Path) -> None:
@@ -73,33 +70,18 @@ def link(files: list[Path], target: Path) -> None:
     fresh.rename(target)
 
 
-def unpack(archives: list[Path], target: Path, *, within: str = ".") -> None:
-    """Unpack archives into one folder, which appears once all of them, perhaps of several calls, are in it."""
+def unpack(target: Path, *names: str, within: str = ".") -> None:
+    """Unpack archives of BENCH into one folder, which appears once all of them, perhaps of several calls, are in it."""
     parts = target.with_name(f"parts_of_{target.name}")
-    for archive in archives:
-        mark = parts / archive.name
-        if archive.exists() and not target.exists() and not mark.exists():
-            with tarfile.open(archive) as content:
-                content.extractall(parts, filter="data")
-            mark.touch()
-    if not target.exists() and all((parts / archive.name).exists() for archive in archives):
+    if target.exists():
+        return
+    for name in names:
+        if (BENCH / name).exists() and not (parts / name).exists():
+            with tarfile.open(BENCH / name) as archive:
+                archive.extractall(parts, filter="data")
+            (parts / name).touch()
+    if all((parts / name).exists() for name in names):
         (parts / within).rename(target)
-
-
-def prepare(work: Path, bench: Path, given: argparse.Namespace) -> None:
-    for name in ("cifar10", "imagenette"):
-        if (folder := getattr(given, name)) and not (work / name).exists():
-            (work / name).symlink_to(folder)
-    unpack([bench / "cifar10.tar.xz"], work / "cifar10", within="cifar10")
-    unpack([bench / f"nette{i}.tar" for i in (1, 2, 3)], work / "imagenette")
-    unpack([bench / "inductor.tgz"], work / "compiled")
-    images = given.images or (bench / "images" if (bench / "images").is_dir() else None)
-    is_drawn = images is None
-    images = images or ensure_demo(work / "drawn", num_train=NUM_FILES, num_val=10) / "train"
-    told = work / "images.json"
-    if not told.exists() or json.loads(told.read_text())["source"] != str(images):
-        link(few(images), work / "images")
-        told.write_text(json.dumps({"source": str(images), "is_drawn": is_drawn}))
 
 
 def main() -> None:
@@ -108,12 +90,23 @@ def main() -> None:
     for name in ("images", "cifar10", "imagenette"):
         parser.add_argument(f"--{name}", type=Path, metavar="FOLDER")
     given = parser.parse_args()
-    if found := missing():
-        sys.exit(f"these modules are missing: {', '.join(found)}; pip install -e '.[dev]' brings them")
-    prepare(given.work, Path(__file__).resolve().parents[2] / ".bench", given)
+    if missing := [module for module in NEEDED.split() if is_missing(module)]:
+        sys.exit(f"these modules are missing: {', '.join(missing)}; pip install -e '.[dev]' brings them")
+    for name in ("cifar10", "imagenette"):
+        if (folder := vars(given)[name]) and not (given.work / name).exists():
+            (given.work / name).symlink_to(folder)
+    unpack(given.work / "cifar10", "cifar10.tar.xz", within="cifar10")
+    unpack(given.work / "imagenette", "nette1.tar", "nette2.tar", "nette3.tar")
+    unpack(given.work / "compiled", "inductor.tgz")
+    images = given.images or (BENCH / "images" if (BENCH / "images").is_dir() else None)
+    source = images or ensure_demo(given.work / "drawn", num_train=NUM_FILES, num_val=10) / "train"
+    told = given.work / "images.json"
+    if not told.exists() or json.loads(told.read_text())["source"] != str(source):
+        link(few(source), given.work / "images")
+        told.write_text(json.dumps({"source": str(source), "is_drawn": images is None}))
     if (facts := machine())["capability"] == "none":
         print("no GPU: the jobs run with tiny sizes, which shows only mistakes of the scripts", file=sys.stderr)
-    print(json.dumps(facts | {"images": json.loads((given.work / "images.json").read_text())}))
+    print(json.dumps(facts | {"is_drawn": json.loads(told.read_text())["is_drawn"]}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the queue's results into docs/results_gpu.md: `python tests/gpu/report.py`.
+"""Writes the queue's results into docs/results_gpu.md: `python -m tests.gpu.report`.
 
 The part of the page below the line QUEUE is written anew: a table for each result, and a list of what is due.
 """
@@ -64,25 +64,22 @@ def flat(numbers: dict[str, Any], before: str = "") -> list[list[str]]:
 
 
 def section(result: dict[str, Any]) -> list[str]:
-    job, machine = result["job"], result["machine"]
+    """What a job measured, where, and how; the end of its log where it has no numbers."""
+    job, machine, numbers = result["job"], result["machine"], dict(result["numbers"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    card = ", ".join(machine[key] for key in ("card", "power_limit") if key in machine)
-    how = "" if result["status"] == 0 else f" **Not finished, status {result['status']}.**"
-    numbers = dict(result["numbers"])
+    facts = [machine[name] for name in ("card", "memory", "power_limit") if name in machine]
+    facts += [f"driver {machine.get('driver')}", f"{machine['cpus']} CPUs", versions, machine.get("commit", "")]
+    how = "" if result["status"] == 0 else f" **It did not end well: status {result['status']}.**"
     rows = numbers.pop("rows", None)
-    tail = result["tail"][-1:] if not result["numbers"] else []
     return [
-        f"### {job['name']}",
-        "",
-        f"{job['purpose'].capitalize()}.{how} Decides: {job['decides']}.",
-        f"{card}, driver {machine['driver']}, {machine['cpus']} CPUs, {versions}, {result['date'][:10]}, "
-        f"{result['seconds']:.0f} s:",
-        "",
+        *(f"### {job['name']}", ""),
+        *(f"{job['purpose'][0].upper()}{job['purpose'][1:]}.{how} Decides: {job['decides']}.", ""),
+        *(f"{', '.join(filter(None, facts))}, {result['date'][:10]}, {result['seconds']:.0f} s.", ""),
         *(f"    {line}" for line in job["command"].strip().splitlines()),
         "",
         *(of_rows(rows) if rows else []),
         *(table(["what", "value"], flat(numbers)) if numbers else []),
-        *([f"`{tail[0]}`", ""] if tail else []),
+        *([] if result["numbers"] else [*(f"    {line}" for line in result["tail"]), ""]),
     ]
 
 

@@ -41,7 +41,7 @@ def read(file: Path) -> Facts:
 
 
 def known(results: Path) -> Facts:
-    """All results in the files of a folder."""
+    """All results in a folder."""
     return {name: result for file in sorted(results.glob("*.json")) for name, result in read(file).items()}
 
 
@@ -89,20 +89,14 @@ def run(job: Facts, keep: Path) -> Facts:
 
 
 def prepared(work: Path, words: list[str]) -> Facts:
-    """Facts about the machine, from prepare.py, which makes the data ready; sets the variables of the jobs."""
+    """Facts about the machine, from prepare.py, which makes the data ready. Sets the variables of the jobs."""
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     if work.stat().st_uid != os.getuid():
         sys.exit(f"{work} belongs to another user, whose compiled code would run here; give another folder with --work")
-    paths = [f"{ROOT}/src", str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ |= {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": ":".join(paths),
-        "PYTHONUNBUFFERED": "1",
-        "WORK": str(work),
-        "DATA": DATA.format(work=work),
-        "TORCHINDUCTOR_CACHE_DIR": f"{work}/compiled",
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
+    old = os.environ.get("PYTHONPATH", "")
+    os.environ |= {"WORK": str(work), "DATA": DATA.format(work=work), "TORCHINDUCTOR_CACHE_DIR": f"{work}/compiled"}
+    os.environ |= {"PYTHONPATH": f"{ROOT}/src:{ROOT}:{old}".rstrip(":"), "PYTHONUNBUFFERED": "1"}
+    os.environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_WAIT_POLICY": "PASSIVE"}
     asked = subprocess.run([sys.executable, HERE / "prepare.py", work, *words], stdout=subprocess.PIPE, check=False)
     if asked.returncode:
         sys.exit("the machine is not ready; no job was run")
@@ -112,16 +106,14 @@ def prepared(work: Path, words: list[str]) -> Facts:
     return machine
 
 
-def run_due(jobs: list[Facts], before: Facts, file: Path, machine: Facts, work: Path, *, seconds: float) -> bool:
-    """Whether all jobs that ran ended well. before: results that are known; file: for all results."""
-    end, is_well = time.perf_counter() + seconds - SPARE_SECONDS, True
+def run_due(jobs: list[Facts], before: Facts, file: Path, machine: Facts, work: Path, *, end: float) -> bool:
+    """Whether all jobs that ran ended well. before: known results; file: for all results; end: of time.perf_counter."""
+    is_well = True
     for job in jobs:
-        last = before.get(name := key(job, machine), {})
-        if why := why_not(job, last):
+        last, left = before.get(name := key(job, machine), {}), end - time.perf_counter()
+        too_long = f"{job['seconds']} s do not fit into {max(0, left):.0f} s" if job["seconds"] > left else None
+        if why := why_not(job, last) or too_long:
             print(f"{job['name']}: not run, {why}")
-            continue
-        if job["seconds"] > (left := end - time.perf_counter()):
-            print(f"{job['name']}: not run, {job['seconds']} s do not fit into {max(0, left):.0f} s")
             continue
         print(f"{job['name']}: {job['purpose']} (at most {job['seconds']} s)", flush=True)
         result = {"job": job, "machine": machine, "date": datetime.now(UTC).isoformat(timespec="minutes")}
@@ -132,11 +124,12 @@ def run_due(jobs: list[Facts], before: Facts, file: Path, machine: Facts, work: 
     return is_well
 
 
-def pack(kept: Path, file: Path) -> None:
+def pack(folder: Path, file: Path) -> None:
+    """Logs, metrics and other small files."""
     with tarfile.open(file, "w:gz") as archive:
-        for one in sorted(kept.rglob("*")):
+        for one in sorted(folder.rglob("*")):
             if one.is_file() and one.suffix != ".ckpt" and one.stat().st_size < LARGEST_KEPT:
-                archive.add(one, one.relative_to(kept.parent))
+                archive.add(one, one.relative_to(folder))
 
 
 def take(file: Path, done: Path) -> None:
@@ -149,6 +142,7 @@ def take(file: Path, done: Path) -> None:
 
 
 def main() -> None:
+    began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--seconds", type=float, default=3600, help="for all jobs together; default: 3600")
@@ -156,27 +150,30 @@ def main() -> None:
     parser.add_argument("--images", metavar="FOLDER", help="class folders of ImageNet's JPEGs; default: drawn images")
     parser.add_argument("--cifar10", metavar="FOLDER", help="train/ and val/ with class folders of JPEGs")
     parser.add_argument("--imagenette", metavar="FOLDER", help="the same")
+    parser.add_argument("--code", action="store_true", help="add the compiled code, for another machine like this")
     parser.add_argument("--commit", help="of the code, where git cannot tell")
     parser.add_argument("--work", type=Path, help="default: imagenet-opt-gpu-UID in the folder for temporary files")
     parser.add_argument("--jobs", type=Path, default=HERE / "jobs.yaml", help="another file of jobs")
     parser.add_argument("--take", action="store_true", help="put the results of OUT into tests/gpu/results instead")
     given = parser.parse_args()
-    jobs, done, file = yaml.safe_load(given.jobs.read_text()), given.jobs.parent / "results", given.out / "results.json"
+    jobs, done, out = yaml.safe_load(given.jobs.read_text()), given.jobs.parent / "results", given.out.absolute()
     if given.take:
-        return take(file, done)
-    if given.only:
-        if unknown := set(names := given.only.split(",")) - {job["name"] for job in jobs}:
-            parser.error(f"--only: no job {', '.join(sorted(unknown))}")
-        jobs = [job for job in jobs if job["name"] in names]
-    (file := file.absolute()).parent.mkdir(parents=True, exist_ok=True)
-    before = {} if given.only else known(done) | read(file)
+        return take(out / "results.json", done)
+    if given.only and (unknown := set(given.only.split(",")) - {job["name"] for job in jobs}):
+        parser.error(f"--only: no job {', '.join(sorted(unknown))}")
+    before = {} if given.only else known(done) | read(out / "results.json")
+    jobs = [job for job in jobs if not given.only or job["name"] in given.only.split(",")]
     data = {name: vars(given)[name] for name in ("images", "cifar10", "imagenette")}
-    folders = [f"--{name}={Path(folder).resolve()}" for name, folder in data.items() if folder]
     work = (given.work or Path(tempfile.gettempdir(), f"imagenet-opt-gpu-{os.getuid()}")).absolute()
-    machine = prepared(work, folders) | ({"commit": given.commit} if given.commit else {})
+    machine = prepared(work, [f"--{name}={Path(folder).resolve()}" for name, folder in data.items() if folder])
+    machine |= {"commit": given.commit} if given.commit else {}
+    out.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
-    is_well = run_due(jobs, before, file, machine, work, seconds=given.seconds)
-    pack(work / "kept", file.with_name("kept.tgz"))
+    end = began + given.seconds - SPARE_SECONDS
+    is_well = run_due(jobs, before, out / "results.json", machine, work, end=end)
+    pack(work / "kept", out / "kept.tgz")
+    if given.code:
+        pack(work / "compiled", out / "inductor.tgz")
     print(json.dumps(machine))
     sys.exit(not is_well)
 

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch, joined
 from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Lease, LockedSlots, SharedBufferPool, shared_bytes
@@ -32,6 +33,7 @@ class LateDevice:
         self.before_copies: Callable[[], None] = lambda: None
         self.refusal = ""
         self.lock = threading.Lock()
+        self.copy_threads: set[int] = set()
         event = SimpleNamespace(
             record=lambda: None, synchronize=self.wait, query=lambda: True, elapsed_time=lambda other: 1.0
         )
@@ -44,7 +46,7 @@ class LateDevice:
             return self.late[-1][0]
 
         patch.setattr(torch.Tensor, "to", to)
-        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor if self.is_pinned(tensor) else tensor.clone())
+        patch.setattr(torch.Tensor, "pin_memory", self.pinned)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
         patch.setattr(torch.cuda, "Event", lambda **_: event)
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
@@ -58,6 +60,10 @@ class LateDevice:
             while self.late:
                 target, source = self.late.popleft()
                 target.copy_(source)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        self.copy_threads.add(torch.get_num_threads())
+        return tensor if self.is_pinned(tensor) else tensor.clone()
 
     def is_pinned(self, tensor: Tensor) -> bool:
         return any(start <= tensor.data_ptr() < start + size for start, size in self.registered.items())
@@ -112,6 +118,39 @@ def test_batches_arrive_whole_also_after_an_epoch_that_ends_early(
     assert device.log.count("register") <= 1 or not refusal
     made.close()
     assert not device.registered
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [(0, 3), (1, 2)])
+def test_the_pinning_thread_takes_two_cpus_and_other_threads_keep_theirs(
+    images_root: Path, loader: MakeLoader, device: LateDevice, num_workers: int, expected: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        made = loader(images_root, num_workers=num_workers)
+        made.copies = device.copies("ahead", made.buffers)
+        assert batches(made)
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert device.copy_threads == {expected}
+
+
+def test_large_batches_take_few_sizes_of_blocks_on_a_device() -> None:
+    """ "meta" is a device without memory."""
+    mib, blocks = 2**20, set()
+    for num_bytes in (17 * mib, 20 * mib + 7, 32 * mib):
+        pixels = torch.zeros(num_bytes, dtype=torch.uint8)
+        sizes = torch.ones((2, 4), dtype=torch.int32)
+        facts = torch.arange(4), torch.arange(4), torch.arange(4) < 4
+        batch = RaggedBatch(*facts, *FACTS, None, pixels, *sizes, torch.arange(4), facts[2])
+        sent = batch.to("meta", non_blocking=True)
+        whole = joined([sent, sent])
+        assert (len(sent.pixels), len(whole.data)) == (num_bytes, 2 * num_bytes)
+        blocks |= {sent.pixels.untyped_storage().nbytes() // mib, whole.data.untyped_storage().nbytes() // mib}
+        assert sent.labels.untyped_storage().nbytes() < 1000
+    assert blocks == {32, 48, 64}
 
 
 def image_batch(lease: Lease | None, images: Tensor) -> Batch:

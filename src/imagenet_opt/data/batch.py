@@ -19,6 +19,9 @@ from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 16
 """Bytes between which tensors of a block start: Triton compiles a kernel again for tensors that start elsewhere."""
+_DEVICE_BLOCK = 16 * 2**20
+"""Larger tensors take a multiple of these bytes on a device. Ragged batches all have other sizes; with few sizes the
+device's allocator soon has a block for each. Our choice: a batch takes 40 to 120 MB."""
 
 
 class LoadStats(NamedTuple):
@@ -87,7 +90,7 @@ class BatchBase:
 
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """A copy on `device`."""
-        return self._copied(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self._copied(lambda tensor: _sent(tensor, torch.device(device), non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until `stream` has finished the work that is queued now."""
@@ -112,6 +115,18 @@ class BatchBase:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def _sent(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
+    if tensor.nbytes < _DEVICE_BLOCK or tensor.dtype != torch.uint8 or tensor.ndim > 1 or device.type == "cpu":
+        return tensor.to(device, non_blocking=non_blocking)
+    return _device_bytes(tensor.nbytes, device).copy_(tensor, non_blocking=non_blocking)
+
+
+def _device_bytes(num_bytes: int, device: torch.device) -> Tensor:
+    """uint8 (num_bytes,), uninitialised, at the start of a block of a rounded size."""
+    rounded = -(-num_bytes // _DEVICE_BLOCK) * _DEVICE_BLOCK
+    return torch.empty(rounded, dtype=torch.uint8, device=device)[:num_bytes]
 
 
 def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -173,7 +188,7 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     first = parts[0]
     if len(parts) == 1:
         return first
-    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in first._tensors()}
+    tensors: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in first._tensors()}
     if isinstance(first, RaggedBatch):
         starts = accumulate((len(part.data) for part in parts[:-1]), initial=0)
         moved = [part._tensors()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
@@ -186,6 +201,13 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
         augmentation=Augmentation.of_parts(drawn, [len(part) for part in parts]) if drawn else None,
         **tensors,
     )
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    first, num_bytes = parts[0], sum(part.nbytes for part in parts)
+    if num_bytes < _DEVICE_BLOCK or first.dtype != torch.uint8 or first.ndim > 1 or first.device.type == "cpu":
+        return torch.cat(parts)
+    return torch.cat(parts, out=_device_bytes(num_bytes, first.device))
 
 
 def images_of(batch: Any) -> Tensor | None:

@@ -219,9 +219,10 @@ class RaggedBuilder:
     def __init__(self, buffers: SharedBufferPool, num_images: int) -> None:
         self.buffers = buffers
         self.lease: Lease | None = None
-        self.sizes = torch.zeros((2, num_images), dtype=torch.int32)
-        self.offsets = torch.zeros(num_images, dtype=torch.int64)
-        self.flips = torch.zeros(num_images, dtype=torch.bool)
+        # numpy, because setting a number of a tensor takes 3 microseconds
+        self.sizes = np.zeros((2, num_images), dtype=np.int32)
+        self.offsets = np.zeros(num_images, dtype=np.int64)
+        self.flips = np.zeros(num_images, dtype=np.bool_)
         self.pixels = torch.empty(0, dtype=torch.uint8)
         self.num_crops = self.num_bytes = 0
 
@@ -248,9 +249,9 @@ class RaggedBuilder:
         self.num_bytes = end
 
     def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> RaggedBatch:
-        heights, widths = self.sizes
-        pixels, offsets, flips = self.pixels[: rounded_bytes(self.num_bytes)], self.offsets, self.flips
-        return RaggedBatch(labels, indices, valid, key, stats, self.lease, pixels, heights, widths, offsets, flips)
+        pixels = self.pixels[: rounded_bytes(self.num_bytes)]
+        facts = map(torch.from_numpy, (*self.sizes, self.offsets, self.flips))
+        return RaggedBatch(labels, indices, valid, key, stats, self.lease, pixels, *facts)
 
 
 def num_portions_of(num_samples: int) -> int:

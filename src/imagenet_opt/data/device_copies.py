@@ -1,5 +1,6 @@
 """Copies batches from the workers' memory to the device."""
 
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ Part = Batch | RaggedBatch
 Sent = tuple[Part, torch.cuda.Event | None]
 """A part on its way to the device, with the event of its arrival; None if no copy is under way."""
 
+_COPY_THREADS = 2
+"""Our choice; torch's own thread that pins takes one. Not measured beside a GPU."""
 TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 
 
@@ -38,6 +41,18 @@ class DeviceCopies:
         """Select the device in a new thread, which starts with the first GPU."""
         if self._stream is not None:
             torch.cuda.set_device(self._stream.device)
+
+    def use_few_cpus(self) -> None:
+        """Let copies into pinned memory from this thread take two CPUs, because the workers need the others.
+
+        torch also gives the number to threads that have not computed yet; a short thread takes that back.
+        """
+        if self._stream is not None:
+            number = torch.get_num_threads()
+            torch.set_num_threads(_COPY_THREADS)
+            restore = threading.Thread(target=torch.set_num_threads, args=(number,))
+            restore.start()
+            restore.join()
 
     def send(self, part: Part) -> Sent:
         """Begin to copy a part, as far as the mode allows before the part is used."""

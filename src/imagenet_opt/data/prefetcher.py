@@ -188,6 +188,8 @@ class DevicePrefetcher:
 
     def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         self.copies.use_device()
+        if self.loader.num_workers > 0:
+            self.copies.use_few_cpus()
         for batch in batches:
             yield self.copies.send(batch)
 

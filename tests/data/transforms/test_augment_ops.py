@@ -7,11 +7,11 @@ import pytest
 import torch
 from PIL import Image
 from timm.data.auto_augment import solarize_add
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_opt.data.transforms.augment import augment
 from imagenet_opt.data.transforms.augment_ops import Layer, Operation
+from tests.data.transforms.launches import Launches
 
 BLACK = (0, 0, 0)
 
@@ -124,21 +124,17 @@ def test_each_image_of_a_batch_gets_its_own_operations() -> None:
         assert torch.equal(together[row : row + 1], augment(images[row : row + 1], alone)), row
 
 
-def test_all_moves_are_one_call_and_unused_operations_are_not_called() -> None:
-    class Calls(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.names: list[str] = []
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.names.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
-    moves = Layer(np.array([*MOVES] * 3), np.full(15, 0.5), BLACK)
-    with Calls() as calls:
-        augment(images_of(15), (moves,))
-    assert [name for name in calls.names if "grid_sampler" in name] == ["grid_sampler_2d"]
-    assert calls.names.count("index_copy_") == 1
-    with Calls() as calls:
+def test_images_of_a_group_share_their_launches() -> None:
+    """RandAugment had 125 launches per layer of many images when each operation was called alone."""
+    nums = []
+    for num in (150, 600):
+        every = Layer(np.resize([*Operation], num), np.full(num, 0.5), BLACK)
+        augment(images_of(2), (layer(Operation.EQUALIZE, [0.0] * 2),))  # makes the constants of the device
+        with Launches() as launches:
+            augment(images_of(num), (every, every))
+        nums.append(len(launches.names))
+        assert launches.names.count("grid_sampler_2d") == 2
+    assert nums[0] == nums[1] <= 120
+    with Launches() as launches:
         augment(images_of(4), (layer(Operation.NOTHING, [0.0] * 4),))
-    assert calls.names.count("index_copy_") == 0
+    assert launches.names == ["index_select"] * 2

@@ -8,6 +8,7 @@ import torch
 from timm.data.random_erasing import RandomErasing as Timms
 
 from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing, erase
+from tests.data.transforms.launches import Launches
 
 
 def boxes(num: int, size: int, **options) -> np.ndarray:
@@ -54,12 +55,24 @@ def test_a_box_becomes_the_mean_colour_or_noise(dtype: torch.dtype) -> None:
     torch_state = torch.get_rng_state()
     erase(const, Erased(box, "const"))
     erase(noisy, Erased(box, "pixel"))
-    erase(again, Erased(box[1:], "pixel"))
+    erase(again, Erased(box, "pixel"))
     assert torch.equal(torch_state, torch.get_rng_state())
     inside = torch.zeros_like(ones, dtype=torch.bool)
     inside[1, :, 3:23, 5:35] = inside[2, :, :20, :30] = True
     assert (const[inside] == 0).all() and (const[~inside] == 1).all() and (noisy[~inside] == 1).all()
     noise = noisy[inside].float()
     assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1) < 0.1
-    assert torch.equal(noisy[2], again[2])  # whatever else is in the batch
+    assert torch.equal(noisy, again)
     assert not torch.equal(noisy[1, :, 3:23, 5:35], noisy[2, :, :20, :30])
+
+
+@pytest.mark.parametrize("mode", ["const", "pixel"])
+def test_launches_do_not_grow_with_the_number_of_erased_images(mode: str) -> None:
+    nums = []
+    for probability in (0.1, 1.0):
+        erased = Erased(boxes(64, 32, probability=probability), mode)
+        with Launches() as launches:
+            erase(torch.ones(64, 3, 32, 32), erased)
+        nums.append((len(erased.boxes), len(launches.names)))
+    (few, num_few), (many, num_many) = nums
+    assert few < 15 and many > 50 and num_few == num_many <= 12

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imagenet_opt.data.randomness import sample_uniform
-from imagenet_opt.data.transforms.augment_ops import Layer, apply_layer
+from imagenet_opt.data.transforms.augment_ops import Layer, apply_sorted, select, sorted_layer, to_device
 from imagenet_opt.data.transforms.augment_policy import Policy
 from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing
 
@@ -54,9 +54,17 @@ class Augmenter:
         return Augmentation(layers=layers, erased=erased)
 
 
-def augment(images_NCHW: Tensor, layers: tuple[Layer, ...]) -> Tensor:
-    """Augmented copies of the images, uint8 (N, 3, size, size)."""
-    augmented = images_NCHW.clone()
-    for layer in layers:
-        apply_layer(augmented, layer)
-    return augmented
+def augment(images: Tensor, layers: Sequence[Layer]) -> Tensor:
+    """Copies of the images, uint8 (N, 3, size, size), in the same memory format, changed by one layer after the
+    other."""
+    plans = [sorted_layer(layer, images.shape[-1]) for layer in layers]
+    rows, moves = np.arange(len(images)), []
+    for plan in plans:
+        moves.append(rows[plan.order])
+        rows = np.argsort(plan.order)
+    arrays = [array for plan in plans for array in (plan.tables, plan.weights, plan.matrices)]
+    sent = to_device([*moves, rows, *arrays], images.device)
+    for i, plan in enumerate(plans):
+        images = select(images, sent[i])
+        apply_sorted(images, plan, *sent[len(plans) + 1 + 3 * i :][:3])
+    return select(images, sent[len(plans)])

@@ -1,12 +1,14 @@
 """The operations of RandAugment, TrivialAugment and colour jitter, for whole batches on their device.
 
 Images are uint8 (N, 3, size, size). Each operation computes what torchvision's operation on tensors computes, with one
-argument per image. The host decides which images an operation gets, so nothing is read from the device.
+argument per image. The host decides which images an operation gets, so nothing is read from the device. Images are
+sorted by operation, so that related operations share their launches.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, grid_sample
 
+_ALIGNMENT = 16
+"""Bytes between which the arrays of one copy start."""
+_FIRST_TABLES = (9, 0, 9, 9 + 257)
+"""The first row of `_tables` for INVERT, POSTERIZE, SOLARIZE and SOLARIZE_ADD."""
+
 
 class Operation(IntEnum):
-    """Operation on an image. The operations from ROTATE on move pixels; one call applies all of them."""
+    """Operation on an image. AUTOCONTRAST to SOLARIZE_ADD replace grey levels by a table, COLOR to SHARPNESS blend with
+    another image, ROTATE to TRANSLATE_Y move pixels; one call applies all operations of such a group."""
 
     NOTHING = 0
     AUTOCONTRAST = 1
@@ -51,22 +59,56 @@ class Layer(NamedTuple):
     fill: tuple[int, int, int]
 
 
-def apply_layer(images: Tensor, layer: Layer) -> None:
-    """Change the images in place: one call for each operation that occurs, on all images that get it."""
+class SortedLayer(NamedTuple):
+    """A layer for images that are sorted by operation.
+
+    order: int64 (N,), the sorted images. starts: the first row of each operation. tables, weights, matrices: see
+    `table_numbers`, `blend_weights` and `affine_matrices`; of the images with such an operation.
+    """
+
+    order: NDArray[np.int64]
+    starts: list[int]
+    tables: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    matrices: NDArray[np.float32]
+    fill: tuple[int, int, int]
+
+
+def sorted_layer(layer: Layer, size: int) -> SortedLayer:
+    """size: pixels of a side of the images."""
     order = np.argsort(layer.operations, kind="stable")
     operations, arguments = layer.operations[order], layer.arguments[order]
-    rows, values = _to_device(order, images.device), _to_device(arguments, images.device)
-    for operation, change in _POINT_OPERATIONS.items():
-        first, last = np.searchsorted(operations, [operation, operation + 1]).tolist()
-        if first < last:
-            chosen = rows[first:last]
-            changed = change(images.index_select(0, chosen), values[first:last, None, None, None])
-            images.index_copy_(0, chosen, changed)
-    first = int(np.searchsorted(operations, Operation.ROTATE))
-    if first < len(order):
-        matrices = affine_matrices(operations[first:], arguments[first:], images.shape[-1])
-        moved = affine(images.index_select(0, rows[first:]), _to_device(matrices, images.device), layer.fill)
-        images.index_copy_(0, rows[first:], moved)
+    starts = np.searchsorted(operations, np.arange(len(Operation) + 1)).tolist()
+    tabled, blended, moved = (
+        slice(starts[first], starts[end])
+        for first, end in (
+            (Operation.INVERT, Operation.COLOR),
+            (Operation.COLOR, Operation.ROTATE),
+            (Operation.ROTATE, len(Operation)),
+        )
+    )
+    return SortedLayer(
+        order,
+        starts,
+        table_numbers(operations[tabled], arguments[tabled]),
+        blend_weights(operations[blended], arguments[blended]),
+        affine_matrices(operations[moved], arguments[moved], size),
+        layer.fill,
+    )
+
+
+def table_numbers(operations: NDArray[np.int64], arguments: NDArray[np.float64]) -> NDArray[np.int64]:
+    """int64 (N,): rows of `_tables`, for INVERT to SOLARIZE_ADD."""
+    numbers = np.ceil(arguments).astype(np.int64)
+    numbers[operations == Operation.INVERT] = 0  # solarize from grey level 0 on
+    numbers += np.array(_FIRST_TABLES)[operations - Operation.INVERT]
+    return numbers
+
+
+def blend_weights(operations: NDArray[np.int64], factors: NDArray[np.float64]) -> NDArray[np.float32]:
+    """float32 (2, N, 1, 1, 1): weights of an image and of what is added to the image, for COLOR to SHARPNESS."""
+    kept = np.where(operations == Operation.SHARPNESS, 1, factors)
+    return np.stack([kept, 1 - factors])[..., None, None, None].astype(np.float32)
 
 
 def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64], size: int) -> NDArray[np.float32]:
@@ -88,83 +130,109 @@ def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64
     return matrices.astype(np.float32)
 
 
-def affine(images: Tensor, matrices: Tensor, fill: tuple[int, int, int]) -> Tensor:
-    """Bilinear samples of the images at the source positions that `matrices` (see `affine_matrices`) give.
+def apply_sorted(images: Tensor, plan: SortedLayer, tables: Tensor, weights: Tensor, matrices: Tensor) -> None:
+    """Change sorted images in place."""
+    stretched, equalized, tabled, blended, sharpened, moved = (
+        plan.starts[operation]
+        for operation in (
+            Operation.AUTOCONTRAST,
+            Operation.EQUALIZE,
+            Operation.INVERT,
+            Operation.COLOR,
+            Operation.SHARPNESS,
+            Operation.ROTATE,
+        )
+    )
+    if stretched < blended:
+        replace_levels(images[stretched:blended], equalized - stretched, tabled - equalized, tables)
+    if blended < moved:
+        num_grey, num_mixed = plan.starts[Operation.CONTRAST] - blended, plan.starts[Operation.BRIGHTNESS] - blended
+        blend(images[blended:moved], (num_grey, num_mixed, sharpened - blended), *weights)
+    if moved < len(images):
+        images[moved:] = affine(images[moved:], matrices, plan.fill)
 
-    torch's affine_grid multiplies matrices, with TF32 if enabled: errors of a tenth of a pixel at 224 px.
-    """
-    size = images.shape[-1]
-    centres = torch.arange(1 - size, size, 2, device=images.device) / size
-    x, y = centres[None, None, :], centres[None, :, None]
-    row_x, row_y = matrices[:, :, :, None, None].unbind(1)
-    grid = torch.stack([row[:, 0] * x + row[:, 1] * y + row[:, 2] for row in (row_x, row_y)], -1)
-    color = _color(fill, images.device)
-    sampled = grid_sample(images - color, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return sampled.add_(color).round_().to(torch.uint8)
+
+def replace_levels(images: Tensor, num_stretched: int, num_equalized: int, tables: Tensor) -> None:
+    """Replace grey levels in place: `autocontrast`, then `equalize`, then the other images by the `tables` of these
+    numbers."""
+    pixels = images.view(*images.shape[:2], -1)
+    levels = pixels.long()
+    with_statistics = levels[: num_stretched + num_equalized]
+    parts = [_tables(images.device).index_select(0, tables)[:, None].expand(-1, 3, -1)]
+    if len(with_statistics):
+        brightest = with_statistics.amax(2, keepdim=True)
+        if num_equalized:
+            parts.insert(0, equalize(with_statistics[num_stretched:], brightest[num_stretched:]))
+        if num_stretched:
+            parts.insert(0, autocontrast(with_statistics[:num_stretched], brightest[:num_stretched]))
+    torch.gather(torch.cat(parts), 2, levels, out=pixels)
 
 
-def autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretches each channel to 0 to 255; a channel of one grey level stays."""
-    low, high = images.amin((-2, -1), keepdim=True).float(), images.amax((-2, -1), keepdim=True).float()
-    is_flat = low == high
-    scale = torch.where(is_flat, 1.0, (high - low) * (1 / 255))
-    return (images - torch.where(is_flat, 0.0, low)).div_(scale).clamp_(0, 255).to(torch.uint8)
+def autocontrast(levels: Tensor, brightest: Tensor) -> Tensor:
+    """Tables, uint8 (N, 3, 256), that stretch each channel to 0 to 255; a channel of one grey level stays."""
+    darkest, all_levels = levels.amin(2, keepdim=True), _levels(levels.device)
+    span = brightest - darkest
+    stretched = (all_levels - darkest).div(span * (1 / 255)).clamp_(0, 255)
+    return torch.where(span > 0, stretched, all_levels).to(torch.uint8)
 
 
-def equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Spreads the grey levels of each channel evenly, with Pillow's rounding; a channel with step 0 stays.
+def equalize(levels: Tensor, brightest: Tensor) -> Tensor:
+    """Tables, uint8 (N, 3, 256), that spread the grey levels of each channel evenly, with Pillow's rounding; a channel
+    with step 0 stays.
 
     The table of a channel is (pixels below the level + step // 2) // step, where step is 1/255 of the
     channel's pixels that are darker than its brightest level.
     """
-    levels = images.flatten(2).long()
-    counts = torch.zeros((*levels.shape[:2], 256), dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, levels, torch.ones_like(levels))
-    brightest = counts.gather(2, images.amax((-2, -1)).long()[..., None])
-    step = (levels.shape[-1] - brightest) // 255
-    below = counts.cumsum(2) - counts
-    table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255).to(torch.uint8)
-    return torch.where(step[..., None] > 0, table.gather(2, levels).view(images.shape), images)
+    all_levels = _levels(levels.device)
+    counts = levels.new_zeros(*levels.shape[:2], 256)
+    counts.scatter_add_(2, levels, all_levels[1].expand_as(levels))
+    below = counts.cumsum(2).sub_(counts)
+    step = below.gather(2, brightest) // 255
+    table = below.add_(step // 2).floor_divide_(step.clamp(min=1)).clamp_(max=255)
+    return torch.where(step > 0, table, all_levels).to(torch.uint8)
 
 
-def invert(images: Tensor, _: Tensor) -> Tensor:
-    return images.bitwise_not()
+def blend(images: Tensor, ends: tuple[int, int, int], kept: Tensor, added: Tensor) -> None:
+    """Multiply the images in place by `kept`, and add other images, multiplied by `added`.
+
+    ends: after the images that get their grey image (COLOR), after the images that get their mean grey (CONTRAST), and
+    after the images that get nothing (BRIGHTNESS). The rest (SHARPNESS) get the difference to a blurred image.
+    """
+    num_grey, num_mixed, num_unsharpened = ends
+    mixed = images * kept
+    if num_mixed:
+        grey = _grey(images[:num_mixed])
+        if num_grey < num_mixed:
+            grey[num_grey:] = grey[num_grey:].mean((-3, -2, -1), keepdim=True)
+        mixed[:num_mixed].addcmul_(grey, added[:num_mixed])
+    if num_unsharpened < len(images):
+        _sharpen(mixed[num_unsharpened:], added[num_unsharpened:])
+    images.copy_(mixed.clamp_(0, 255))
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    return images & (256 - 2 ** (8 - bits)).to(torch.uint8)
+def affine(images: Tensor, matrices: Tensor, fill: tuple[int, int, int]) -> Tensor:
+    """Bilinear samples, float32 whole numbers, of the images at the source positions that `matrices` (see
+    `affine_matrices`) give.
+
+    torch's affine_grid multiplies matrices, with TF32 if enabled: errors of a tenth of a pixel at 224 px.
+    """
+    centres = _centres(images.shape[-1], images.device)
+    of_x, of_y, offset = matrices[:, None, None].unbind(-1)
+    grid = (of_x * centres[None, :, None] + of_y * centres[:, None, None]).add_(offset)
+    color = _color(fill, images.device)
+    sampled = grid_sample(images - color, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return sampled.add_(color).round_()
 
 
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    return torch.where(images >= threshold, images.bitwise_not(), images)
-
-
-def solarize_add(images: Tensor, levels: Tensor) -> Tensor:
-    return torch.where(images < 128, images + levels.to(torch.uint8), images)
-
-
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    return images.mul(factor.float()).clamp_(0, 255).to(torch.uint8)
-
-
-def color(images: Tensor, factor: Tensor) -> Tensor:
-    return _blend(images, _grey(images), factor)
-
-
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    return _blend(images, _grey(images).mean((-3, -2, -1), keepdim=True), factor)
-
-
-def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Blends with a blurred image; pixels of the border stay, and images without inner pixels stay."""
+def _sharpen(images: Tensor, weights: Tensor) -> None:
+    """Add the difference to a blurred image, times weights, in place. Pixels of the border stay, and so do images
+    without inner pixels."""
     if images.shape[-1] <= 2:
-        return images
-    sharp = images.float()
-    inner = sharp[..., 1:-1, 1:-1]
-    sums = avg_pool2d(sharp, 3, stride=1, divisor_override=1)
+        return
+    inner = images[..., 1:-1, 1:-1]
+    sums = avg_pool2d(images, 3, stride=1, divisor_override=1)
     blurred = sums.add_(inner, alpha=4).div_(13).round_()  # weights: 5 in the middle, 1 elsewhere
-    inner.add_(blurred.sub_(inner).mul_((1 - factor).float()))
-    return sharp.clamp_(0, 255).to(torch.uint8)
+    inner.add_(blurred.sub_(inner).mul_(weights))
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -173,26 +241,50 @@ def _grey(images: Tensor) -> Tensor:
     return red.mul(0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).floor_()[:, None]
 
 
-def _blend(images: Tensor, others: Tensor, factor: Tensor) -> Tensor:
-    """factor x image + (1 - factor) x other."""
-    mixed = torch.addcmul(images.mul(factor.float()), others, (1 - factor).float())
-    return mixed.clamp_(0, 255).to(torch.uint8)
+def select(images: Tensor, rows: Tensor) -> Tensor:
+    """images[rows], in the same memory format."""
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return images.index_select(0, rows)
 
 
-def _to_device(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
-    """A copy on the device; the host does not wait."""
-    tensor = torch.from_numpy(numbers)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+def to_device(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> list[Tensor]:
+    """The arrays on the device, by one copy; the host does not wait."""
+    sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
+    starts = [0, *accumulate(sizes)]
+    block = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    content = block.numpy()
+    for start, array in zip(starts, arrays, strict=False):
+        content[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    sent = block.to(device, non_blocking=True)
+    return [
+        sent[start : start + array.nbytes].view(torch.from_numpy(array).dtype).view(array.shape)
+        for start, array in zip(starts, arrays, strict=False)
+    ]
+
+
+@cache
+def _tables(device: torch.device) -> Tensor:
+    """uint8 (395, 256): the new grey level of each grey level. Posterize to 0 to 8 bits, solarize from level 0 to 256
+    on, solarize_add of 0 to 128 levels."""
+    levels, bits, first, added = np.arange(256), *(np.arange(num)[:, None] for num in (9, 257, 129))
+    posterized = levels & (256 - 2 ** (8 - bits))
+    solarized = np.where(levels >= first, 255 - levels, levels)
+    brightened = np.where(levels < 128, levels + added, levels)
+    return torch.from_numpy(np.concatenate([posterized, solarized, brightened]).astype(np.uint8)).to(device)
+
+
+@cache
+def _levels(device: torch.device) -> Tensor:
+    return torch.arange(256, device=device)
+
+
+@cache
+def _centres(size: int, device: torch.device) -> Tensor:
+    """Positions of the pixels, in units of half a side from the centre."""
+    return torch.arange(1 - size, size, 2, device=device) / size
 
 
 @cache
 def _color(rgb: tuple[int, int, int], device: torch.device) -> Tensor:
     return torch.tensor(rgb, dtype=torch.float32, device=device).view(1, 3, 1, 1)
-
-
-_POINT_OPERATIONS: dict[Operation, Callable[[Tensor, Tensor], Tensor]] = {
-    Operation.AUTOCONTRAST: autocontrast, Operation.EQUALIZE: equalize, Operation.INVERT: invert,
-    Operation.POSTERIZE: posterize, Operation.SOLARIZE: solarize, Operation.SOLARIZE_ADD: solarize_add,
-    Operation.COLOR: color, Operation.CONTRAST: contrast, Operation.BRIGHTNESS: brightness,
-    Operation.SHARPNESS: sharpness,
-}  # fmt: skip

@@ -11,8 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
-from imagenet_opt.data.batch import need_images, set_images
+from imagenet_opt.data.batch import images_of, need_images, set_images
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.compile_choice import AUTO, earns_compiling, forbids_graph, reason
 from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS
 from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.model.shape_compiler import ShapeCompiler
@@ -31,10 +32,15 @@ class Acceleration(Callback):
     of its micro-batches), a forward and backward compile the network; then buffers, gradients and random state are
     restored. torch's limit of recompilations is raised by the number of shapes. Validation is not compiled.
     on_failure: "eager" logs the reason and continues without compile or cuda_graph, "stop" raises.
+    "auto": on if the run trains on a GPU and is long enough to earn the compilation back (`EARNED_PIXELS`), decided at
+    the first batch by the estimated steps. The decision is in checkpoints, so that a resumed run trains as it began.
 
     cuda_graph: the forward and backward of each training shape are captured at its first batch and replayed as one
-    launch. Loss, optimizer, validation and other shapes run as usual. A CUDA graph needs one process with a GPU, and a
-    module that follows each forward by its backward. Hooks and Python code in the network run only at the capture.
+    launch. Loss, optimizer, validation and other shapes run as usual, and so does a forward before the backward of the
+    previous one. A CUDA graph needs one process with a GPU. Hooks and Python code in the network run only at the
+    capture. "auto": on where nothing forbids it (`forbids_graph`); a failed capture never stops the run.
+
+    Both "auto" are off for batches in which this callback finds no images.
 
     When memory runs out, the module calls `on_out_of_memory`: captured graphs are released and captured again in the
     smaller size; with a compile_mode that makes graphs, the fit continues in the same mode without graphs.
@@ -53,29 +59,37 @@ class Acceleration(Callback):
         channels_last: bool = True,
         tf32: bool = True,
         cudnn_benchmark: bool = True,
-        compile: bool = False,
+        compile: bool | Literal["auto"] = "auto",
         compile_mode: str = "default",
         fullgraph: bool = False,
-        cuda_graph: bool = False,
+        cuda_graph: bool | Literal["auto"] = "auto",
         gradient_checkpointing: bool = False,
         on_failure: Literal["eager", "stop"] = "eager",
         network: str = "net",
     ) -> None:
-        if cuda_graph and gradient_checkpointing:
+        for name, value in (("compile", compile), ("cuda_graph", cuda_graph)):
+            if value not in (True, False, AUTO):
+                raise ConfigError(f"callbacks.acceleration.{name}={value!r} must be true, false or auto")
+        if cuda_graph is True and gradient_checkpointing:
             raise ConfigError(
                 "callbacks.acceleration.cuda_graph=true cannot capture how gradient_checkpointing=true restores the "
                 "random state; set one of the two to false"
             )
         self.channels_last, self.tf32, self.cudnn_benchmark = channels_last, tf32, cudnn_benchmark
         self.gradient_checkpointing = gradient_checkpointing
-        self.network = network
+        self.compile, self.cuda_graph, self.network = compile, cuda_graph, network
         self.compiler = ShapeCompiler(
-            compile=compile,
+            compile=bool(compile),
             compile_mode=compile_mode,
             fullgraph=fullgraph,
-            cuda_graph=cuda_graph,
+            cuda_graph=cuda_graph is True,
             on_failure=on_failure,
+            on_graph_failure="eager" if cuda_graph == AUTO else on_failure,
         )
+        if compile == AUTO:
+            self.compiler.compile = False  # until the first batch
+        self._is_open = False
+        self._began_compiled: bool | None = None
         self._before: tuple[str, bool, bool] | None = None
 
     @property
@@ -89,7 +103,7 @@ class Acceleration(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net, device, compiler = self._net(pl_module), trainer.strategy.root_device, self.compiler
         compiler.begin(net, device, partial(_training, trainer), say=rank_zero_info)
-        if compiler.makes_own_graphs and not getattr(pl_module, "set_to_none", True):
+        if self.compile and compiler.mode in WITHOUT_GRAPHS and not getattr(pl_module, "set_to_none", True):
             raise ConfigError(
                 f"callbacks.acceleration.compile_mode={compiler.mode} makes CUDA graphs, which write over the "
                 "gradients that model.set_to_none=false keeps; set model.set_to_none=true, or use compile_mode="
@@ -106,12 +120,23 @@ class Acceleration(Callback):
                 remedy = "set callbacks.acceleration.gradient_checkpointing=false"
                 raise ConfigError(f"{type(net).__name__} has no gradient checkpointing; {remedy}")
             enable(True)
-        if compiler.cuda_graph:
+        self._is_open = self.compile == AUTO and device.type == "cuda"
+        if self.cuda_graph == AUTO:
+            compiler.cuda_graph = not forbids_graph(
+                device=device.type,
+                num_processes=trainer.world_size,
+                gradient_checkpointing=self.gradient_checkpointing,
+                compile=self.compile,
+                compile_mode=compiler.mode,
+            )
+        elif compiler.cuda_graph:
             compiler.cuda_graph = _can_graph(trainer)
         rank_zero_info(f"acceleration: {', '.join(self._on(device)) or 'nothing'} on")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._lay_out(batch)
+        if AUTO in (self.compile, self.cuda_graph):
+            self._decide(trainer, batch)
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.prepare(_parts(pl_module, batch))
 
@@ -122,6 +147,12 @@ class Acceleration(Callback):
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         self._lay_out(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._began_compiled is None else {"compile": self._began_compiled}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._began_compiled = state_dict.get("compile")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._before is not None:
@@ -135,6 +166,25 @@ class Acceleration(Callback):
     def summary(self) -> dict[str, float]:
         seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
         return {f"startup/{name}": value for name, value in seconds.items() if value is not None}
+
+    def _decide(self, trainer: Trainer, batch: Any) -> None:
+        """Decide compile=auto at the first batch; give up both "auto" if the batch has no images."""
+        if isinstance(batch, tuple) or (images := images_of(batch)) is None:
+            self._is_open = False
+            self.compiler.compile = self.compiler.compile and self.compile is True
+            self.compiler.cuda_graph = self.compiler.cuda_graph and self.cuda_graph is True
+            return
+        if not self._is_open:
+            return
+        self._is_open = False
+        num_images = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
+        num_images, side = num_images * len(images) * trainer.world_size, images.shape[-1]
+        why = "as this run began; true or false changes it"
+        if self._began_compiled is None:
+            self._began_compiled, why = earns_compiling(num_images, side), reason(num_images, side)
+        self.compiler.compile = self._began_compiled
+        mode = f"compile ({self.compiler.mode})"
+        rank_zero_info(f"acceleration: {mode} {'on' if self.compiler.compile else 'off'}: {why}")
 
     def _net(self, pl_module: LightningModule) -> nn.Module:
         net = getattr(pl_module, self.network, None)

@@ -19,7 +19,8 @@ from callbacks.acceleration import Acceleration
 
 def switched(**on: Any) -> Acceleration:
     """Acceleration with nothing on but what is given."""
-    return Acceleration(**{"channels_last": False, "tf32": False, "cudnn_benchmark": False} | on)
+    switches = ("channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph")
+    return Acceleration(**dict.fromkeys(switches, False) | on)
 
 
 class Network(nn.Sequential):

@@ -1,5 +1,6 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
+from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.compile_choice import EARNED_PIXELS
 from tests.callbacks.conftest import Named, Plain, assert_same_weights, fitted, switched, weights
 
 pytestmark = pytest.mark.usefixtures("compile_cache")
@@ -141,6 +144,105 @@ def test_a_cpu_logs_one_line_that_it_has_no_cuda_graph(project, caplog) -> None:
         graphed = project.fit(switched(cuda_graph=True))
     assert caplog.text.count("CUDA graph") == 1
     assert_same_weights(project.fit(), graphed)
+
+
+def on_gpu(acceleration: Acceleration, *, num_steps: float, side: int = 224, batch: Any = None) -> Acceleration:
+    """After the first batch of 256 images of a run on a GPU; nothing is compiled or captured."""
+    device = SimpleNamespace(type="cuda")
+    trainer: Any = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=device),
+        world_size=1,
+        accumulate_grad_batches=1,
+        estimated_stepping_batches=num_steps,
+    )
+    acceleration.setup(trainer, Plain(), "fit")
+    acceleration.compiler.prepare = lambda parts: None
+    images = [torch.empty(256, 3, side, side, device="meta"), torch.empty(256, device="meta")]
+    acceleration.on_train_batch_start(trainer, Plain(), images if batch is None else batch, 0)
+    acceleration.teardown(trainer, Plain(), "fit")
+    return acceleration
+
+
+def test_compiling_is_earned_back_by_the_rates_that_were_measured() -> None:
+    seconds_per_image = 1 / 4110 - 1 / 5728
+    assert pytest.approx(72 / seconds_per_image * 224**2, rel=0.06) == EARNED_PIXELS
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "side", "compiles"),
+    [(3800, 224, False), (4000, 224, True), (4000, 192, False), (190_000, 32, False), (inf, 32, True)],
+)
+def test_auto_compiles_a_long_run_on_a_gpu(caplog, num_steps: float, side: int, compiles: bool) -> None:
+    with caplog.at_level("INFO"):
+        chosen = on_gpu(switched(compile="auto"), num_steps=num_steps, side=side)
+    assert chosen.compiler.compile is compiles
+    assert f"compile (default) {'on' if compiles else 'off'}: the run trains" in caplog.text
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_resumed_run_is_compiled_as_it_began_unless_the_user_says_otherwise(began: bool) -> None:
+    first = on_gpu(switched(compile="auto"), num_steps=5000 if began else 10)
+    longer = {False: 100_000, True: 20}[began]
+
+    def resumed(compile: Any) -> bool:
+        acceleration = switched(compile=compile)
+        setup = acceleration.setup
+
+        def setup_and_load(*args: Any) -> None:  # in Lightning's order
+            setup(*args)
+            acceleration.load_state_dict(first.state_dict())
+
+        acceleration.setup = setup_and_load
+        return on_gpu(acceleration, num_steps=longer).compiler.compile
+
+    assert [resumed(value) for value in ("auto", True, False)] == [began, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "captures"),
+    [
+        ({}, True),
+        ({"compile": "auto"}, True),
+        ({"compile": True, "compile_mode": "reduce-overhead"}, False),
+        ({"compile": False, "compile_mode": "reduce-overhead"}, True),
+        ({"gradient_checkpointing": True}, False),
+    ],
+)
+def test_auto_captures_where_nothing_forbids_it(options: dict[str, Any], captures: bool) -> None:
+    module = Plain()
+    module.net.set_grad_checkpointing = lambda enable: None
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1)
+    acceleration = switched(cuda_graph="auto", **options)
+    acceleration.setup(trainer, module, "fit")
+    assert acceleration.compiler.cuda_graph is captures
+    trainer.world_size = 2
+    acceleration.setup(trainer, module, "fit")
+    assert not acceleration.compiler.cuda_graph
+
+
+def test_auto_passes_over_batches_without_images() -> None:
+    chosen = on_gpu(switched(compile="auto", cuda_graph="auto"), num_steps=inf, batch={"x": torch.zeros(4)})
+    assert not chosen.compiler.compile and not chosen.compiler.cuda_graph
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what a CPU leaves out")
+def test_auto_does_and_says_nothing_on_a_cpu(project, caplog) -> None:
+    with caplog.at_level("INFO"):
+        auto = project.fit(Acceleration(channels_last=False), max_epochs=-1, max_steps=3)
+    assert "compile" not in caplog.text and "graph" not in caplog.text
+    assert_same_weights(project.fit(max_epochs=-1, max_steps=3), auto)
+
+
+def test_a_failed_capture_that_nobody_asked_for_does_not_stop_the_run(project, monkeypatch, caplog) -> None:
+    def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("callbacks.acceleration.forbids_graph", lambda **_: False)
+    with caplog.at_level("INFO"):
+        fallen_back = project.fit(switched(cuda_graph="auto", on_failure="stop"))
+    assert caplog.text.count("no CUDA graph of (4, 3, 8, 8), training without it: RuntimeError: operation not") == 1
+    assert_same_weights(project.fit(), fallen_back)
 
 
 def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> None:

@@ -227,8 +227,8 @@ def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compi
 )
 @pytest.mark.parametrize(
     ("runs_out", "sizes"),
-    [(1, [6, 6, 6, 6, 2]), (3, [6, 6, 6, 3, 3, 3, 2])],
-    ids=["in the attempt", "in the second step"],
+    [(1, [6, 6, 6, 6, 2]), (2, [6, 6, 6, 6, 6, 2]), (4, [6, 6, 6, 6, 3, 3, 3, 2])],
+    ids=["in the attempt", "while its graphs are recorded", "in the second step"],
 )
 def test_memory_that_runs_out_ends_a_mode_with_graphs(
     modes: list[str], mode: str, without: str, runs_out: int, sizes: list[int], caplog

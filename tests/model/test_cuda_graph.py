@@ -97,6 +97,25 @@ def test_logits_and_gradients_are_kept_from_the_next_replay(recorder: Recorder) 
     assert net[5].bias.grad is not gradient and torch.equal(net[5].bias.grad, gradient)
 
 
+def test_a_forward_before_the_backward_of_the_previous_one_is_not_replayed() -> None:
+    """A graph has one memory for what its backward reads. Such a step is not one of this project's, but of a GAN."""
+    replayed: list[Tensor] = []
+
+    def capture(module: nn.Module, sample: tuple[Tensor]) -> nn.Module:
+        module.register_forward_pre_hook(lambda module, args: replayed.append(args[0]))
+        return module
+
+    net = network()
+    GraphedForward(net, capture).capture(images())
+    first = net(images())
+    second = net(images())
+    assert len(replayed) == 1
+    (first.sum() + second.sum()).backward()
+    net(images())  # its logits are dropped
+    net(images()).sum().backward()
+    assert len(replayed) == 3
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_capture_leaves_the_network_and_random_numbers_as_they_were(recorder: Recorder, fails: bool) -> None:
     def capture(module: nn.Module, sample: tuple[Tensor]) -> nn.Module:

@@ -1,11 +1,18 @@
 """Networks by name, their options, and the errors for options that do not fit."""
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ModelError, UnknownModel
-from imagenet_opt.model.network import BlurredConv2d, build_network
+from imagenet_opt.model.network import RECIPE, STARTING, BlurredConv2d, build_network
+from tests.conftest import composed
 
 
 def test_the_head_follows_the_number_of_classes() -> None:
@@ -66,6 +73,43 @@ def test_ffcvs_blurpool_is_in_front_of_six_convolutions(name: str) -> None:
     blur = sum(kernel[i, j] * padded[:, :, i : i + 9, j : j + 9] for i in range(3) for j in range(3))
     expected = nn.functional.conv2d(blur, layer.weight, stride=layer.stride, padding=layer.padding)
     torch.testing.assert_close(layer(images), expected)
+
+
+def test_the_filter_follows_its_network_to_another_type_and_device() -> None:
+    network = build_network("resnet18", num_classes=10, blurpool="strided_convs")
+    moved = copy.deepcopy(network).to(dtype=torch.bfloat16, memory_format=torch.channels_last)
+    assert moved(torch.randn(2, 3, 32, 32, dtype=torch.bfloat16)).dtype is torch.bfloat16
+    assert network.to("meta")(torch.empty(2, 3, 32, 32, device="meta")).is_meta
+
+
+def copies_from_the_host(network: nn.Module) -> list[str]:
+    """Operations of a training forward that read a tensor which is neither a weight, a buffer nor an image, and so was
+    made on the host."""
+    tensors = dict(network.named_parameters()) | dict(network.named_buffers())
+
+    def forward(tensors: dict[str, torch.Tensor], images: torch.Tensor) -> Any:
+        return functional_call(network, tensors, images)
+
+    nodes = make_fx(forward, tracing_mode="fake")(tensors, torch.empty(2, 3, 32, 32)).graph.nodes
+    made = [node for node in nodes if node.op == "get_attr"]
+    return [str(node.target) for node in nodes if {*node.all_input_nodes} & {*made} or "lift_fresh" in str(node.target)]
+
+
+def test_a_forward_with_ffcvs_blurpool_copies_nothing_from_the_host() -> None:
+    assert copies_from_the_host(build_network("resnet18", num_classes=10, blurpool="strided_convs")) == []
+
+
+@pytest.mark.slow
+def test_no_recipes_network_copies_from_the_host_or_waits_for_the_device_in_a_forward() -> None:
+    """Otherwise it could not be captured as a CUDA graph. A forward that reads a value of a tensor cannot be traced."""
+    networks = {}
+    for file in config_folder().glob("experiment/*.yaml"):
+        model = composed(f"experiment={file.stem}").model
+        options = {key: model[key] for key in (*RECIPE, *STARTING)} | {"num_classes": 10}
+        networks[str(options)] = options
+    assert len(networks) >= 5
+    for options in networks.values():
+        assert copies_from_the_host(build_network(**options)) == []
 
 
 def test_blocks_may_begin_as_no_identities_and_with_stochastic_depth() -> None:

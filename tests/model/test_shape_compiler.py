@@ -31,7 +31,8 @@ def training(*, compiling: bool) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("compile_cache")
 def test_a_network_is_compiled_with_autocast_also_for_a_graph() -> None:
-    compiler = ShapeCompiler(compile=True, compile_mode="default", fullgraph=False, cuda_graph=True, on_failure="stop")
+    failures = {"on_failure": "stop", "on_graph_failure": "stop"}
+    compiler = ShapeCompiler(compile=True, compile_mode="default", fullgraph=False, cuda_graph=True, **failures)
     said: list[str] = []
     compiler.begin(NeedsBfloat16(), torch.device("cpu"), training, said.append)
     compiler.shrink([torch.zeros(2, 3, 2, 2)])  # compiles, and captures nothing yet

@@ -1,6 +1,5 @@
 """The table that a run prints at its end."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ FED_LATE = {"mixing/on": 0.0, "throughput/data_wait_fraction": 0.5}
 ON_GPU = Setup(on_gpu=True)
 MIXING = "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 LASTED = {"run_seconds": 184.2, "steps": 320.0}
-COMPILE = (
-    "off; callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
-)
 
 
 def rates(ready: float, waited: float) -> dict[str, float]:
@@ -89,12 +85,6 @@ def shares(**shares: float) -> dict[str, float]:
         ("mixing", None, FED_LATE | {"mixing/on": 1.0}, ON_GPU),
         ("mixing", None, {name: value for name, value in FED_LATE.items() if name != "mixing/on"}, ON_GPU),
         ("mixing", None, FED_LATE, Setup()),
-        ("compile", COMPILE, FED_LATE, replace(ON_GPU, precision="bf16-mixed")),
-        ("compile", COMPILE, FED_LATE, replace(ON_GPU, precision="bf16-true")),
-        ("compile", None, FED_LATE, replace(ON_GPU, precision="16-mixed")),
-        ("compile", None, FED_LATE, ON_GPU),
-        ("compile", None, FED_LATE | {"startup/compile_seconds": 40.0}, replace(ON_GPU, precision="bf16-mixed")),
-        ("compile", None, FED_LATE, Setup(precision="bf16-mixed")),
     ],
 )
 def test_row_of_the_summary(

@@ -17,14 +17,15 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 def test_only_what_differs_on_the_device_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    config = composed(tmp_path, "data.root=/data")
+    eager = tuple(f"callbacks.acceleration.{key}=false" for key in ("compile", "cuda_graph"))
+    config = composed(tmp_path, "data.root=/data", *eager)
     assert list(dict(_formats(config, CPU))) == [AS_IT_IS, "mixed, channels first"], "mixed is float32 there"
     assert list(dict(_ways(config, CPU))) == [AS_IT_IS, "default"]
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     formats = dict(_formats(config, CUDA))
     assert len(formats) == 4 and "callbacks.acceleration.tf32=true" in formats["32-true with tf32, channels first"]
     for unfit in ("trainer.devices=2", "trainer.num_nodes=2", "callbacks.acceleration.gradient_checkpointing=true"):
-        tried = list(dict(_ways(composed(tmp_path, "data.root=/data", unfit), CUDA)))
+        tried = list(dict(_ways(composed(tmp_path, "data.root=/data", *eager, unfit), CUDA)))
         assert tried == [AS_IT_IS, "default", "reduce-overhead", "max-autotune"]
 
 

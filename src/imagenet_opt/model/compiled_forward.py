@@ -28,7 +28,8 @@ class CompiledForward:
         net.compile(mode=mode, fullgraph=fullgraph, dynamic=False)
         self._net = net
         self._compiled: Any = net._compiled_call_impl
-        self._parameters = list(net.parameters()) if mode in WITHOUT_GRAPHS else []
+        self._makes_graphs = mode in WITHOUT_GRAPHS
+        self._parameters = list(net.parameters()) if self._makes_graphs else []
         net._compiled_call_impl = self
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -39,14 +40,15 @@ class CompiledForward:
 
     def attempt(self, images: Tensor) -> None:
         """Run a forward and backward pass, which compiles for the shape of `images`; buffers, gradients and random
-        state do not change."""
+        state do not change. In modes with CUDA graphs two, because torch records its graphs in the second."""
         before = Rollback(self._net.buffers())
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
-        self._net.zero_grad()
         try:
             # Otherwise torch silently runs uncompiled beyond its limit.
             with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-                self._net(images).float().sum().backward()
+                for _ in range(2 if self._makes_graphs else 1):
+                    self._net.zero_grad()
+                    self._net(images).float().sum().backward()
             if images.is_cuda:
                 torch.cuda.synchronize()
         finally:

@@ -1,6 +1,7 @@
 """A network's forward and backward passes as CUDA graphs, one per shape of images."""
 
 import gc
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +24,9 @@ class GraphedForward:
 
     A graph reads and writes the memory of its capture. So a graph is used only while parameters and buffers are at the
     same addresses, the same parameters are trainable, and every layer is in the same mode. Images and logits are
-    copied, and existing gradients are moved before a replay would overwrite them. The caller must run the backward of
-    each forward before the next forward. Source: https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
+    copied, and existing gradients are moved before a replay would overwrite them. While the backward of a forward has
+    not begun, the next forward calls the network, since a replay would overwrite what that backward reads. Source:
+    https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
     gradients, because the first summand is the graph's own memory.
     """
 
@@ -36,6 +38,7 @@ class GraphedForward:
         self._tensors: list[Tensor] = [*self._parameters, *net.buffers()]
         self._layers = list(net.modules())
         self._graphs: dict[Hashable, tuple[nn.Module, tuple[list[Any], ...]]] = {}
+        self._backward: weakref.ref[_Backward] | None = None
         net._compiled_call_impl = self
 
     def capture(self, images: Tensor) -> None:
@@ -63,12 +66,19 @@ class GraphedForward:
         if (graph := self._graph_for(args, options)) is None:
             return self._call(*args, **options)
         move_gradients(self._parameters)
-        return tree_map(torch.clone, graph(*args))
+        logits, backward = tree_map(torch.clone, graph(*args)), _Backward()
+        for tensor in tree_leaves(logits):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(backward.begin)
+        self._backward = weakref.ref(backward)
+        return logits
 
     def _graph_for(self, args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module | None:
         if not self._net.training or not torch.is_grad_enabled() or options or len(args) != 1:
             return None
         if not isinstance(args[0], Tensor) or args[0].requires_grad:
+            return None
+        if self._backward is not None and (backward := self._backward()) is not None and not backward.began:
             return None
         graph, state = self._graphs.get(_key(args[0]), (None, None))
         return graph if state == self._state() else None
@@ -78,6 +88,15 @@ class GraphedForward:
         addresses = [tensor.data_ptr() for tensor in self._tensors]
         trainable = [parameter.requires_grad for parameter in self._parameters]
         return addresses, trainable, [layer.training for layer in self._layers]
+
+
+class _Backward:
+    """Whether the backward of a forward has begun. Lives as long as autograd's nodes of that forward."""
+
+    began = False
+
+    def begin(self, gradient: Tensor) -> None:
+        self.began = True
 
 
 class _CapturedModule(nn.Module):

@@ -179,10 +179,12 @@ def _check_name(name: str) -> None:
 class BlurredConv2d(nn.Conv2d):
     """A convolution of images that are blurred with a 3x3 binomial filter. Source: ffcv-imagenet, BlurPoolConv2d."""
 
+    blur: Tensor
+    """(in_channels, 1, 3, 3). A buffer: a filter made in the forward would be a copy from the host, for which the host
+    waits and which no CUDA graph captures. Checkpoints do not contain the buffer."""
+
     def forward(self, images: Tensor) -> Tensor:
-        line = torch.tensor([0.25, 0.5, 0.25], dtype=images.dtype, device=images.device)
-        blur = torch.outer(line, line).expand(self.in_channels, 1, 3, 3)
-        return super().forward(conv2d(images, blur, padding=1, groups=self.in_channels))
+        return super().forward(conv2d(images, self.blur, padding=1, groups=self.in_channels))
 
 
 def _blur_strided_convs(network: nn.Module, name: str) -> None:
@@ -190,8 +192,11 @@ def _blur_strided_convs(network: nn.Module, name: str) -> None:
     convs = [m for m in network.modules() if type(m) is nn.Conv2d and max(m.stride) > 1 and m.in_channels >= 16]
     if not convs:
         raise ModelError(f"{name} has no convolutions to blur; set model.blurpool=false")
+    line = torch.tensor([0.25, 0.5, 0.25])
     for conv in convs:
         conv.__class__ = BlurredConv2d
+        blur = torch.outer(line, line).repeat(conv.in_channels, 1, 1, 1)
+        conv.register_buffer("blur", blur.to(conv.weight), persistent=False)
 
 
 def _shrink_stem(network: nn.Module, name: str) -> None:

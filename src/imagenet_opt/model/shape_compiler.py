@@ -22,7 +22,8 @@ Training = Callable[..., AbstractContextManager[None]]
 @dataclass(kw_only=True)
 class ShapeCompiler:
     """The class `Acceleration` documents the options. After a failure with on_failure="eager", `compile` or
-    `cuda_graph` is False. compile_seconds, cuda_graph_seconds: of all shapes so far; None without any.
+    `cuda_graph` is False. on_graph_failure: on_failure of a capture. compile_seconds, cuda_graph_seconds: of all shapes
+    so far; None without any.
 
     Raises ConfigError for options that contradict each other.
     """
@@ -32,6 +33,7 @@ class ShapeCompiler:
     fullgraph: bool
     cuda_graph: bool
     on_failure: Literal["eager", "stop"]
+    on_graph_failure: Literal["eager", "stop"]
     compile_seconds: float | None = field(default=None, init=False)
     cuda_graph_seconds: float | None = field(default=None, init=False)
 
@@ -59,11 +61,6 @@ class ShapeCompiler:
         if self.compile and self.mode != self.compile_mode:
             say(f"acceleration: compile mode {self.compile_mode} needs a GPU; this CPU uses {self.mode}")
         self._tried, self._captured, self._compiled = set[torch.Size](), set[torch.Size](), None
-
-    @property
-    def makes_own_graphs(self) -> bool:
-        """Whether torch.compile creates CUDA graphs, whose memory then contains the gradients."""
-        return self.compile and self.mode in WITHOUT_GRAPHS
 
     def prepare(self, parts: Sequence[Tensor]) -> None:
         """Compile or capture for these parts: images (N, 3, H, W), as the next step passes them to the network."""
@@ -135,25 +132,29 @@ class ShapeCompiler:
         torch._dynamo.config.recompile_limit = self._recompile_limit + len(self._tried)
 
     def _capture(self, images: Tensor) -> None:
-        began = time.perf_counter()
+        began, failure, out_of_memory = time.perf_counter(), None, False
         try:
             if self._graphed is None:
                 self._graphed = GraphedForward(self._net, capture_on_gpu())
             with self._training(compiling=False), without_autocast_cache(images.device):
                 self._graphed.capture(images)
         except Exception as error:
-            if self.on_failure == "stop":
+            if self.on_graph_failure == "stop":
                 raise
-            self.cuda_graph = ran_out(error)  # fewer images may fit
-            if not self.cuda_graph:
-                self._release_graphs()
-            self._say(
-                f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {named_first_line(error)}"
-            )
+            failure, out_of_memory = named_first_line(error), ran_out(error)
+        if failure is not None:  # and the error, whose frames hold memory of the capture, is gone
+            self._give_up_graphs(images, failure, fewer_may_fit=out_of_memory)
             return
         seconds = time.perf_counter() - began
         self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds
         self._say(f"acceleration: CUDA graph of {tuple(images.shape)} captured in {seconds:.1f} s")
+
+    def _give_up_graphs(self, images: Tensor, failure: str, *, fewer_may_fit: bool) -> None:
+        """Free the memory of all graphs, for the step that follows."""
+        captured = set(self._captured)
+        self._release_graphs()
+        self._captured, self.cuda_graph = captured, fewer_may_fit
+        self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {failure}")
 
     def _release_graphs(self) -> None:
         if self._graphed is not None:

@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import image_sizes, make, plain, share_batch
+from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.model.network import RECIPE, build_network
@@ -22,8 +23,8 @@ from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
 IMAGENET = (1_281_167, 50_000, 1000)
 """Training images, validation images and classes, for a plan without data."""
 A10G_RATE = 900.0
-"""Images/s of ResNet-50 at 224 px on one A10G: an estimate that nobody has measured here. Other networks and sizes are
-assumed to take time in proportion to their FLOPs."""
+"""Images/s of ResNet-50 at 224 px, compiled, on one A10G: an estimate that nobody has measured here. Other networks and
+sizes are assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
 
@@ -82,7 +83,7 @@ class Phase:
 @dataclass(frozen=True)
 class Plan:
     """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of
-    the tensors of a training step; None if unknown."""
+    the tensors of a training step; None if unknown. compiles: whether the run would be compiled on a GPU."""
 
     phases: tuple[Phase, ...]
     lr: tuple[float, ...]
@@ -90,6 +91,7 @@ class Plan:
     gpu_hours: float
     validation_hours: float
     memory_gib: float | None
+    compiles: bool
     recipe: dict[str, Any]
 
     def plain(self, changed: Sequence[str] = ()) -> dict[str, Any]:
@@ -135,6 +137,7 @@ def make_plan(
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
     num_train, num_val, num_classes = sizes
+    settle_acceleration(config, num_train, torch.device("cuda"))
     steps, batch, total = _lengths(config, num_train, num_classes)
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
@@ -156,6 +159,7 @@ def make_plan(
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
         memory_gib=None if memory is None else memory.num_bytes / 2**30,
+        compiles=bool(config.callbacks.get("acceleration", {}).get("compile", False)),
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
 

@@ -25,6 +25,7 @@ from imagenet_opt.config.build import (
     share_batch,
 )
 from imagenet_opt.config.recorded_rate import recorded_rate
+from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.datamodule import ImageData
@@ -79,6 +80,7 @@ class Testbed:
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
+        settle_acceleration(config, len(self.data.train), self.device)
         self.loading = self.data.loading
         self.samples = samples_of(self.data.train, self.loading, seed=seed)
 

@@ -107,7 +107,6 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("bottleneck", _bottleneck(numbers, setup)),
         ("GPU busy", _gpu_busy(numbers, setup)),
         ("mixing", _mixing_advice(numbers, setup)),
-        ("compile", _compile_advice(numbers, setup)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
@@ -158,18 +157,6 @@ def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:
     if not setup.on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
         return None
     return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
-
-
-def _compile_advice(numbers: dict[str, float], setup: Setup) -> str | None:
-    """Advice to compile: in bfloat16 torch uses its own batch norm, which only compilation fuses with its neighbours.
-
-    Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
-    """
-    is_compiled = "startup/compile_seconds" in numbers
-    if not setup.on_gpu or is_compiled or not (setup.precision or "").startswith("bf16"):
-        return None
-    advice = "callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
-    return f"off; {advice}"
 
 
 def _doubt(numbers: dict[str, float]) -> str:

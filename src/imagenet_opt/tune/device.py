@@ -94,7 +94,7 @@ def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Chang
     for name, (mode, graph) in _WAYS.items():
         if (graph and not can_graph) or (mode in _GPU_MODES and not on_gpu):
             continue
-        if (mode, graph) == (configured, can_graph and now.cuda_graph):
+        if (mode, graph) == (configured, can_graph and bool(now.cuda_graph)):
             continue
         changes = [f"{COMPILE_KEY}={str(mode is not None).lower()}"]
         changes += [f"{_ACCELERATION}.compile_mode={mode}"] if mode else []

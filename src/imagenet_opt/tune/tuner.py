@@ -61,7 +61,8 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
     with announced(None, budget_seconds=budget_seconds) as announce:
         if rehearsal is None:
-            turns = tuning.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
+            num_classes = testbed.config.model.num_classes
+            turns = tuning.turns = Turns((*base, *_settled(testbed)), num_classes, deadline, announce)
             rate = _tune_device(tuning, turns, testbed, seconds)
         else:
             tuning.notes.append(f"simulated {simulated}: tuning precision, compilation and batch needs the real device")
@@ -85,6 +86,13 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
     start = min(REFERENCE_BATCH, most_images(num_train(testbed.data)))
     overrides = (*overrides, f"data.batch_size={start}")
     return overrides, Testbed(composed(overrides))
+
+
+def _settled(testbed: Testbed) -> tuple[str, ...]:
+    """What compile=auto and cuda_graph=auto mean in a whole training."""
+    acceleration = testbed.config.callbacks.get("acceleration", {})
+    chosen = {key: acceleration[key] for key in ("compile", "cuda_graph") if key in acceleration}
+    return tuple(f"callbacks.acceleration.{key}={str(value).lower()}" for key, value in chosen.items())
 
 
 def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> float | None:

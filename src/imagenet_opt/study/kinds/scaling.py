@@ -26,6 +26,7 @@ from imagenet_opt.config.build import (
     wants_gpu,
 )
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_cells
 from imagenet_opt.measure.stats import physics
@@ -129,6 +130,7 @@ def train(job: Job) -> dict[str, float]:
     data = make(config.data, "data")
     with open_dict(config):
         config.model.num_classes = num_classes_of(config.model.num_classes, data)
+    settle_acceleration(config, len(data.train), device_of(config))
     stretch = Stretch(job.seconds)
     with run_folder(config) as config, named_out_of_memory(config):
         trainer = _trainer(config, job)

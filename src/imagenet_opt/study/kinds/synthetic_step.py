@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from imagenet_opt.config.build import check_types, device_of, num_processes, precision_of, share_batch
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.compile_choice import AUTO
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
@@ -114,7 +115,8 @@ def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     acceleration = config.callbacks.get("acceleration", {})
     switches = {key: bool(acceleration.get(key, False)) for key in ("channels_last", "tf32", "cudnn_benchmark")}
     compile_options = None
-    if acceleration.get("compile", False):
+    compiles = acceleration.get("compile", False)
+    if device.type == "cuda" if compiles == AUTO else compiles:
         mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
         compile_options = {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
     return SyntheticStep(

@@ -129,7 +129,7 @@ class Row:
         """Whether training captures CUDA graphs, whose memory other rows in the same process could not use."""
         acceleration = self.config["callbacks"].get("acceleration", {})
         mode = acceleration.get("compile_mode") if acceleration.get("compile") else None
-        return bool(acceleration.get("cuda_graph")) or mode in WITHOUT_GRAPHS
+        return self.is_on_gpu and (bool(acceleration.get("cuda_graph")) or mode in WITHOUT_GRAPHS)
 
 
 class Plan:

@@ -10,8 +10,9 @@ import torch
 from lightning.pytorch import seed_everything
 from omegaconf import open_dict
 
-from imagenet_opt.config.build import at_one_size, make, num_classes_of
+from imagenet_opt.config.build import at_one_size, device_of, make, num_classes_of
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.doctor.environment.gpu import gpu_clocks
 from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
@@ -156,7 +157,8 @@ def losses(job: LossJob) -> list[float]:
     config = composed((*job.overrides, STOPS))
     at_one_size(config)
     with open_dict(config):  # for callbacks
-        config.model.num_classes = num_classes_of(config.model.num_classes, make(config.data, "data"))
+        config.model.num_classes = num_classes_of(config.model.num_classes, data := make(config.data, "data"))
+    settle_acceleration(config, len(data.train), device_of(config))
     with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):
             target = "imagenet_opt.run.loggers.metrics_csv.MetricsCsv"

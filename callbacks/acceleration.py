@@ -1,6 +1,7 @@
 """Makes the same network train faster: memory format, TF32, cuDNN's search, compile, CUDA graph, gradient
 checkpointing."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -41,6 +42,9 @@ class Acceleration(Callback):
     capture. "auto": on where nothing forbids it (`forbids_graph`); a failed capture never stops the run.
 
     Both "auto" are off for batches in which this callback finds no images.
+
+    After the first step, Python's garbage collector no longer looks at the objects that exist until then: libraries and
+    the compiled network. A full collection would stop the training for up to a second.
 
     When memory runs out, the module calls `on_out_of_memory`: captured graphs are released and captured again in the
     smaller size; with a compile_mode that makes graphs, the fit continues in the same mode without graphs.
@@ -88,7 +92,7 @@ class Acceleration(Callback):
         )
         if compile == AUTO:
             self.compiler.compile = False  # until the first batch
-        self._is_open = False
+        self._is_open = self._is_frozen = False
         self._began_compiled: bool | None = None
         self._before: tuple[str, bool, bool] | None = None
 
@@ -145,6 +149,12 @@ class Acceleration(Callback):
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.shrink(_parts(pl_module, batch))
 
+    def on_train_batch_end(self, *_: Any) -> None:
+        if not self._is_frozen:
+            self._is_frozen = True
+            gc.collect()
+            gc.freeze()
+
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         self._lay_out(batch)
 
@@ -155,6 +165,9 @@ class Acceleration(Callback):
         self._began_compiled = state_dict.get("compile")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._is_frozen:
+            self._is_frozen = False
+            gc.unfreeze()
         if self._before is not None:
             _set_switches(*self._before)
             self._before = None

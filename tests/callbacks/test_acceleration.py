@@ -1,5 +1,6 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
+import gc
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -256,3 +257,16 @@ def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> Non
     project.fit(switched(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
     with pytest.raises(ConfigError, match=r"batch that is a dict.*callbacks\.acceleration\.channels_last"):
         project.fit(switched(channels_last=True), module=Look(), collate_fn=collate)
+
+
+def test_the_garbage_collector_leaves_out_what_exists_after_the_first_step(project) -> None:
+    frozen = []
+
+    class Look(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    before = gc.get_freeze_count()
+    project.fit(switched(), Look(), max_steps=3)
+    assert frozen[0] == before and min(frozen[1:]) > before + 10_000
+    assert gc.get_freeze_count() == 0

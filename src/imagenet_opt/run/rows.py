@@ -117,9 +117,9 @@ def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for part in parts:
         numbers |= part() if callable(part) else part
-    tensors = {name: torch.tensor(number) for name, number in numbers.items()}
-    trainer.callback_metrics.update(tensors)
-    trainer.logged_metrics.update(tensors)
+    tensors = torch.tensor(list(numbers.values()), dtype=torch.float64).unbind()  # faster than one by one
+    for known in (trainer.callback_metrics, trainer.logged_metrics):
+        known.update(zip(numbers, tensors, strict=True))
     for logger in trainer.loggers if numbers else ():
         logger.log_metrics(numbers | {"epoch": trainer.current_epoch}, step=step)
         logger.save()

@@ -91,7 +91,7 @@ def test_the_page_has_each_result_with_its_machine_and_lists_what_is_due() -> No
     }
     page = report.page(results, [job("a", "train a"), job("b", "test b")])
     assert "NVIDIA A10G, driver 580.1, 4 CPUs, torch 2.11.0, 2026-12-01, 9 s." in page
-    assert "| now | 4,500 | 1.000, 1.000 |" in page and "| rows\\|rarely | 5,100 | 1.020 |" in page
+    assert "| now | 4,500 | 1.000, 1.000 |" in page and "| rows\\|rarely | 5,100 | 1.020; x |" in page
     assert "status 124" in page and "    the end\n" in page and "    train a\n" in page
     (due,) = (line for line in page.splitlines() if line.startswith("| b |"))
     assert due == "| b | 20 | it | it |"

@@ -45,13 +45,12 @@ def of_rows(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     keys = [key for key in COLUMNS if any(key in told for rounds in rows.values() for told in rounds)]
     lines = []
     for name, rounds in rows.items():
-        ratios = [
-            one[RATE] / other[RATE] for one, other in zip(rounds, first, strict=False) if RATE in one and RATE in other
-        ]
+        pairs = [pair for pair in zip(rounds, first, strict=False) if all(RATE in told for told in pair)]
+        ratios = ", ".join(f"{one[RATE] / other[RATE]:.3f}" for one, other in pairs)
         numbers = {key: [told[key] for told in rounds if key in told] for key in keys}
         cells = [shown(key, median(values)) if values else "-" for key, values in numbers.items()]
         errors = [told["error"] for told in rounds if "error" in told]
-        lines.append([name, *cells, ", ".join(f"{ratio:.3f}" for ratio in ratios), *errors[:1]][: len(keys) + 2])
+        lines.append([name, *cells, "; ".join(filter(None, (ratios, *errors)))])
     return table(["row", *(COLUMNS[key] for key in keys), "x the first row, by round"], lines)
 
 
@@ -86,10 +85,8 @@ def section(result: dict[str, Any]) -> list[str]:
 def page(results: dict[str, dict[str, Any]], jobs: list[dict[str, Any]]) -> str:
     """The results in the order of the jobs, and the jobs that have none of their version."""
     order = [job["name"] for job in jobs]
-    told = sorted(
-        results.values(),
-        key=lambda one: (order.index(name) if (name := one["job"]["name"]) in order else 999, one["date"]),
-    )
+    told = [one for one in results.values() if one["job"]["name"] in order]
+    told.sort(key=lambda one: (order.index(one["job"]["name"]), one["date"]))
     done = {(one["job"]["name"], one["job"].get("version", 1)) for one in told if one["status"] == 0}
     due = [job for job in jobs if (job["name"], job.get("version", 1)) not in done]
     lines = ["", *(line for one in told for line in section(one))]
@@ -104,9 +101,8 @@ def main() -> None:
     before, line, _ = PAGE.read_text().partition(QUEUE)
     if not line:
         raise SystemExit(f"{PAGE} has no line {QUEUE}")
-    PAGE.write_text(
-        before + line + "\n" + page(known(HERE / "results"), yaml.safe_load((HERE / "jobs.yaml").read_text()))
-    )
+    jobs = yaml.safe_load((HERE / "jobs.yaml").read_text())
+    PAGE.write_text(f"{before}{line}\n{page(known(HERE / 'results'), jobs)}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def augmented(images: Tensor) -> Tensor:
 def network() -> nn.Module:
     net = resnet18(num_classes=10)
     net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-    return net.to(device=DEVICE, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return net.to(device=DEVICE, memory_format=torch.channels_last)  # type: ignore[no-any-return]
 
 
 def trained(pixels: Tensor, labels: Tensor, *, epochs: int, batch: int) -> tuple[nn.Module, float]:

@@ -27,7 +27,8 @@ from tests.conftest import loading_options
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
 AUGMENTED = {
-    "augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"
+    "random_shift": 3, "augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5,
+    "random_erasing_mode": "pixel",
 }  # fmt: skip
 MakeLoader = Callable[..., DevicePrefetcher]
 

@@ -59,8 +59,29 @@ def raw(image: torch.Tensor) -> torch.Tensor:
     return pixels(SimpleNamespace(images=image[None])).round().clamp(0, 255).to(torch.uint8)[0]
 
 
+def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoader) -> None:
+    """Bit by bit, at offsets that (seed, pass, index) determine, whatever the batch."""
+    color, padding = (102, 51, 153), 4
+    options = {"mean": [level / 255 for level in color], "std": (1 / 255,) * 3}
+    plain = by_index(batches(loader(images_root, **options), epoch=5))
+    moved = by_index(batches(loader(images_root, random_shift=padding, batch_size=5, **options), epoch=5))
+
+    def padded(image: torch.Tensor) -> torch.Tensor:
+        channels = zip((image + mean).round().to(torch.uint8), color, strict=True)
+        return torch.stack([torch.nn.functional.pad(each, (padding,) * 4, value=level) for each, level in channels])
+
+    mean, offsets = torch.tensor(color).view(3, 1, 1), set()
+    for index in plain.keys() & moved.keys():
+        draws = uniform(key_of(3, 5, 4), np.array([index]), 2)[0]  # seed, pass, stream
+        left, top = (int(move) for move in 2 * padding - np.floor(draws * (2 * padding + 1)))
+        expected = padded(plain[index])[:, top : top + 32, left : left + 32]
+        assert torch.equal((moved[index] + mean).round().to(torch.uint8), expected), (left, top)
+        offsets.add((left, top))
+    assert len(offsets) > len(plain) / 2
+
+
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize("key", ["augment", "color_jitter", "random_erasing"])
+@pytest.mark.parametrize("key", ["random_shift", "augment", "color_jitter", "random_erasing"])
 def test_each_key_changes_training_images_alone(
     images_root: Path, loader: MakeLoader, tmp_path: Path, key: str, resize_on: str
 ) -> None:
@@ -105,5 +126,5 @@ def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_co
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_tiny_images_can_be_augmented(images_root: Path, loader: MakeLoader, size: int) -> None:
-    made = loader(images_root, image_size=size, **AUGMENTED | {"augment": "rand-m9-n6-p1-inc1"})
+    made = loader(images_root, image_size=size, **AUGMENTED | {"augment": "rand-m9-n6-p1-inc1", "random_shift": 2})
     assert all(batch.images.isfinite().all() for batch in batches(made))

@@ -30,6 +30,8 @@ from tests.data.conftest import loading
         ({"repeated_augmentation": 3, "samples_per_epoch": 9}, r"does not work with data\.samples_per_epoch; set"),
         ({"exif_rotation": 1}, r"data\.exif_rotation=1 must be true or false"),
         ({"augment": "randm7"}, r"data\.augment=randm7 must be null, trivialaugment"),
+        ({"random_shift": 1.5}, r"data\.random_shift=1\.5 must be a whole number of at least 0"),
+        ({"random_shift": 32, "image_size": 32}, r"data\.random_shift=32 moves images of 32 pixels"),
         ({"color_jitter": -0.1}, r"data\.color_jitter=-0\.1 must be a number of at least 0"),
         ({"random_erasing": 1.5}, r"data\.random_erasing=1\.5 must be a probability"),
         ({"random_erasing_mode": "rand"}, r"data\.random_erasing_mode=rand must be one of const, pixel"),

@@ -17,6 +17,7 @@ from imagenet_opt.evaluate.network import Network, pretrained
 from imagenet_opt.evaluate.result import Result, tables
 from imagenet_opt.evaluate.view import View, view_of
 from imagenet_opt.model import network as networks
+from imagenet_opt.model.saved_network import on_device
 from tests.conftest import loading
 
 VIEW = View(16, 0.875)
@@ -146,3 +147,10 @@ def test_an_unreachable_hub_is_not_asked_again(reachable: bool, monkeypatch: pyt
     with pytest.raises(ModelError, match="not in the cache" if reachable else "no route to host"):
         pretrained("resnet18")
     assert asked == [reachable] and not constants.HF_HUB_OFFLINE
+
+
+def test_weights_are_in_the_memory_order_of_the_images_of_a_gpu() -> None:
+    """ "meta" is a device without memory."""
+    network = on_device(timm.create_model("resnet10t", num_classes=4), torch.device("meta"))
+    weights = [each for each in network.parameters() if each.ndim == 4]
+    assert weights and all(each.is_contiguous(memory_format=torch.channels_last) for each in weights)

@@ -17,7 +17,7 @@ from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.model.saved_network import open_network
+from imagenet_opt.model.saved_network import on_device, open_network
 
 Index = FileIndex | ShardIndex
 _MOST_NAMED = 3
@@ -54,7 +54,7 @@ def check_labels(
         nonlocal done
         on_progress(done := done + num, total)
 
-    network.to(device)
+    on_device(network, device)
     confusions = [_confusion(network, selection, options, device, answers, advance) for selection in (train, val)]
     labels = judge_labels(*confusions)
     facts = asdict(labels)

@@ -203,7 +203,7 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     )
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(parts: list[Tensor]) -> Tensor:
     first, num_bytes = parts[0], sum(part.nbytes for part in parts)
     if num_bytes < _DEVICE_BLOCK or first.dtype != torch.uint8 or first.ndim > 1 or first.device.type == "cpu":
         return torch.cat(parts)

@@ -38,7 +38,7 @@ from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter
-from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
+from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
@@ -216,7 +216,10 @@ def _dataset(
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
     """The augmenter of training images; None if no option augments."""
     policy, strength, share = parse_policy(options.augment), options.color_jitter, options.random_erasing
-    policies: tuple[Policy, ...] = (policy,) if policy else ()
+    red, green, blue = (min(255, max(0, round(255 * mean))) for mean in options.mean)
+    policies: tuple[Policy, ...] = (Shift(options.random_shift, (red, green, blue)),) if options.random_shift else ()
+    if policy:
+        policies += (policy,)
     if strength:
         policies += (ColorJitter(strength),)
     erasing = RandomErasing(probability=share, mode=options.random_erasing_mode) if share else None

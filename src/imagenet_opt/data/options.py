@@ -20,7 +20,7 @@ _CHOICES = {
     "copies": ("ahead", "pinned", "pageable", "registered"),
     "random_erasing_mode": ("const", "pixel"),
 }
-_LEAST = {"num_workers": 0} | dict.fromkeys(
+_LEAST = {"num_workers": 0, "random_shift": 0} | dict.fromkeys(
     (
         *("batch_size", "global_batch_size", "image_size", "val_image_size", "samples_per_epoch"),
         *("repeated_augmentation", "max_crop_pixels", "prefetch_factor", "reads_in_flight"),
@@ -57,6 +57,9 @@ class LoaderOptions:
     """Smallest and largest share of an image's area that a training crop takes, above 0 and at most 1."""
     train_crop: str = "random"
     """"random": a random crop of each image; half of the crops are mirrored. "center": the crop of validation."""
+    random_shift: int = 0
+    """Each training image moves by up to this number of whole pixels along each axis, on the device, before `augment`:
+    as padding with the colour `mean` and then a random crop, usual for small images. 0: no image moves."""
     augment: str | None = None
     """Changes each training image on the device, before normalising. "rand-m7-mstd0.5-inc1" and similar: timm's
     RandAugment, with the sections m, n, p, mstd, mmax and inc. "trivialaugment": torchvision's TrivialAugmentWide.
@@ -182,6 +185,11 @@ class LoaderOptions:
             raise ConfigError(
                 f"data.repeated_augmentation={self.repeated_augmentation} does not work with {other}; set "
                 "data.shuffle=global and data.samples_per_epoch=null, or data.repeated_augmentation=1"
+            )
+        if self.random_shift >= self.image_size:
+            raise ConfigError(
+                f"data.random_shift={self.random_shift} moves images of {self.image_size} pixels (data.image_size) out "
+                "of sight; set fewer pixels"
             )
         if parse_policy(self.augment) is not None and self.image_size < SMALLEST_IMAGE:
             raise ConfigError(

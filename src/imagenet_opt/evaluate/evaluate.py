@@ -15,6 +15,7 @@ from imagenet_opt.evaluate.network import Network
 from imagenet_opt.evaluate.real_labels import RealAccuracy
 from imagenet_opt.evaluate.result import Result, Sums
 from imagenet_opt.evaluate.view import View
+from imagenet_opt.model.saved_network import on_device
 
 
 def evaluate(
@@ -42,7 +43,7 @@ def evaluate(
     if real_labels is not None:
         by_number = logits_by_number(network.classes, network.num_classes)
         real = RealAccuracy(real_labels, map(val.path, range(len(val))), by_number, device)
-    net, done = network.net.to(device), 0
+    net, done = on_device(network.net, device), 0
     loader = eval_loader(val, options, RankInfo(device=device))
     on_progress(0, len(val))
     try:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from imagenet_opt.errors import CheckpointError
@@ -32,3 +33,10 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn
     checkpoints.check_network(saved, network, ckpt)
     network.load_state_dict(saved["network"])
     return network, config, build
+
+
+def on_device(network: nn.Module, device: torch.device) -> nn.Module:
+    """The network, moved to the device. On a GPU its weights are channels_last, as the images there are; otherwise each
+    forward would convert the weights of each layer."""
+    layout = torch.contiguous_format if device.type == "cpu" else torch.channels_last
+    return network.to(device=device, memory_format=layout)  # type: ignore[call-overload, no-any-return]

@@ -252,11 +252,11 @@ def to_device(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> li
     """The arrays on the device, by one copy; the host does not wait."""
     sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
     starts = [0, *accumulate(sizes)]
-    content = np.empty(starts[-1], np.uint8)
+    content = np.empty(starts[-1], dtype=np.uint8)
     for start, array in zip(starts, arrays, strict=False):
         content[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     block = torch.from_numpy(content)
-    sent = (block.pin_memory() if device.type == "cuda" else block).to(device, non_blocking=True)
+    sent = block.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else block
     return [
         sent[start : start + array.nbytes].view(torch.from_numpy(array).dtype).view(array.shape)
         for start, array in zip(starts, arrays, strict=False)

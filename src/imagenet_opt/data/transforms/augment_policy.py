@@ -1,4 +1,5 @@
-"""Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, colour jitter.
+"""Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, colour jitter,
+random shift.
 
 `layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
 separates the draws from other draws for the same image. size: pixels of a side of the images.
@@ -106,7 +107,25 @@ class ColorJitter:
         return [Layer(operations[chosen], factors[rows, chosen], _BLACK) for chosen in order.T]
 
 
-Policy = RandAugment | TrivialAugment | ColorJitter
+@dataclass(frozen=True)
+class Shift:
+    """Moves each image by up to `pixels` whole pixels along each axis: as padding by `pixels` with the colour `fill`,
+    and then a random crop of the old size."""
+
+    pixels: int
+    fill: tuple[int, int, int]
+
+    stream: ClassVar[int] = 4
+    num_draws: ClassVar[int] = 2
+    OPERATIONS: ClassVar = (Operation.TRANSLATE_X, Operation.TRANSLATE_Y)
+
+    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+        moves = np.floor(draws * (2 * self.pixels + 1)) - self.pixels
+        operations = np.repeat([self.OPERATIONS], len(draws), axis=0).astype(np.int64)
+        return [Layer(operations[:, axis], moves[:, axis], self.fill) for axis in (0, 1)]
+
+
+Policy = RandAugment | TrivialAugment | ColorJitter | Shift
 
 
 def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,11 +14,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from imagenet_opt.data.batch import images_of, need_images, set_images
+from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compile_choice import AUTO, earns_compiling, forbids_graph, reason
-from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS
+from imagenet_opt.model.compiled_forward import AUTO, WITHOUT_GRAPHS, earns_compiling, forbids_graph, reason
 from imagenet_opt.model.micro_batch import part_sizes
-from imagenet_opt.model.shape_compiler import ShapeCompiler
+from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
+from imagenet_opt.run.checkpoint.files import COMPILED_CODE
 
 _REMEDY = "set callbacks.acceleration.channels_last and compile to false"
 
@@ -35,6 +37,10 @@ class Acceleration(Callback):
     on_failure: "eager" logs the reason and continues without compile or cuda_graph, "stop" raises.
     "auto": on if the run trains on a GPU and is long enough to earn the compilation back (`EARNED_PIXELS`), decided at
     the first batch by the estimated steps. The decision is in checkpoints, so that a resumed run trains as it began.
+
+    stored_code: compiled code is kept in the Trainer's default_root_dir, with which a restart on another machine need
+    not compile again. Stored code is code: a run executes it. On this machine code is kept in imagenet_opt/compiled of
+    the user's cache folder, or in TORCHINDUCTOR_CACHE_DIR.
 
     cuda_graph: the forward and backward of each training shape are captured at its first batch and replayed as one
     launch. Loss, optimizer, validation and other shapes run as usual, and so does a forward before the backward of the
@@ -69,6 +75,7 @@ class Acceleration(Callback):
         cuda_graph: bool | Literal["auto"] = "auto",
         gradient_checkpointing: bool = False,
         on_failure: Literal["eager", "stop"] = "eager",
+        stored_code: bool = True,
         network: str = "net",
     ) -> None:
         for name, value in (("compile", compile), ("cuda_graph", cuda_graph)):
@@ -82,6 +89,7 @@ class Acceleration(Callback):
         self.channels_last, self.tf32, self.cudnn_benchmark = channels_last, tf32, cudnn_benchmark
         self.gradient_checkpointing = gradient_checkpointing
         self.compile, self.cuda_graph, self.network = compile, cuda_graph, network
+        self.stored_code = stored_code
         self.compiler = ShapeCompiler(
             compile=bool(compile),
             compile_mode=compile_mode,
@@ -106,7 +114,9 @@ class Acceleration(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net, device, compiler = self._net(pl_module), trainer.strategy.root_device, self.compiler
-        compiler.begin(net, device, partial(_training, trainer), say=rank_zero_info)
+        file = Path(trainer.default_root_dir) / COMPILED_CODE if self.stored_code else None
+        code = CodePlace(file, cache_folder(None) / "compiled", writes=trainer.global_rank == 0)
+        compiler.begin(net, device, partial(_training, trainer), say=rank_zero_info, code=code)
         if self.compile and compiler.mode in WITHOUT_GRAPHS and not getattr(pl_module, "set_to_none", True):
             raise ConfigError(
                 f"callbacks.acceleration.compile_mode={compiler.mode} makes CUDA graphs, which write over the "

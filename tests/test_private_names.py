@@ -29,6 +29,7 @@ OWNERS = {
     "_call_impl": ["torch.nn.Module"],
     "_checkpoint_connector": ["lightning.pytorch.Trainer"],
     "_C": ["torch"],
+    "default_cache_dir": ["torch._inductor.runtime.cache_dir_utils"],
     "_cuda_clearCublasWorkspaces": ["torch._C"],
     "_child_processes": ["lightning.fabric.strategies.launchers.subprocess_script._ChildProcessObserver"],
     "_compiled_call_impl": ["torch.nn.Module"],

@@ -19,7 +19,7 @@ from callbacks.acceleration import Acceleration
 
 def switched(**on: Any) -> Acceleration:
     """Acceleration with nothing on but what is given."""
-    switches = ("channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph")
+    switches = ("channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph", "stored_code")
     return Acceleration(**dict.fromkeys(switches, False) | on)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compile_choice import EARNED_PIXELS
+from imagenet_opt.model.compiled_forward import EARNED_PIXELS
 from tests.callbacks.conftest import Named, Plain, assert_same_weights, fitted, switched, weights
 
 pytestmark = pytest.mark.usefixtures("compile_cache")
@@ -22,6 +22,10 @@ CHANNELS_LAST = torch.channels_last
 
 def switches() -> tuple[str, bool, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+
+
+def a_gpus_trainer() -> Any:
+    return SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0)
 
 
 def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
@@ -56,7 +60,7 @@ def test_only_switches_that_act_on_the_device_are_reported(
     strategy = SimpleNamespace(root_device=torch.device("cuda" if capability else "cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     with caplog.at_level("INFO"):
-        accelerating.setup(SimpleNamespace(strategy=strategy, world_size=1), Plain(), "fit")
+        accelerating.setup(SimpleNamespace(strategy=strategy, world_size=1, global_rank=0), Plain(), "fit")
     accelerating.teardown(None, None, "fit")
     assert caplog.messages[-1] == f"acceleration: {names}"
 
@@ -125,7 +129,9 @@ def test_options_that_contradict_a_cuda_graph_are_refused() -> None:
 
 
 def test_gradients_that_are_kept_do_not_go_with_compiled_graphs() -> None:
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1)
+    trainer: Any = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0
+    )
     module = Plain()
     module.set_to_none = False
     compiling = switched(compile=True, compile_mode="max-autotune")
@@ -153,6 +159,7 @@ def on_gpu(acceleration: Acceleration, *, num_steps: float, side: int = 224, bat
     trainer: Any = SimpleNamespace(
         strategy=SimpleNamespace(root_device=device),
         world_size=1,
+        global_rank=0,
         accumulate_grad_batches=1,
         estimated_stepping_batches=num_steps,
     )
@@ -212,7 +219,9 @@ def test_a_resumed_run_is_compiled_as_it_began_unless_the_user_says_otherwise(be
 def test_auto_captures_where_nothing_forbids_it(options: dict[str, Any], captures: bool) -> None:
     module = Plain()
     module.net.set_grad_checkpointing = lambda enable: None
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1)
+    trainer: Any = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0
+    )
     acceleration = switched(cuda_graph="auto", **options)
     acceleration.setup(trainer, module, "fit")
     assert acceleration.compiler.cuda_graph is captures

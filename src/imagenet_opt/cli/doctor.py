@@ -30,7 +30,9 @@ imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the r
   --apply        measure full runs with and without the overrides of the first rule that fired and has overrides;
                  print the measured gain beside the predicted gain; if the run becomes faster, write the overrides to
                  conf/experiment/tuned_<host>_doctor.yaml
-  --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere
+  --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere;
+                 add the overrides that will train, such as experiment=NAME: compile, CUDA graph, precision and batch
+                 decide the rate
 
 It measures images per second of the GPU with a batch that stays on it, alone and while the loader runs; the loader
 with files in memory and on storage; decoding from memory with one worker and with all; reading with 1 to 256 requests

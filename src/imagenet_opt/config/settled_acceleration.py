@@ -6,7 +6,7 @@ import torch
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.build import image_sizes, num_processes
-from imagenet_opt.model.compile_choice import AUTO, earns_compiling, forbids_graph
+from imagenet_opt.model.compiled_forward import AUTO, earns_compiling, forbids_graph
 
 
 def settle_acceleration(config: DictConfig, num_train: int, device: torch.device) -> None:

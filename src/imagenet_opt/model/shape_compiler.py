@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -12,11 +13,22 @@ from torch import Tensor, nn
 from imagenet_opt.errors import ConfigError, named_first_line
 from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS, CompiledForward
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu, without_autocast_cache
+from imagenet_opt.model.stored_code import load_code, save_code, use_private_cache
 from imagenet_opt.out_of_memory import ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 Training = Callable[..., AbstractContextManager[None]]
 """(*, compiling) -> the context in which a training step calls the network. compiling: for torch.compile."""
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """Where compiled code is kept. file: for a restart, perhaps on another machine; None: not kept. cache: a folder of
+    this machine. writes: whether this process writes `file`."""
+
+    file: Path | None
+    cache: Path
+    writes: bool
 
 
 @dataclass(kw_only=True)
@@ -53,10 +65,19 @@ class ShapeCompiler:
         self._compiled: CompiledForward | None = None
         self._graphed: GraphedForward | None = None
         self._recompile_limit: int | None = None
+        self._code: CodePlace | None = None
 
-    def begin(self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None]) -> None:
-        """Start a fit of `net`. say: prints a line for the user."""
-        self._net, self._training, self._say = net, training, say
+    def begin(
+        self,
+        net: nn.Module,
+        device: torch.device,
+        training: Training,
+        say: Callable[[str], None],
+        code: CodePlace | None = None,
+    ) -> None:
+        """Start a fit of `net`. say: prints a line for the user. code: where compiled code is kept; None: where torch
+        keeps it."""
+        self._net, self._device, self._training, self._say, self._code = net, device, training, say, code
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
             say(f"acceleration: compile mode {self.compile_mode} needs a GPU; this CPU uses {self.mode}")
@@ -85,10 +106,11 @@ class ShapeCompiler:
         self._release_graphs()
 
     def _compile(self, images: Tensor) -> None:
+        began, failure = time.perf_counter(), None
         if self._compiled is None:
             self._compiled = CompiledForward(self._net, mode=self.mode, fullgraph=self.fullgraph)
+            self._load_code()
         self._allow_recompilations()
-        began, failure = time.perf_counter(), None
         try:
             with (
                 self._training(compiling=True),
@@ -105,6 +127,8 @@ class ShapeCompiler:
         shape = tuple(images.shape)
         if failure is None:
             self._say(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
+            if self._code is not None and self._code.file is not None and self._code.writes:
+                save_code(self._code.file, self._device, self._say)
         elif out_of_memory:  # the following step halves its micro-batches if it runs out of memory too
             self._say(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
             self._leave_graph_mode()
@@ -113,6 +137,12 @@ class ShapeCompiler:
             self._compiled.release()
             self.compile = False
             self._say(f"acceleration: compilation failed, training continues without it: {failure}")
+
+    def _load_code(self) -> None:
+        if self._code is not None:
+            use_private_cache(self._code.cache, self._say)
+            if self._code.file is not None:
+                load_code(self._code.file, self._device, self._say)
 
     def _leave_graph_mode(self) -> None:
         """Continue in the same mode without CUDA graphs, because torch's graphs do not recover from an error while

@@ -1,5 +1,8 @@
 """Groups and times of the operations in a profile, and gaps between kernels."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -67,6 +70,28 @@ def test_a_profile_has_the_time_and_the_group_of_each_operation() -> None:
     assert sum(one.seconds for one in operations) == pytest.approx(total)
     assert kernel_seconds(profile, num_steps=2) == 0
     assert timed_operations(profile, num_steps=2, on_gpu=True) == []
+
+
+def test_a_gpu_that_only_copies_from_the_host_runs_no_kernel() -> None:
+    """With events as torch's profiler gives them on a GPU, in microseconds."""
+
+    def event(name: str, start: float, end: float, device: str = "CUDA", is_user_annotation: bool = False) -> Any:
+        device_type, span = SimpleNamespace(name=device), SimpleNamespace(start=start, end=end)
+        return SimpleNamespace(
+            name=name, device_type=device_type, time_range=span, is_user_annotation=is_user_annotation
+        )
+
+    events = [
+        event("sm90_xmma_fprop", 0, 100),
+        event("Memcpy HtoD (Pinned -> Device)", 50, 400),
+        event("Memcpy DtoH (Device -> Pinned)", 700, 800),
+        event("Memcpy DtoD (Device -> Device)", 400, 450),
+        event("Memset (Device)", 440, 460),
+        event("ProfilerStep#1", 0, 1000, is_user_annotation=True),
+        event("aten::conv2d", 0, 900, device="CPU"),
+    ]
+    profile = SimpleNamespace(events=lambda: events)
+    assert kernel_seconds(profile, num_steps=2) == pytest.approx(160e-6 / 2)
 
 
 def test_a_forward_within_the_optimizers_step_is_not_part_of_the_optimizer() -> None:

@@ -131,10 +131,19 @@ def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Oper
     ]
 
 
+_HOST_COPIES = ("Memcpy HtoD", "Memcpy DtoH")
+"""Beginnings of names that Kineto gives to copies. Source: `memcpyName` in pytorch/kineto, CuptiActivity.cpp."""
+
+
 def kernel_seconds(profile: Any, *, num_steps: int) -> float:
-    """Seconds per step in which the GPU ran at least one kernel or copy; 0 without kernels."""
+    """Seconds per step in which the GPU ran at least one kernel; 0 without kernels. Copies between host and GPU do not
+    count: they leave the GPU's processors idle. Copies within the GPU and fills do."""
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
-    kernels = [event.time_range for event in events if not event.is_user_annotation]  # an annotation spans many
+    kernels = [
+        event.time_range
+        for event in events
+        if not event.is_user_annotation and not event.name.startswith(_HOST_COPIES)  # an annotation spans many kernels
+    ]
     return covered([(span.start, span.end) for span in kernels]) / 1e6 / num_steps
 
 

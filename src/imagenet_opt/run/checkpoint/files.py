@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 LAST = "last.ckpt"
 BEST = "best.ckpt"
 FOLDER = "checkpoints"
+COMPILED_CODE = "compiled_code.bin"
+"""What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
 _NEEDED = ("network", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
 
 

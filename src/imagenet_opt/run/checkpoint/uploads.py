@@ -19,8 +19,9 @@ from imagenet_opt.run.loggers.wandb_logger import ID_FILE
 
 log = logging.getLogger(__name__)
 
-OTHERS = (metrics_rows.FILE, ID_FILE)
-"""Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, and its id in W&B."""
+OTHERS = (metrics_rows.FILE, ID_FILE, files.COMPILED_CODE)
+"""Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its id in W&B,
+and compiled code."""
 
 
 class Uploaded(NamedTuple):

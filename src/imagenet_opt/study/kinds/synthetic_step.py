@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from imagenet_opt.config.build import check_types, device_of, num_processes, precision_of, share_batch
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compile_choice import AUTO
+from imagenet_opt.model.compiled_forward import AUTO
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
 

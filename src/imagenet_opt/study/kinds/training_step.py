@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from imagenet_opt.data.index.index_cache import cache_folder
+from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import named_first_line
+from imagenet_opt.model.stored_code import use_private_cache
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
 
@@ -44,6 +47,7 @@ def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
     """Compile the step for all later calls and time it; None if the configuration does not compile."""
     if (options := step.subject.compile) is None:
         return None
+    use_private_cache(cache_folder(None) / "compiled", print_once)
     try:
         step.net.compile(**options)
         for _ in range(_WARMUP_STEPS):

@@ -1,0 +1,109 @@
+"""A restart finds compiled code, and runs none that another user may have written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from imagenet_opt.model.stored_code import load_code, use_private_cache
+
+CPU = torch.device("cpu")
+COMPILE = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, images):
+        return self.head(images.flatten(1)).relu()
+
+said = []
+options = {"on_failure": "stop", "on_graph_failure": "stop", "fullgraph": False, "cuda_graph": False}
+compiler = ShapeCompiler(compile=True, compile_mode="default", **options)
+code = CodePlace(Path(sys.argv[1]), Path(sys.argv[2]), writes=True)
+compiler.begin(Network(), torch.device("cpu"), lambda *, compiling: nullcontext(), said.append, code)
+compiler.prepare([torch.zeros(2, 3, 2, 2)])
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"], *said, sep="|")
+"""
+
+
+def compiled(file: Path, cache: Path) -> tuple[int, int, list[str]]:
+    """Hits and misses of torch's cache in a new process that compiles a small network, and what it said."""
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", COMPILE, str(file), str(cache)]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    hits, misses, *said = output.splitlines()[-1].split("|")
+    return int(hits), int(misses), said
+
+
+@pytest.mark.slow
+def test_a_process_on_another_machine_finds_the_stored_code(tmp_path: Path) -> None:
+    file = tmp_path / "compiled_code.bin"
+    hits, misses, said = compiled(file, tmp_path / "here")
+    assert hits == 0 and misses > 0 and len(said) == 1
+    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700 and any((tmp_path / "here").iterdir())
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert compiled(file, tmp_path / "there")[:2] == (misses, 0)
+
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    hits, misses_again, said = compiled(file, tmp_path / "third")
+    assert (hits, misses_again) == (0, misses) and f"the compiled code in {file} is not used: checksum is" in said[0]
+
+
+def stored(file: Path, **about: str) -> Path:
+    file.write_bytes(json.dumps(about).encode() + b"\n")
+    file.chmod(0o600)
+    return file
+
+
+def test_code_that_others_can_write_or_of_another_torch_is_passed_over_with_one_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    load_code(tmp_path / "absent", CPU, said.append)
+    assert said == []
+    load_code(stored(tmp_path / "old", torch="1.13.0"), CPU, said.append)
+    assert f"{tmp_path}/old is not used: torch is {torch.__version__}, in the file 1.13.0" in said.pop() and not said
+    stored(tmp_path / "shared").chmod(0o660)
+    load_code(tmp_path / "shared", CPU, said.append)
+    assert "is not yours alone to write" in said.pop() and said == []
+
+
+@pytest.mark.parametrize("others", ["a link", "a file"])
+def test_compiled_code_is_kept_in_no_folder_that_others_made(tmp_path: Path, monkeypatch, others: str) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    folder, said = tmp_path / "compiled", list[str]()
+    if others == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    use_private_cache(folder, said.append)
+    assert len(said) == 1 and str(folder) in said[0]
+    chosen = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert chosen not in (folder, Path(default_cache_dir())) and chosen.stat().st_mode & 0o777 == 0o700
+
+
+def test_torchs_guessable_folder_is_replaced_and_one_that_the_user_set_is_not(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+    use_private_cache(tmp_path / "own", print)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "own")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
+    use_private_cache(tmp_path / "own", print)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen")

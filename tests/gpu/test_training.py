@@ -15,6 +15,7 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from imagenet_opt.run.rows import Rows
 from tests.callbacks.conftest import switched
 from tests.conftest import loading_options, quiet_trainer
 
@@ -34,7 +35,7 @@ class Recorder(Callback):
 
 class NoSync(Callback):
     """Comes before all others, and `SyncAllowed` after them: from the third step on any host sync between is an error,
-    also in what callbacks do when a step starts and ends."""
+    also in what callbacks do when a step starts and ends, and where rows of metrics are written."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx >= 2:
@@ -51,7 +52,10 @@ class SyncAllowed(Callback):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16-mixed", **model: Any) -> Recorder:
+def fit(
+    root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16-mixed", every: int = 1000, **model: Any
+) -> Recorder:
+    """every: steps between two rows of metrics."""
     data: ImageData = folder_data(
         root=str(root), train_folder="train", val_folder="val", cache_dir=str(tmp_path / "cache"), **LOADING
     )
@@ -81,8 +85,8 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
         max_epochs=2,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
-        log_every_n_steps=1000,
-        callbacks=[*callbacks, recorder, SyncAllowed()],
+        log_every_n_steps=every,
+        callbacks=[*callbacks, recorder, Rows(), SyncAllowed()],
     )
     trainer.fit(module, datamodule=data)
     return recorder
@@ -91,7 +95,7 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
 def test_the_step_never_waits_for_the_device(images_root: Path, tmp_path: Path) -> None:
     switches = switched(channels_last=True, tf32=True, cudnn_benchmark=True)
     mixing = Mixing(mode="on", num_classes=3)
-    recorder = fit(images_root, tmp_path, NoSync(), switches, mixing, Throughput())
+    recorder = fit(images_root, tmp_path, NoSync(), switches, mixing, Throughput(), every=1)
     assert len(recorder.losses) == 8
     assert all(torch.isfinite(loss) for loss in recorder.losses)
     assert recorder.fused

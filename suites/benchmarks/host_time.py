@@ -32,7 +32,7 @@ from imagenet_opt.training.build_run import build_run
 
 STEPS_PER_ROW, NUM_PARAMETERS, NUM_CLASSES = 20, 161, 10
 OVERRIDES = (
-    "~callbacks.checkpoint", "data.num_workers=1", "data.batch_size=8", "data.image_size=16", "trainer.accelerator=cpu",
+    "~callbacks.checkpoint", "data.num_workers=1", "data.batch_size=2", "data.image_size=16", "trainer.accelerator=cpu",
     "trainer.limit_val_batches=0", "trainer.max_epochs=10000", f"trainer.log_every_n_steps={STEPS_PER_ROW}",
     "trainer.precision=32-true", "callbacks.host_utilization.interval_seconds=0.02",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -47,7 +48,7 @@ class Bottleneck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._clock = attach(trainer)
-            self._is_save = saves(trainer)
+            self._is_save, self._kind_of = saves(trainer), cache(self._kind)
             self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
@@ -135,7 +136,7 @@ class Bottleneck(Callback):
         assert self._clock is not None
         sums = dict.fromkeys(("callbacks", "checkpoint", "logging"), 0.0)
         for action, seconds in self._clock.own_seconds.items():
-            if (kind := self._kind(action)) is not None:
+            if (kind := self._kind_of(action)) is not None:
                 sums[kind] += seconds
         return sums
 

@@ -49,8 +49,8 @@ class Acceleration(Callback):
 
     Both "auto" are off for batches in which this callback finds no images.
 
-    After the first step, Python's garbage collector no longer looks at the objects that exist until then: libraries and
-    the compiled network. A full collection would stop the training for up to a second.
+    From the first step on, Python's garbage collector no longer looks at the objects that exist until then: libraries
+    and the compiled network. A full collection would stop the training for up to a second.
 
     When memory runs out, the module calls `on_out_of_memory`: captured graphs are released and captured again in the
     smaller size; with a compile_mode that makes graphs, the fit continues in the same mode without graphs.
@@ -114,6 +114,7 @@ class Acceleration(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net, device, compiler = self._net(pl_module), trainer.strategy.root_device, self.compiler
+        self._began_compiled = None  # of the fit before; Lightning restores a checkpoint's state later
         file = Path(trainer.default_root_dir) / COMPILED_CODE if self.stored_code else None
         code = CodePlace(file, cache_folder(None) / "compiled", writes=trainer.global_rank == 0)
         compiler.begin(net, device, partial(_training, trainer), say=rank_zero_info, code=code)
@@ -153,17 +154,15 @@ class Acceleration(Callback):
             self._decide(trainer, batch)
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.prepare(_parts(pl_module, batch))
+        if not self._is_frozen:
+            self._is_frozen = True
+            gc.collect()
+            gc.freeze()
 
     def on_out_of_memory(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
         """Called before the step of `batch` is repeated in smaller micro-batches."""
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.shrink(_parts(pl_module, batch))
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        if not self._is_frozen:
-            self._is_frozen = True
-            gc.collect()
-            gc.freeze()
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         self._lay_out(batch)

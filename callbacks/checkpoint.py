@@ -39,8 +39,8 @@ _STOPPED_UPLOAD_SECONDS = 90  # of the two minutes between the notice and the en
 class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
-    every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
-    None for never. The state is also saved after each epoch and at the end of training.
+    every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes
+    (the second with several processes); None for never. The state is also saved after each epoch and at the end of training.
     A thread writes the files to `folder` (default: the Trainer's default_root_dir). Training waits while the state is
     copied; at the end of an epoch and for the best weights, training also waits until the previous save is on the
     disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a
@@ -100,7 +100,8 @@ class Checkpoint(LightningCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rank = trainer.global_rank
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
-        self._agree = StopConsensus()
+        if stage == "fit":
+            self._agree = StopConsensus()
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
         self._first_step = sys.maxsize  # nothing can be saved before training starts
         self._max_steps: int | None = None
@@ -208,11 +209,11 @@ class Checkpoint(LightningCheckpoint):
         """Whether a save is due. Rank 0 decides, since it writes; all processes call this at the same steps."""
         step, every = trainer.global_step, trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
         by_steps = bool(self.every_n_steps) and step % (self.every_n_steps or 1) == 0
-        late = False
+        late = all_late = False
         if self.every_minutes and step % every == 0:
-            late = time.monotonic() - self._saved_at >= self.every_minutes * 60
-            late = bool(self._agree(late and trainer.is_global_zero))  # of several processes: at the next logging step
-        if not (by_steps or late or step == self._validated_step):
+            late = trainer.is_global_zero and time.monotonic() - self._saved_at >= self.every_minutes * 60
+            all_late = bool(self._agree(late))  # of several processes: at the next logging step
+        if not (by_steps or all_late or step == self._validated_step):
             return False
         busy = self._writer is not None and self._writer.busy
         due = self._score(trainer) > self.best or ((by_steps or late) and not busy)

@@ -4,7 +4,6 @@ import logging
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.progress import ProgressColumn
 
 from imagenet_opt.display.screen import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
+from imagenet_opt.run.rows import Row, rows_of
 from imagenet_opt.run.stop.time_left import duration, seconds_left
 
 log = logging.getLogger(__name__)
@@ -57,12 +56,12 @@ class ProgressBar(RichProgressBar):
         super().__init__(refresh_rate=refresh_rate, leave=False, console_kwargs=styles(sys.stderr))
         self._plain = not is_screen(sys.stderr)
         self._shown: dict[str, str] = {}
-        self._logged: deque[dict[str, Any]] = deque()  # by Lightning's `log`, for each row to come
         self._validation_seconds: float | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        self._logged.clear()
+        if stage == "fit":
+            rows_of(trainer)
         if self._plain:
             self.disable()
 
@@ -75,19 +74,9 @@ class ProgressBar(RichProgressBar):
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         return {name: self._shown[name] for name in _IN_BAR if name in self._shown}
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if is_logging_step(trainer):
-            logged = trainer.callback_metrics
-            self._logged.append({key: logged[key] for key in (*_TRAINING, _RATE) if key in logged})
-            log_numbers(trainer, {})  # so that the step has a row
-
     def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
-        known = self._logged.popleft() | numbers
-        self._shown = _known(known, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
-        rate = float(known.get(_RATE, 0.0))
+        self._shown = _known(numbers, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
+        rate = numbers.get(_RATE, 0.0)
         left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
         if left is not None:
             self._shown["left"] = duration(left)

@@ -20,12 +20,14 @@ NUM, WINDOWS = (128, 12) if ON_GPU else (2, 2)
 Way = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
+TALLY = ClassificationMetrics(DEVICE)
+
+
 def as_now(logits: Tensor, labels: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, the sums of a tally, and whether the loss is finite."""
     losses = losses_of(logits.float(), labels, loss="cross_entropy", smoothing=0.1)
-    tally = ClassificationMetrics(DEVICE)
-    tally.add(losses.detach(), logits.detach(), labels, valid)
-    return losses.mean(), tally.sums, losses.detach().isfinite().all()
+    TALLY.add(losses.detach(), logits.detach(), labels, valid)
+    return losses.mean(), TALLY.sums, losses.detach().isfinite().all()
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,14 @@ def run(job: Facts, keep: Path) -> Facts:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    numbers: Facts = {}
+    with suppress(json.JSONDecodeError):  # of a job that was cut while it wrote
+        numbers = read(keep / "result.json")
     summaries = {file.parent.name: read(file) for file in sorted(keep.glob("*/summary.json"))}
     return {
         "status": status,
         "seconds": round(time.perf_counter() - began, 1),
-        "numbers": read(keep / "result.json") or summaries,
+        "numbers": numbers or summaries,
         "tail": (keep / "log.txt").read_text(errors="replace").splitlines()[-TAIL:],
     }
 
@@ -124,11 +128,11 @@ def run_due(jobs: list[Facts], before: Facts, file: Path, machine: Facts, work: 
     return is_well
 
 
-def pack(folder: Path, file: Path) -> None:
-    """Logs, metrics and other small files."""
+def pack(folder: Path, file: Path, largest: float = LARGEST_KEPT) -> None:
+    """Logs, metrics and other files of less than `largest` bytes."""
     with tarfile.open(file, "w:gz") as archive:
         for one in sorted(folder.rglob("*")):
-            if one.is_file() and one.suffix != ".ckpt" and one.stat().st_size < LARGEST_KEPT:
+            if one.is_file() and one.suffix != ".ckpt" and one.stat().st_size < largest:
                 archive.add(one, one.relative_to(folder))
 
 
@@ -173,7 +177,7 @@ def main() -> None:
     is_well = run_due(jobs, before, out / "results.json", machine, work, end=end)
     pack(work / "kept", out / "kept.tgz")
     if given.code:
-        pack(work / "compiled", out / "inductor.tgz")
+        pack(work / "compiled", out / "inductor.tgz", inf)
     print(json.dumps(machine))
     sys.exit(not is_well)
 

@@ -47,7 +47,8 @@ def in_rounds(turn: Callable[[str], float], end: float) -> dict[str, Any]:
 def main() -> None:
     end = time.perf_counter() + float(os.environ["JOB_SECONDS"]) - LONGEST_IMPORTS
     context: Any = get_context("forkserver")
-    context.set_forkserver_preload(["tests.gpu.fits"])  # so that the imports happen once
+    # So that the imports happen once. A module that asks for CUDA when it is imported would spoil the forked processes.
+    context.set_forkserver_preload(["torch", "lightning.pytorch", "timm", "imagenet_opt.training.build_run"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as fresh:
         runs = in_rounds(lambda name: fresh.submit(whole_run, name).result(), end - ALONE_SECONDS)
     from tests.gpu import ceiling  # after the runs, which need the GPU for themselves

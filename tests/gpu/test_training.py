@@ -15,7 +15,6 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
-from imagenet_opt.run.rows import Rows
 from tests.callbacks.conftest import switched
 from tests.conftest import loading_options, quiet_trainer
 
@@ -35,7 +34,7 @@ class Recorder(Callback):
 
 class NoSync(Callback):
     """Comes before all others, and `SyncAllowed` after them: from the third step on any host sync between is an error,
-    also in what callbacks do when a step starts and ends, and where rows of metrics are written."""
+    also in what callbacks do when a step starts and ends, and in what is queued for rows of metrics."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx >= 2:
@@ -86,7 +85,7 @@ def fit(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         log_every_n_steps=every,
-        callbacks=[*callbacks, recorder, Rows(), SyncAllowed()],
+        callbacks=[*callbacks, recorder, SyncAllowed()],
     )
     trainer.fit(module, datamodule=data)
     return recorder

@@ -4,6 +4,8 @@ torch captures on a GPU only: that training with graphs is right, tests/gpu/test
 """
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -19,10 +21,12 @@ class Recorder:
     def __init__(self) -> None:
         self.replayed: list[torch.Size] = []
         self.autocast: list[tuple[bool, bool]] = []
+        self.memory: list[weakref.ref[Tensor]] = []
 
     def __call__(self, module: nn.Module, sample: tuple[Tensor]) -> nn.Module:
         self.autocast.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
         static_logits, forward = module(sample[0]).detach(), module.forward
+        self.memory.append(weakref.ref(static_logits))
 
         def replay(images: Tensor) -> Tensor:
             self.replayed.append(images.shape)
@@ -178,3 +182,16 @@ def test_graphs_of_several_sizes_share_their_memory(monkeypatch: pytest.MonkeyPa
     assert all(arguments == options[0] for arguments in options), "one pool and one stream"
     assert options[0]["capture_error_mode"] == "thread_local", "the loader's thread may pin memory meanwhile"
     assert torch.cuda.graph is graph
+
+
+def test_released_graphs_are_freed_although_the_garbage_collector_is_frozen(recorder: Recorder) -> None:
+    graphed = GraphedForward(network(), recorder)
+    graphed.capture(images())
+    gc.freeze()
+    try:
+        assert recorder.memory[0]() is not None
+        graphed.release()
+        assert recorder.memory[0]() is None
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

@@ -7,6 +7,7 @@ import pytest
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
+from callbacks.progress_bar import ProgressBar
 from callbacks.throughput import Throughput
 from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
@@ -70,11 +71,26 @@ class Diary(Callback):
         self.told.append((where, trainer.global_step - 1, row.step))
 
 
-def test_a_row_is_written_two_steps_late_and_before_a_validation(project: Project) -> None:
+def test_a_row_is_written_three_steps_late_and_before_a_validation(project: Project) -> None:
     diary = Diary()
     project.fit(diary, log_every_n_steps=3, max_epochs=1)  # ten steps
-    assert diary.told == [("training", 4, 2), ("training", 7, 5), ("validation", 9, 8)]
+    assert diary.told == [("training", 5, 2), ("training", 8, 5), ("validation", 9, 8)]
     assert [(step, row["step"], row["epoch"]) for step, row in project.logger.rows] == [(2, 2, 0), (5, 5, 0), (8, 8, 0)]
+
+
+class Both(Diary):
+    """Stops the fit inside a round of hooks, and logs beside the module."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        super().on_train_batch_end(trainer)
+        trainer.should_stop = trainer.global_step == 8
+
+
+def test_a_step_has_one_row_also_if_the_module_logs(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.fit(ProgressBar(), Both(), module=Asking(), log_every_n_steps=1, enable_progress_bar=True)
+    assert [(step, row["step"], row["batch"]) for step, row in project.logger.rows] == [(i, i, i) for i in range(8)]
+    assert "update_train_step_metrics" not in vars(project.trainer._logger_connector)
+    assert "step 8/10" in capsys.readouterr().err
 
 
 def test_a_checkpoint_comes_after_the_rows_of_its_steps(project: Project, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def settle_acceleration(config: DictConfig, num_train: int, device: torch.device
     acceleration = config.callbacks.get("acceleration")
     if acceleration is None:
         return
-    num = num_processes(config, device)[1]
+    num = max(1, num_processes(config, device)[1])  # 0 where devices=auto finds no GPU, as on the machine of a plan
     with open_dict(config):
         if acceleration.get("compile", AUTO) == AUTO:
             acceleration.compile = device.type == "cuda" and is_long_enough(config, num_train, num)

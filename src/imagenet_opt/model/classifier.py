@@ -42,7 +42,7 @@ class Classifier(LightningModule):
     batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers the
     momentum so that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
     max_grad_norm: gradients are scaled down to this norm; None for never.
-    A loss that is NaN or infinite ends the run two steps after the next logging step, or before the next checkpoint.
+    A loss that is NaN or infinite ends the run three steps after the next logging step, or before the next checkpoint.
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.

@@ -24,10 +24,10 @@ class GraphedForward:
 
     A graph reads and writes the memory of its capture. So a graph is used only while parameters and buffers are at the
     same addresses, the same parameters are trainable, and every layer is in the same mode. Images and logits are
-    copied, and existing gradients are moved before a replay would overwrite them. While the backward of a forward has
-    not begun, the next forward calls the network, since a replay would overwrite what that backward reads. Source:
-    https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
-    gradients, because the first summand is the graph's own memory.
+    copied, and existing gradients are moved before a replay would overwrite them (source:
+    https://github.com/pytorch/pytorch/issues/181723, wrong accumulated gradients, because the first summand is the
+    graph's own memory). While the backward of a forward has not begun, the next forward calls the network, since a
+    replay would overwrite what that backward reads.
     """
 
     def __init__(self, net: nn.Module, capture: Capture) -> None:
@@ -59,7 +59,11 @@ class GraphedForward:
         """Restore the network's own forward, and free the graphs' memory."""
         self._net._compiled_call_impl = self._before
         self._graphs.clear()
+        is_frozen = gc.get_freeze_count() > 0
+        gc.unfreeze()
         gc.collect()  # torch's graphed callables refer to themselves
+        if is_frozen:
+            gc.freeze()
         torch.cuda.empty_cache()
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -122,13 +122,13 @@ class ShapeCompiler:
             if self.on_failure == "stop":
                 raise
             failure, out_of_memory = named_first_line(error), ran_out(error)
+        if failure is None and self._code is not None and self._code.file is not None and self._code.writes:
+            save_code(self._code.file, self._device, self._say)
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
         shape = tuple(images.shape)
         if failure is None:
             self._say(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
-            if self._code is not None and self._code.file is not None and self._code.writes:
-                save_code(self._code.file, self._device, self._say)
         elif out_of_memory:  # the following step halves its micro-batches if it runs out of memory too
             self._say(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
             self._leave_graph_mode()

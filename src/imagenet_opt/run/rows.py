@@ -1,9 +1,10 @@
-"""Rows of metrics: what the module and the callbacks log at a step reaches the loggers as one row, two steps later."""
+"""Rows of metrics: what the module and the callbacks log at a step reaches the loggers as one row, three steps later."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from imagenet_opt.measure.telemetry.cuda_clock import Moment
 
 Numbers = Mapping[str, float]
 Part = Numbers | Callable[[], Numbers]
-_STEPS_LATE = 2
+_STEPS_LATE = 3
 
 
 def is_logging_step(trainer: Trainer) -> bool:
@@ -36,11 +37,13 @@ def log_numbers(trainer: Trainer, numbers: Part) -> None:
 
 
 def rows_of(trainer: Trainer) -> "Rows":
-    """The rows of this trainer: its last callback, which the first call adds."""
+    """The rows of this trainer: its last callback, which the first call in a fit adds. A callback that has `on_row`
+    calls this function in `setup`."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     rows = next((callback for callback in callbacks if isinstance(callback, Rows)), None)
     if rows is None:
         callbacks.append(rows := Rows())
+        rows.begin(trainer)
     return rows
 
 
@@ -56,28 +59,30 @@ class Row:
 
 
 class Rows(Callback):
-    """Writes rows to the loggers and to `callback_metrics`. `log_numbers` adds this callback to the trainer.
+    """Writes rows to the loggers and to `callback_metrics`, in place of Lightning. `log_numbers` adds this callback to
+    the trainer.
 
-    A row is written two steps later, under its own step: then the device has finished the step, and the host does not
-    wait. Validations, checkpoints and the end of an epoch first write all rows. Then a callback with
-    `on_row(trainer, row, numbers)` can show the row. Lightning's `log` copies each number to the device and back, and
-    needs 0.3 ms for each key.
+    A row is written three steps later, under its own step, with what the module logged by Lightning's `log` at that
+    step. The host is at most two steps ahead of the device (model/steps_ahead.py), so the device has finished the step
+    and the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a callback
+    with `on_row(trainer, row, numbers)` can show the row. Lightning's `log` needs 0.3 ms for each key.
     """
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self._rows: deque[Row] = deque()
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.parts.clear()
-        self._rows.clear()
+    def begin(self, trainer: Trainer) -> None:
+        """Replace the method in which Lightning writes a row after a step; it has no hook."""
+        connector: Any = trainer._logger_connector
+        connector.update_train_step_metrics = partial(self._end_step, trainer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = trainer.fit_loop.epoch_loop._batches_that_stepped
-        if is_logging_step(trainer) and self.parts:
-            self._rows.append(Row(step, batch_idx + 1, self.parts, Moment(trainer.strategy.root_device)))
+    def _end_step(self, trainer: Trainer) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        step = loop._batches_that_stepped
+        if is_logging_step(trainer):
+            parts = [_logged(trainer), *self.parts]
+            self._rows.append(Row(step, loop.batch_idx + 1, parts, Moment(trainer.strategy.root_device)))
             self.parts = []
         while self._rows and self._rows[0].step <= step - _STEPS_LATE:
             self._write(trainer)
@@ -98,6 +103,12 @@ class Rows(Callback):
         with suppress(Exception):  # the first error is the one to show
             while self._rows and self._rows[0].done.is_reached():  # a device that hangs reaches nothing
                 self._write(trainer)
+        self.teardown(trainer, pl_module, "fit")  # Lightning does not call this hook after an error
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        vars(trainer._logger_connector).pop("update_train_step_metrics", None)
+        if self in (callbacks := trainer.callbacks):  # type: ignore[attr-defined]
+            callbacks.remove(self)
 
     def _write_all(self, trainer: Trainer) -> None:
         while self._rows:
@@ -111,6 +122,15 @@ class Rows(Callback):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if hasattr(callback, "on_row"):
                 callback.on_row(trainer, row, numbers)
+
+
+def _logged(trainer: Trainer) -> Part:
+    """What the module logged at this step by Lightning's `log`; copied to the host without a wait."""
+    copies = {
+        name: value.to("cpu", non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in trainer._logger_connector.metrics["log"].items()
+    }
+    return lambda: {name: float(value) for name, value in copies.items()}
 
 
 def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ class StepWaits:
 
     simulated: callback of a simulated device, which counts its own waits, or None. sees_gpu: whether to count waits for
     a GPU, from the end of one fetch to the start of the next fetch. is_ordinary: False after a logging step, which
-    reads metrics.
+    queues a row of metrics.
     """
 
     def __init__(self, clock: HookTimer, simulated: Any, *, sees_gpu: bool) -> None:

@@ -116,7 +116,9 @@ def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     switches = {key: bool(acceleration.get(key, False)) for key in ("channels_last", "tf32", "cudnn_benchmark")}
     compile_options = None
     compiles = acceleration.get("compile", False)
-    if device.type == "cuda" if compiles == AUTO else compiles:
+    if compiles == AUTO:
+        compiles = device.type == "cuda"
+    if compiles:
         mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
         compile_options = {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
     return SyntheticStep(

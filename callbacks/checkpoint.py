@@ -40,7 +40,8 @@ class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
     every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes
-    (the second with several processes); None for never. The state is also saved after each epoch and at the end of training.
+    (the second with several processes); None for never. The state is also saved after each epoch and at the end of
+    training.
     A thread writes the files to `folder` (default: the Trainer's default_root_dir). Training waits while the state is
     copied; at the end of an epoch and for the best weights, training also waits until the previous save is on the
     disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a

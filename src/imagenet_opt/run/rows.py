@@ -1,4 +1,4 @@
-"""Rows of metrics: what the module and the callbacks log at a step reaches the loggers as one row, three steps later."""
+"""Rows of metrics: what is logged at a step reaches the loggers as one row, three steps later."""
 
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -87,7 +87,7 @@ def let_others_read(*files: Path) -> None:
                 folder.chmod(0o755)
 
 
-composition.register_of_weights()  # conf/ is composed without the checks in most tests
+composition.register_resolvers()  # conf/ is composed without the checks in most tests
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def checked() -> Iterator[None]:
     composition.hydra_internal.ConfigLoaderImpl = usual
     OmegaConf.clear_resolvers()  # back to OmegaConf's own resolvers
     setup_globals()
-    composition.register_of_weights()
+    composition.register_resolvers()
 
 
 def composed(*overrides: str) -> DictConfig:

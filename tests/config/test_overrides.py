@@ -63,9 +63,10 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
         (
             "experiment=agressive",
             "ConfigError: there is no experiment 'agressive'; did you mean aggressive? "
-            "options: aggressive, baseline, cifar10, demo, finetune, fixres, rn18_ffcv16, rn18_ffcv24, rn18_ffcv32, "
-            "rn18_ffcv40, rn18_ffcv56, rn18_ffcv88, rn50_a2, rn50_a3, rn50_classic90, rn50_ffcv16, rn50_ffcv24, "
-            "rn50_ffcv32, rn50_ffcv40, rn50_ffcv56, rn50_ffcv88, rn50_mild, rn50_mlperf, rn50_tv1, rn50_tv2",
+            "options: aggressive, baseline, cifar10, demo, finetune, fixres, imagenette, rn18_ffcv16, rn18_ffcv24, "
+            "rn18_ffcv32, rn18_ffcv40, rn18_ffcv56, rn18_ffcv88, rn50_a2, rn50_a3, rn50_classic90, rn50_ffcv16, "
+            "rn50_ffcv24, rn50_ffcv32, rn50_ffcv40, rn50_ffcv56, rn50_ffcv88, rn50_mild, rn50_mlperf, rn50_tv1, "
+            "rn50_tv2",
         ),
         (
             "model=resnet101",

@@ -74,15 +74,16 @@ def check_all() -> None:
 
 def _set_resolvers() -> None:
     """Interpolations give no secrets, and build no containers from text, which could contain a target."""
-    register_of_weights()
+    register_resolvers()
     guard_environment()
     for name in ("oc.create", "oc.decode"):
         OmegaConf.clear_resolver(name)
 
 
-def register_of_weights() -> None:
-    """Register the resolver `${of_weights:KEY,DEFAULT}`."""
+def register_resolvers() -> None:
+    """Register `${of_weights:KEY,DEFAULT}` and `${by_epochs:[EPOCHS,VALUE],...}`."""
     OmegaConf.register_new_resolver("of_weights", _of_weights, replace=True)
+    OmegaConf.register_new_resolver("by_epochs", _by_epochs, replace=True)
 
 
 def _of_weights(key: str, default: Any, *, _root_: DictConfig) -> Any:
@@ -97,6 +98,12 @@ def _of_weights(key: str, default: Any, *, _root_: DictConfig) -> Any:
     except RuntimeError:  # an unknown name or tag, which build_network refuses
         return default
     return default if value is None else list(value) if isinstance(value, tuple) else value
+
+
+def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
+    """The value of the last pair [epochs, value] whose epochs trainer.max_epochs reaches. Pairs are sorted, the first
+    has 0 epochs."""
+    return [value for epochs, value in pairs if epochs <= max(0, _root_.trainer.max_epochs)][-1]
 
 
 class CheckedLoader(ConfigLoaderImpl):

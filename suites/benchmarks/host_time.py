@@ -4,7 +4,7 @@
 
 A run of train.py's demo with all default callbacks and loggers, except checkpoints; a row every 20 steps. The network
 is 161 vectors, as many as ResNet-50 has parameters, whose forward and backward take little time. Counted is the CPU
-time of the main thread: of a plain step the median, of a row what its step and the next two take more than three plain
+time of the main thread: of a plain step the median, of a row what its step and the next three take more than four plain
 steps, again the median. Four keys are added, as many as a run on a GPU logs beyond those of a CPU. Prints JSON.
 """
 
@@ -92,7 +92,7 @@ def main() -> None:
     cycles = [steps[i : i + STEPS_PER_ROW] for i in range(STEPS_PER_ROW, len(steps) - STEPS_PER_ROW, STEPS_PER_ROW)]
     plain = median(median(cycle) for cycle in cycles)
     # A cycle begins with the step after a row's; the row's own step is its last.
-    row = median(last[-1] + sum(cycle[:2]) - 3 * plain for last, cycle in pairwise(cycles))
+    row = median(last[-1] + sum(cycle[:3]) - 4 * median(last) for last, cycle in pairwise(cycles))
     print(json.dumps({"plain_step_us": round(plain), "row_us": round(row), "keys": num_keys, "rows": len(cycles)}))
 
 

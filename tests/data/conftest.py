@@ -71,6 +71,10 @@ def by_index(actual: list[Batch]) -> dict[int, torch.Tensor]:
     return {int(i): image for batch in actual for i, image in zip(batch.indices, batch.images, strict=True)}
 
 
+EACH_ALONE = AUGMENTED | {"random_erasing_mode": "const"}
+"""No image depends on the others of its batch, as the noise of "pixel" does."""
+
+
 def end_of(work: Callable[[], None]) -> Exception:
     """The error that ends `work`, in another process, because torch's signal handler raises again later."""
     here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)

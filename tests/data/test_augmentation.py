@@ -16,7 +16,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
 from imagenet_opt.training.build_run import build_run
-from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading, pixels
+from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading, pixels
 
 TINY = (
     "model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0", "logger=[csv]",
@@ -29,7 +29,7 @@ TINY = (
 def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(
     images_root: Path, loader: MakeLoader, resize_on: str
 ) -> None:
-    options = AUGMENTED | {"resize_on": resize_on, "random_erasing_mode": "const"}
+    options = EACH_ALONE | {"resize_on": resize_on}
     small, large = (loader(images_root, batch_size=size, **options) for size in (3, 13))
     images, same, later = by_index(batches(small)), by_index(batches(large)), by_index(batches(large, epoch=2))
     assert images.keys() == same.keys() and all(torch.equal(images[i], same[i]) for i in images)

@@ -12,7 +12,7 @@ from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, store_of, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
-from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
+from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -94,7 +94,7 @@ def test_each_epoch_has_other_crops_in_another_order(images_root: Path, loader: 
     assert not any(torch.equal(first[i], second[i]) for i in both)
 
 
-@pytest.mark.parametrize("more", [{}, {"shuffle": "block"}, AUGMENTED], ids=["global", "block", "augmented"])
+@pytest.mark.parametrize("more", [{}, {"shuffle": "block"}, EACH_ALONE], ids=["global", "block", "augmented"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_two_ranks_make_the_global_batch_of_one(
     images_root: Path, loader: MakeLoader, more: dict, resize_on: str

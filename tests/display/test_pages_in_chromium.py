@@ -104,7 +104,7 @@ def bench(folder: Path) -> str:
 
 def tune(folder: Path) -> str:
     start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
-    climb = CoordinateSearch(best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: "faster"}, "budget")
+    climb = CoordinateSearch(best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: "faster"}, why="budget")
     tuning = Tuning(OmegaConf.create(), None, loader=Loader(climb, (), 240.0, 1), overrides=("data.num_workers=4",))
     return tune_page(tuning, tables_of(tuning), FACTS)
 

@@ -17,6 +17,7 @@ from imagenet_opt.bench.tables import page as bench_page
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.display.table import Column, Plot, Series, Table
+from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
@@ -104,7 +105,9 @@ def bench(folder: Path) -> str:
 
 def tune(folder: Path) -> str:
     start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
-    climb = CoordinateSearch(best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: "faster"}, why="budget")
+    climb = CoordinateSearch(
+        best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: Ratio(1.5, 1.4, 1.6, 0.95)}, why="budget"
+    )
     tuning = Tuning(OmegaConf.create(), None, loader=Loader(climb, (), 240.0, 1), overrides=("data.num_workers=4",))
     return tune_page(tuning, tables_of(tuning), FACTS)
 

@@ -107,6 +107,8 @@ class Throughput(Callback):
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
         self._startup, self._rates = {}, {}
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        self._compilers = [callback for callback in callbacks if hasattr(callback, "compile_seconds")]
         # A run that resumes in a validation reaches its end without on_train_epoch_start and without a batch.
         self._begin(trainer)
 
@@ -131,7 +133,7 @@ class Throughput(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
-        compiled_before, self._compiled = self._compiled, _compile_seconds(trainer)
+        compiled_before, self._compiled = self._compiled, _compile_seconds(self._compilers)
         for window in self._windows():
             window.num_steps += 1
             window.pause_seconds += self._compiled - compiled_before
@@ -178,7 +180,7 @@ class Throughput(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         now = _now(trainer)
-        self._began, self._compiled = time.perf_counter(), _compile_seconds(trainer)
+        self._began, self._compiled = time.perf_counter(), _compile_seconds(self._compilers)
         self._window, self._epoch, self._steady = Window(now), Window(now), Window(now)
 
     def _windows(self) -> tuple[Window, Window, Window]:
@@ -195,10 +197,10 @@ def _now(trainer: Trainer) -> Moment:
     return Moment(trainer.strategy.root_device)
 
 
-def _compile_seconds(trainer: Trainer) -> float:
-    """Seconds that callbacks have spent so far on compiling and capturing the network."""
-    names, callbacks = ("compile_seconds", "cuda_graph_seconds"), trainer.callbacks  # type: ignore[attr-defined]
-    return sum(getattr(callback, name, None) or 0.0 for callback in callbacks for name in names)
+def _compile_seconds(compilers: list[Any]) -> float:
+    """Seconds that these callbacks have spent so far on compiling and capturing the network."""
+    names = "compile_seconds", "cuda_graph_seconds"
+    return sum(getattr(callback, name, None) or 0.0 for callback in compilers for name in names)
 
 
 def _wait_for_device(trainer: Trainer) -> None:

@@ -1,7 +1,6 @@
 """A run with all default callbacks that is preempted between any two batches and resumed ends like an undisturbed
 run."""
 
-import csv
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,6 +32,7 @@ from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from tests.callbacks.conftest import AtCall, WatchKeys
 from tests.conftest import loading, quiet_trainer
 from tests.model.conftest import OPTIMIZER
+from tests.test_train import metrics
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -96,12 +96,6 @@ def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool 
     trainer.fit(module, datamodule=data, ckpt_path=found, weights_only=True)
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    timed = ("throughput/", "bottleneck/", "timeline/", "gpu/", "host/", "loader/", "checkpoint/")
-    with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
-
-
 def leaves(tree: Any, place: str = "") -> dict[str, Any]:
     """What a checkpoint holds, by place; it may hold nothing but dicts, lists, tuples, tensors and plain values."""
     if type(tree) in (dict, list, tuple):
@@ -119,7 +113,7 @@ def assert_same_run(first: Path, second: Path) -> None:
         for place, found in ours.items():
             same = torch.equal(found, theirs[place]) if isinstance(found, torch.Tensor) else found == theirs[place]
             assert same, (name, place, found, theirs[place])
-    assert rows(first) == rows(second)
+    assert metrics(first) == metrics(second)
 
 
 @pytest.fixture(scope="module")

@@ -118,9 +118,14 @@ class BatchBase:
 
 
 def _sent(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
-    if tensor.nbytes < _DEVICE_BLOCK or tensor.dtype != torch.uint8 or tensor.ndim > 1 or device.type == "cpu":
-        return tensor.to(device, non_blocking=non_blocking)
-    return _device_bytes(tensor.nbytes, device).copy_(tensor, non_blocking=non_blocking)
+    if _takes_blocks(tensor, tensor.nbytes, device):
+        return _device_bytes(tensor.nbytes, device).copy_(tensor, non_blocking=non_blocking)
+    return tensor.to(device, non_blocking=non_blocking)
+
+
+def _takes_blocks(tensor: Tensor, num_bytes: int, device: torch.device) -> bool:
+    """Whether bytes like those of `tensor` take whole blocks on the device."""
+    return num_bytes >= _DEVICE_BLOCK and tensor.dtype == torch.uint8 and tensor.ndim == 1 and device.type != "cpu"
 
 
 def _device_bytes(num_bytes: int, device: torch.device) -> Tensor:
@@ -205,9 +210,8 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     first, num_bytes = parts[0], sum(part.nbytes for part in parts)
-    if num_bytes < _DEVICE_BLOCK or first.dtype != torch.uint8 or first.ndim > 1 or first.device.type == "cpu":
-        return torch.cat(parts)
-    return torch.cat(parts, out=_device_bytes(num_bytes, first.device))
+    is_large = _takes_blocks(first, num_bytes, first.device)
+    return torch.cat(parts, out=_device_bytes(num_bytes, first.device)) if is_large else torch.cat(parts)
 
 
 def images_of(batch: Any) -> Tensor | None:

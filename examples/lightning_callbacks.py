@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from callbacks.checkpoint import Checkpoint
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.throughput import Throughput
 
 
 class MyModule(pl.LightningModule):

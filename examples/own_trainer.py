@@ -8,7 +8,7 @@ from functools import partial
 
 import lightning.pytorch as pl
 
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import demo_data, folder_data
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network

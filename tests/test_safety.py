@@ -54,16 +54,25 @@ def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
         *(f"imagenet_opt.sweep.job.{name}" for name in ("_run", "run_job")),
         *(f"imagenet_opt.{name}" for name in ("config.build.os.system", "probe.isolated.subprocess.Popen")),
         *("imagenet_opt.data.datamodule.folder_data.__globals__", "imagenet_opt.data.datamodule"),
-        *("callbacks.progress_bar.sys.exit", "callbacks.checkpoint.checkpoints.shutil.rmtree"),
-        *("callbacks.mixing.Mixing.setup", "callbacks.mixing.Trainer", "callbacks.no_such_file.Callback"),
-        *("callbacks", "callbacksish.Callback", "callbacks..Mixing"),
+        *(
+            "imagenet_opt.callbacks.progress_bar.sys.exit",
+            "imagenet_opt.callbacks.checkpoint.checkpoints.shutil.rmtree",
+        ),
+        *("imagenet_opt.callbacks.mixing.Mixing.setup", "imagenet_opt.callbacks.mixing.Trainer"),
+        "imagenet_opt.callbacks.no_such.Callback",
+        *("imagenet_opt.callbacks", "imagenet_opt.callbacksish.Callback", "imagenet_opt.callbacks..Mixing"),
         "lightning.pytorch.callbacks.model_checkpoint.shutil.rmtree",
         *(f"lightning.pytorch.{name}" for name in ("loggers.WandbLogger", "profilers.profiler.Path", "Trainer.fit")),
         "lightning.pytorch.cli.LightningCLI",
     ],
 )
 def test_other_targets_are_refused_at_any_depth(target: str) -> None:
-    hidden = {"a": {"_target_": "callbacks.mixing.Mixing", "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]]}}
+    hidden = {
+        "a": {
+            "_target_": "imagenet_opt.callbacks.mixing.Mixing",
+            "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]],
+        }
+    }
     with pytest.raises(ConfigError) as caught:
         check_targets(OmegaConf.create(hidden), "callbacks", allowed=["my_package"])
     assert "callbacks.a.b[1][0]._target_=" + target in str(caught.value)

@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 
-from callbacks.bottleneck import Bottleneck
+from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
 from imagenet_opt.measure.stats.rate import is_too_short
 from tests.processes import Forked, run_train

@@ -69,7 +69,7 @@ def _first_sentence(text: str) -> str:
 
 def _callbacks() -> Iterator[type[Callback]]:
     for file in sorted((ROOT / "callbacks").glob("*.py")):
-        module = import_module(f"callbacks.{file.stem}")
+        module = import_module(f"imagenet_opt.callbacks.{file.stem}")
         for _, member in inspect.getmembers(module, inspect.isclass):
             if issubclass(member, Callback) and member.__module__ == module.__name__:
                 yield member

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.acceleration import Acceleration
 
 
 def switched(**on: Any) -> Acceleration:
@@ -202,7 +202,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the callbacks that time a fit, and of the actions of its Trainer."""
     made = Clock()
     moments = "imagenet_opt.measure.telemetry.cuda_clock"
-    for module in ("callbacks.throughput", "callbacks.bottleneck", "imagenet_opt.run.hook_timer", moments):
+    for module in (
+        "imagenet_opt.callbacks.throughput",
+        "imagenet_opt.callbacks.bottleneck",
+        "imagenet_opt.run.hook_timer",
+        moments,
+    ):
         monkeypatch.setattr(f"{module}.time", made)
     return made
 

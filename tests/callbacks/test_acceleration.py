@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.compiled_forward import EARNED_PIXELS
 from tests.callbacks.conftest import Named, Plain, assert_same_weights, fitted, switched, weights
@@ -248,7 +248,7 @@ def test_a_failed_capture_that_nobody_asked_for_does_not_stop_the_run(project, m
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
-    monkeypatch.setattr("callbacks.acceleration.forbids_graph", lambda **_: False)
+    monkeypatch.setattr("imagenet_opt.callbacks.acceleration.forbids_graph", lambda **_: False)
     with caplog.at_level("INFO"):
         fallen_back = project.fit(switched(cuda_graph="auto", on_failure="stop"))
     assert caplog.text.count("no CUDA graph of (4, 3, 8, 8), training without it: RuntimeError: operation not") == 1

@@ -8,9 +8,9 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch.utils.data import DataLoader
 
-from callbacks.bottleneck import Bottleneck
-from callbacks.learning_rate import LearningRate
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.bottleneck import Bottleneck
+from imagenet_opt.callbacks.learning_rate import LearningRate
+from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from tests.callbacks.conftest import Clock, Plain, SlowImages, SlowStep, WatchKeys, images

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.run.checkpoint.writer import wait_for_writers
 from tests.callbacks.conftest import Plain, Stream, alike, opened

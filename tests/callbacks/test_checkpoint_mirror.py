@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import Callback
 
-from callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import ConfigError, Preempted, StorageFailed
 from tests.callbacks.conftest import Project
 from tests.callbacks.test_checkpoint import Unhurried

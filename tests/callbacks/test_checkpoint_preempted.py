@@ -11,17 +11,17 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from callbacks.acceleration import Acceleration
-from callbacks.bottleneck import Bottleneck
-from callbacks.checkpoint import Checkpoint
-from callbacks.ema import Ema
-from callbacks.gpu_utilization import GpuUtilization
-from callbacks.host_utilization import HostUtilization
-from callbacks.learning_rate import LearningRate
-from callbacks.preemption import Preemption
-from callbacks.progress_bar import ProgressBar
-from callbacks.throughput import Throughput
-from callbacks.timeline import Timeline
+from imagenet_opt.callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.bottleneck import Bottleneck
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.ema import Ema
+from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
+from imagenet_opt.callbacks.host_utilization import HostUtilization
+from imagenet_opt.callbacks.learning_rate import LearningRate
+from imagenet_opt.callbacks.preemption import Preemption
+from imagenet_opt.callbacks.progress_bar import ProgressBar
+from imagenet_opt.callbacks.throughput import Throughput
+from imagenet_opt.callbacks.timeline import Timeline
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.errors import Preempted

@@ -253,7 +253,7 @@ def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.M
 
     monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
     monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: lambda net, sample: net)
-    monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
+    monkeypatch.setattr("imagenet_opt.callbacks.acceleration._can_graph", lambda trainer: True)
     fitted_in_parts(net, switched(cuda_graph=True))
     assert events[:5] == [6, 6, "released", 3, 3]
 

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
-from callbacks.ema import Ema
+from imagenet_opt.callbacks.ema import Ema
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from tests.callbacks.conftest import Plain, Project

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callbacks.gpu_utilization import GpuUtilization
+from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.errors import ConfigError
 
 

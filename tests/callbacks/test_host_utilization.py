@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from callbacks.host_utilization import HostUtilization
+from imagenet_opt.callbacks.host_utilization import HostUtilization
 from tests.callbacks.conftest import Plain, Project
 
 KEYS = {"host/cpu_percent", "host/memory_used_gib"}

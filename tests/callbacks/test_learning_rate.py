@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from callbacks.learning_rate import LearningRate
+from imagenet_opt.callbacks.learning_rate import LearningRate
 from tests.callbacks.conftest import Plain
 
 

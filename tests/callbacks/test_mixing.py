@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from callbacks.mixing import Mixing
+from imagenet_opt.callbacks.mixing import Mixing
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from callbacks.checkpoint import Checkpoint
-from callbacks.ema import Ema
-from callbacks.preemption import Preemption
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.ema import Ema
+from imagenet_opt.callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
 from tests.callbacks.conftest import AtCall, Plain, Project, alike, opened
 from tests.processes import run_forked
@@ -75,8 +75,8 @@ TWO = """
 import json, os, signal, sys
 from lightning.pytorch import Callback, Trainer
 from torch.utils.data import DataLoader
-from callbacks.checkpoint import Checkpoint
-from callbacks.preemption import Preemption
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
 from tests.callbacks.conftest import Plain, images
 

@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch import Callback
 from torch import nn
 
-from callbacks.profiler import Profiler
+from imagenet_opt.callbacks.profiler import Profiler
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import Plain, assert_same_weights

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from callbacks import progress_bar
-from callbacks.progress_bar import ProgressBar
+from imagenet_opt.callbacks import progress_bar
+from imagenet_opt.callbacks.progress_bar import ProgressBar
 from tests.callbacks.conftest import Plain
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from callbacks.checkpoint import Checkpoint
-from callbacks.rehearsal import Rehearsal
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.rehearsal import Rehearsal
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.transforms.batch_images import to_images
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the simulated device; the host that waits for the device spends its time on it."""
     made = Clock()
     timeline = partial(DeviceTimeline, clock=made.perf_counter, sleep=made.spend)
-    monkeypatch.setattr("callbacks.rehearsal.DeviceTimeline", timeline)
+    monkeypatch.setattr("imagenet_opt.callbacks.rehearsal.DeviceTimeline", timeline)
     return made
 
 
@@ -139,7 +139,7 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
 )
 def test_ninety_percent_pass(busy: float, ready: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log_lines: list[str] = []
-    monkeypatch.setattr("callbacks.rehearsal.rank_zero_info", log_lines.append)
+    monkeypatch.setattr("imagenet_opt.callbacks.rehearsal.rank_zero_info", log_lines.append)
     callback = rehearsal()
     callback.timeline.busy_seconds, callback.timeline.idle_seconds = 1000 * busy, 1000 * (1 - busy)
     throughput = SimpleNamespace(summary=lambda: {"throughput/measured_batches": 3, "throughput/ready_batches": ready})

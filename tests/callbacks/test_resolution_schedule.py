@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from callbacks.resolution_schedule import ResolutionSchedule
+from imagenet_opt.callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named, Plain, images
 

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
 from torch.utils.data import DataLoader
 
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
@@ -107,8 +107,8 @@ def test_rates_are_those_of_a_device_that_lags_behind_the_host(
         def seconds_since(self, earlier: Any) -> float:
             return self.reached - earlier.reached
 
-    monkeypatch.setattr("callbacks.throughput.Moment", MomentOfTimeline)
-    monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: timeline.synchronize())
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput.Moment", MomentOfTimeline)
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput._wait_for_device", lambda _: timeline.synchronize())
     options = {"max_epochs": 3, "log_every_n_steps": 7, "limit_val_batches": limit_val_batches}
     project.fit(throughput, SlowValidation(clock), module=module, **options)
     rates = project.logger.values("throughput/it_per_second")

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from callbacks.timeline import Timeline
+from imagenet_opt.callbacks.timeline import Timeline
 from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
 from tests.callbacks.conftest import Plain, images
 from tests.conftest import quiet_trainer

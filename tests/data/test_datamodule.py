@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 
-from callbacks.resolution_schedule import ResolutionSchedule
+from imagenet_opt.callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.transforms.image_format import STD

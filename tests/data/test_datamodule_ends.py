@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from callbacks.checkpoint import Checkpoint
-from callbacks.preemption import Preemption
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.preemption import Preemption
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.dataset import BatchDataset

@@ -41,7 +41,7 @@ def test_checkpoints_are_not_written_more_often(steps: Any, minutes: Any, overri
 
 def test_another_callback_that_saves_is_named() -> None:
     callbacks = {
-        "checkpoint": {"_target_": "callbacks.checkpoint.Checkpoint"},
+        "checkpoint": {"_target_": "imagenet_opt.callbacks.checkpoint.Checkpoint"},
         "mine": {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint"},
         "off": None,
     }

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.data import DataLoader
 
-from callbacks.profiler import Profiler
+from imagenet_opt.callbacks.profiler import Profiler
 from imagenet_opt.probe.device_peak import matmul_peak, memory_bandwidth
 from imagenet_opt.study.kinds.anatomy import Job, measured
 from tests.conftest import quiet_trainer

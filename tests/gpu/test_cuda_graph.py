@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
 from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import switched

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from callbacks.gpu_utilization import GpuUtilization
+from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.measure.telemetry.gpu import gpu_readings, read_gpu
 from tests.conftest import quiet_trainer

@@ -8,8 +8,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from callbacks.mixing import Mixing
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.mixing import Mixing
+from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network

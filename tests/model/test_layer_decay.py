@@ -14,7 +14,7 @@ from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 from torch.optim import Optimizer
 
-from callbacks.learning_rate import LearningRate
+from imagenet_opt.callbacks.learning_rate import LearningRate
 from imagenet_opt.config.build import check_types
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.optimizer import build_optimizer

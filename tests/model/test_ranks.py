@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import Tensor, nn
 
-from callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
 from imagenet_opt.run.checkpoint.files import step_file

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler
 
-from callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe.device_steps import random_batch

@@ -7,8 +7,8 @@ import pytest
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from callbacks.progress_bar import ProgressBar
-from callbacks.throughput import Throughput
+from imagenet_opt.callbacks.progress_bar import ProgressBar
+from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
 

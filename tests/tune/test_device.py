@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from callbacks.acceleration import Acceleration
+from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.tune.device import AS_IT_IS, _formats, _ways
 from tests.config.configs import composed
 

@@ -1,6 +1,6 @@
 """Checks every `_target_` of a configuration before Python imports its module or Hydra builds its object.
 
-An allowed package is no sufficient condition: `callbacks.mixing.os.system` lies in an allowed package, and
+An allowed package is no sufficient condition: `imagenet_opt.callbacks.mixing.os.system` lies in an allowed package, and
 `imagenet_opt.sweep.job` starts programs. So a target must be a name in TARGETS, or a class that a package of KINDS
 defines and that derives from this package's base class.
 """
@@ -34,7 +34,7 @@ TARGETS = (
 )
 """Lightning's other loggers are missing on purpose: they would send a key to a server that the configuration names."""
 KINDS = {
-    "callbacks": "lightning.pytorch.callbacks.Callback",
+    "imagenet_opt.callbacks": "lightning.pytorch.callbacks.Callback",
     "lightning.pytorch.callbacks": "lightning.pytorch.callbacks.Callback",
     "lightning.pytorch.profilers": "lightning.pytorch.profilers.Profiler",
 }

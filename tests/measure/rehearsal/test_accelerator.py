@@ -8,7 +8,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from callbacks.rehearsal import Rehearsal
+from imagenet_opt.callbacks.rehearsal import Rehearsal
 from imagenet_opt.config.build import make
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError

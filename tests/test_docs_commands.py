@@ -101,7 +101,7 @@ def _filled(name: str, argv: list[str]) -> list[str]:
         argv = ["ckpt=RUN", *argv]
     if name == "report" and any(not word.startswith("-") for word in argv):
         return argv
-    takes_overrides = name not in ("report", "watch", "init", "dashboard")
+    takes_overrides = name not in ("report", "init", "dashboard")
     needed = NEEDED.get(name, [])
     if name == "init" and argv:
         needed = []

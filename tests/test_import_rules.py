@@ -16,7 +16,6 @@ CALLBACKS = REPOSITORY / "callbacks"
 FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "train.py"])
 LAYERS = (
     ("cli",),
-    ("watch",),
     ("report", "study", "tune", "sweep"),
     ("doctor", "bench", "check", "hydrate", "evaluate", "export", "plan"),
     ("pack",),

@@ -32,7 +32,6 @@ COMMANDS = {
     "hydrate": ("imagenet_opt.cli.hydrate", "read every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, and compare it with other loaders"),
-    "watch": ("imagenet_opt.cli.watch", "show a run while it trains: in a browser, or on the terminal"),
     "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),
     "evaluate": ("imagenet_opt.cli.evaluate", "measure the accuracy of a trained network, as it or others evaluate"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),

@@ -18,16 +18,16 @@ from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, ve
 FOLDER = Path(__file__).parent
 
 
-def render_page(template: Path, *, title: str, finding: str, plotly: bool | str, **values: Any) -> str:
+def render_page(template: Path, *, title: str, finding: str, plotly: bool, **values: Any) -> str:
     """Render a template that extends base.html. Texts are escaped here; figures escape their own texts.
 
     title: what was measured. finding: one or two sentences, without commands. plotly: whether to include plotly's
-    JavaScript, which figures need; or the address to load it from.
+    JavaScript, which figures need.
     """
     pages = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    program = Markup(get_plotlyjs()) if plotly is True else plotly
+    program = Markup(get_plotlyjs()) if plotly else ""
     return pages.get_template(template.name).render(title=title, finding=finding, plotly=program, **values)
 
 

@@ -1,8 +1,8 @@
 """The report as one HTML page that needs no network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import plotly.graph_objects as go
 from markupsafe import Markup
@@ -32,22 +32,7 @@ PARTS = {
 """Anchor -> heading."""
 
 
-class Live(NamedTuple):
-    """What the page of a run that trains has besides.
-
-    version: of the run's files; the page reloads itself once the address "version" beside it gives another text.
-    plotly: address of plotly's JavaScript. state: sentence that says whether the run trains. facts: labels and values.
-    """
-
-    version: str
-    plotly: str
-    state: str
-    facts: Sequence[tuple[str, str]]
-
-
-def render(
-    record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None, live: Live | None = None
-) -> str:
+def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
     """The whole page. price_per_hour: price of the machine in dollars.
 
     jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
@@ -58,8 +43,7 @@ def render(
         Path(__file__).with_name("page.html"),
         title=f"{record.name} (simulated)" if record.simulated else record.name,
         finding=finding(record),
-        plotly=True if live is None else live.plotly,
-        live=live,
+        plotly=True,
         record=record,
         baseline=baseline,
         simulated=record.simulated,

@@ -1,13 +1,12 @@
-"""All checks of a data set and a run: classes, counts, batch, files, decoding, duplicates, memory, save, labels."""
+"""All checks of a data set and a run: classes, counts, batch, files, decoding, duplicates, memory, labels."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from imagenet_opt.check.checkpoint_size import checkpoint_bytes
 from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.check.corrupt import examine
 from imagenet_opt.check.duplicates import find_twins, of_equal_size
@@ -15,9 +14,8 @@ from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, 
 from imagenet_opt.check.labels import Selection, check_labels
 from imagenet_opt.check.reads import about_reads
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.check.spot_notice import judge_spot_notice
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
-from imagenet_opt.config.compose import composed, run_folder
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import Status, files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
@@ -64,7 +62,6 @@ def check(
     verdicts.append(_batch(config, data.loading, num_images=len(train)))
     verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
-    verdicts += _spot_notice(config, run_folder(overrides), num_classes=len(train.classes))
     if ckpt is None:
         return verdicts, None
     if train.classes != val.classes:
@@ -127,12 +124,3 @@ def _memory(config: DictConfig, num_classes: int) -> list[CheckResult]:
         return []
     fits, text = judgement
     return [CheckResult("GPU memory", "warning" if not fits else "info" if memory is None else "ok", text)]
-
-
-def _spot_notice(config: DictConfig, folder: Path, num_classes: int) -> list[CheckResult]:
-    """The verdict on the time of a save, if the run saves and its size is known."""
-    num_bytes = checkpoint_bytes(config, config.model.num_classes or num_classes)
-    if num_bytes is None or not config.callbacks.get("checkpoint"):
-        return []
-    poll_seconds = OmegaConf.select(config, "callbacks.preemption.spot_notice_seconds", default=0)
-    return [judge_spot_notice(num_bytes, folder, config.checkpoint.get("mirror"), poll_seconds=poll_seconds)]

@@ -39,8 +39,6 @@ Checks:
   duplicates   validation images whose bytes are also in train, or in val under another class
   GPU memory   the memory of a training step, computed for the configured network, images and batch; a warning if it
                is more than 90 % of the memory of this machine's GPU
-  spot notice  whether a save of the configured run ends within the two minutes of a spot notice: a file is written
-               beside hydra.run.dir, and an object to checkpoint.mirror if set; both are removed
   labels       with ckpt: accuracy on train and on val, both on centre crops. If a network is right on train and near
                chance on val, but gives all images of a folder the same answer, the folders have wrong names. Finding
                single wrong folders takes five images per class or more: --sample 5000. The five worst classes are

@@ -1,4 +1,4 @@
-"""The hydrate command: its output, its journal, and files that fail."""
+"""The hydrate command: its output, a stop, and files that fail."""
 
 import errno
 import os
@@ -9,60 +9,29 @@ import time
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from imagenet_opt.cli import pack
 from imagenet_opt.cli.hydrate import main, parse
-from imagenet_opt.data.index.files import files_of
-from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.hydrate.hydrate import Tally, hydrate
-from imagenet_opt.hydrate.journal import Journal
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
 from tests.cli.hydrations import write_split
 from tests.processes import Forked
 
 
-def test_every_file_is_read_once(tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_file_is_read(tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     num_bytes = sum(path.stat().st_size for path in tiny_root.glob("*/*/*"))
     main([*words, "--in-flight", "5"])
-    first, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"a first read takes \d+\.\d ms \(median of 8 files, one at a time\); 16 files with 5 in flight: \S+ s if .*",
-        first,
+        rf"hydrated 24 files, {num_bytes / 1e6:.2f} MB, in \S+ s: \d+ files/s, \S+ MB/s, 5 in flight; none failed\n",
+        capsys.readouterr().out,
     )
-    assert re.fullmatch(
-        rf"hydrated 24 files, {num_bytes / 1e6:.2f} MB, in \S+ s: \d+ files/s, \S+ MB/s, 5 in flight; none failed", last
-    )
-    main(words)
-    assert capsys.readouterr().out.startswith("nothing to do: earlier calls have read all 24 files")
-    main([*words, "--again"])
-    assert "hydrated 24 files" in capsys.readouterr().out
-
-
-def test_one_split_after_the_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main([*words, "--splits", "val"])
     assert "hydrated 12 files" in capsys.readouterr().out
-    main(words)
-    assert "12 of 24 files were done by earlier calls; 12 are left" in capsys.readouterr().out
 
 
-def test_a_journal_of_other_files_is_replaced(
-    tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(words)
-    (tiny_root / "train/class0/image000.JPEG").rename(tiny_root / "train/class0/other.JPEG")
-    capsys.readouterr()
-    main(words)
-    printed = capsys.readouterr().out
-    assert f"{tiny_root}/train has different files now; starting a new journal" in printed
-    assert "12 of 24 files were done" in printed  # val is as it was
-
-
-def test_bad_files_are_listed_and_tried_again(
-    tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_files_are_listed(tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     bad = tiny_root / "train/class1/image003.JPEG"
     bad.unlink()
     bad.symlink_to(tiny_root / "gone")
@@ -72,11 +41,6 @@ def test_bad_files_are_listed_and_tried_again(
     assert caught.value.code == 1
     assert f"{bad}: No such file or directory\n" in printed and "hydrated 23 files" in printed
     assert printed.endswith("1 could not be read (above)\n")
-    bad.unlink()
-    Image.new("RGB", (8, 8)).save(bad)
-    capsys.readouterr()
-    main(words)
-    assert "23 of 24 files were done by earlier calls; 1 are left" in capsys.readouterr().out
 
 
 def test_shards_are_files_too(tiny_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,61 +72,32 @@ def test_a_missing_data_root_is_named() -> None:
         main(["--in-flight", "3"])
 
 
-def test_a_cache_that_cannot_be_written_is_named(tiny_root: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    files = files_of(scan_split(tiny_root, "val"))
-    with pytest.raises(ConfigError, match=r"cannot write a journal in .*; add data\.cache_dir=FOLDER"):
-        Journal(tmp_path / "file", files)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_stopped_hydration_resumes(
-    tiny_root: Path,
-    words: list[str],
-    tmp_path: Path,
-    how: signal.Signals,
-    status: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    main([*words, "--splits", "train"])
-    slow = tiny_root / "val/class0/image002.JPEG"  # none of those that are measured first, were val alone
+def test_a_stopped_hydration_says_what_is_left(tiny_root: Path, words: list[str], tmp_path: Path) -> None:
+    slow = tiny_root / "val/class0/image002.JPEG"
     slow.unlink()
     os.mkfifo(slow)
     command = [sys.executable, "-m", "imagenet_opt.cli.main", "hydrate", *words, "--in-flight", "2"]
     with (output := tmp_path / "output").open("w") as file:
-        process = Forked(command, stdout=file, env=os.environ)
-    journals = Path(words[1].removeprefix("data.cache_dir=")) / "hydrate"
-    while process.poll() is None and sum(map(done_in, journals.glob("*.done"))) < 23:
+        process = Forked(command, stdout=file, stderr=file, env=os.environ)
+    while process.poll() is None and not re.search(r"2[123] of 24 files", output.read_text()):
         time.sleep(0.05)
-    process.send_signal(how)
-    assert process.wait(60) == status
-    if how == signal.SIGINT:
-        last = output.read_text().splitlines()[-1]
-        assert last == "stopped with 1 file left; run the same command again to resume"
-    slow.unlink()
-    Image.new("RGB", (8, 8)).save(slow)
-    capsys.readouterr()
-    main(words)
-    printed = capsys.readouterr().out
-    assert "23 of 24 files were done by earlier calls; 1 are left" in printed and "hydrated 1 files" in printed
-
-
-def done_in(journal: Path) -> int:
-    return journal.read_bytes().count(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert re.fullmatch(r"stopped with [123] files? left; .*", output.read_text().splitlines()[-1])
 
 
 def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    journal = write_split(tmp_path, 40)
+    fetch = write_split(tmp_path, 40)
     opened = open
     monkeypatch.setattr(os, "open", fail)
     monkeypatch.setattr("builtins.open", lambda file, *a, **k: fail() if "JPEG" in str(file) else opened(file, *a, **k))
     with pytest.raises(StorageFailed, match=r"have failed for 0\.01 s \(.* and others\): Input/output error"):
-        hydrate([journal], Tally(), in_flight=8, patience=0.01)
-    assert len(journal.left) == 40
+        hydrate([fetch], Tally(), in_flight=8, patience=0.01)
+    assert fetch.left.all()
 
 
 def test_one_file_that_fails_on_a_fuse_mount_is_listed(

@@ -14,7 +14,6 @@ import pytest
 from imagenet_opt.cli.hydrate import main
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.hydrate import Tally, hydrate
 from tests.cli.hydrations import write_split
@@ -61,11 +60,11 @@ def write_lfs(folder: Path, *, refuses: bool = False) -> None:
 
 def test_lfs_restores_released_files(tmp_path: Path, bin_folder: Path) -> None:
     write_lfs(bin_folder)
-    journal = write_split(tmp_path, 7, size=100)
+    fetch = write_split(tmp_path, 7, size=100)
     for i in (1, 4, 5):
         (bin_folder / f"{i:04d}.JPEG").write_text("...")  # released
     done: list[int] = []
-    lustre.restore(journal.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
+    lustre.restore(fetch.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
     assert sorted(done) == list(range(7))
     asked = (bin_folder / "asked").read_text().splitlines()
     assert asked[:3] == ["hsm_state 4", "hsm_restore 1", "hsm_state 1"]
@@ -74,10 +73,10 @@ def test_lfs_restores_released_files(tmp_path: Path, bin_folder: Path) -> None:
 
 def test_files_are_read_when_lfs_is_refused(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lfs(bin_folder, refuses=True)
-    journal, tally = write_split(tmp_path, 6, size=100), Tally()
+    fetch, tally = write_split(tmp_path, 6, size=100), Tally()
     (bin_folder / "0003.JPEG").write_text("...")
-    hydrate([journal], tally, in_flight=3, patience=1)
-    assert (tally.num_files, tally.num_bytes, len(journal.left)) == (6, 600, 0)
+    hydrate([fetch], tally, in_flight=3, patience=1)
+    assert (tally.num_files, tally.num_bytes, fetch.left.any()) == (6, 600, False)
     assert "Cannot send HSM request" in caplog.text and "reading the remaining files instead" in caplog.text
 
 
@@ -87,30 +86,26 @@ def test_restoring_ends_when_no_file_is_restored(tmp_path: Path, bin_folder: Pat
         '#!/bin/sh\n[ $1 = hsm_restore ] || echo "$2: (0x0000000d) released exists archived, archive_id:1"\n'
     )
     file.chmod(0o755)
-    journal = write_split(tmp_path, 1)
+    fetch = write_split(tmp_path, 1)
     with pytest.raises(lustre.LfsFailed, match="Lustre restored no file for 0 s"):
-        lustre.restore(journal.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
+        lustre.restore(fetch.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
 
 
-def test_verify_counts_released_files_and_marks_them_as_not_done(
+def test_on_lustre_only_files_without_data_are_fetched(
     tiny_root: Path, words: list[str], bin_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(words)
     released = tiny_root / "train/class0/image001.JPEG"
     released.write_bytes(b"")
     os.truncate(released, 100_000)  # no blocks, as a released file
-    capsys.readouterr()
-    main([*words, "--verify"])
-    output = capsys.readouterr().out
-    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; run the same command again" in output
-    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in output
+    for file in tiny_root.glob("*/*/*"):
+        if file != released:
+            file.write_bytes(bytes(8192))
+    main([*words, "--splits", "val"])
+    assert capsys.readouterr().out.endswith("nothing to do: Lustre holds the data of all files\n")
     main(words)
-    assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out
-
-
-def test_only_lustre_can_be_verified(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* cannot report which files have their data"):
-        main([*words, "--verify"])
+    output = capsys.readouterr().out
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files\n" in output
+    assert "hydrated 1 files, 0.10 MB" in output
 
 
 def test_sizes_are_those_of_the_files(tiny_root: Path) -> None:

@@ -17,26 +17,24 @@ imagenet-opt hydrate data.root=/fsx/imagenet --splits val --in-flight 512
 
   --in-flight N      number of files to request at a time, 1 to 900 (default 256)
   --splits A,B       train, val or both (default train,val)
-  --verify           Lustre only: afterwards, count the files whose data Lustre does not hold, and mark them as not done
-  --again            also read the files that earlier calls have read
+  --again            with a URL: fetch the samples that the cache holds, too
 
 Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or
-data.read_timeout. For packed data, the shards are read. On Lustre with the program lfs, `lfs hsm_restore` fetches the
-files without sending them to this machine. If that fails (it often needs root), and on other file systems, each file
-is read completely and discarded.
+data.read_timeout. For packed data, the shards are read. On Lustre only the files are fetched whose data Lustre does not
+hold; with the program lfs by `lfs hsm_restore`, which sends nothing to this machine. If that fails (it often needs
+root), and on other file systems, each file is read completely and discarded.
 
 For data.root=s3://... (gs://, https://) the local cache in data.cache_dir is filled, as far as data.cache_gb allows:
 
 imagenet-opt hydrate data.root=s3://bucket/imagenet data.cache_dir=/nvme/cache
 
-The command first times a few files, one after another, and estimates the total time. Stopped by Ctrl-C, kill -9 or a
-long storage outage? Run the same command again; it resumes from a journal in data.cache_dir, as long as the data set
-has the same files. Files that cannot be read are listed at the end, and the next call tries them again; the exit
-status is then 1.
+Stopped by Ctrl-C, kill -9 or a long storage outage? Run the same command again: on Lustre and for a URL it fetches what
+is missing; on other file systems it reads all files, and files that the mount holds are quick. Files that cannot
+be read are listed at the end; the exit status is then 1.
 
 Files may be released again: a file system that fills up, or that releases files after some time without a read, drops
-their data, and the next read is slow again. On Lustre, --verify finds these files; on others, only --again helps. To
-keep the files, copy or pack them onto a local disk: imagenet-opt pack --help."""
+their data, and the next read is slow again. The same command fetches them again. To keep the files, copy or pack them
+onto a local disk: imagenet-opt pack --help."""
 
 MOST_IN_FLIGHT = 900
 """Fits the usual limit of 1024 open files."""
@@ -51,13 +49,11 @@ def main(argv: list[str]) -> None:
 
     data = compose_data(options.overrides)
     if is_url(data.root):
-        if options.verify:
-            raise ConfigError(f"--verify needs Lustre, and data.root={data.root} is a URL; leave --verify out")
         tally = fill_caches_of(data, options.splits, in_flight=options.in_flight, again=options.again)
     else:
-        tally = hydrate_splits(
-            data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
-        )
+        if options.again:
+            raise ConfigError(f"--again needs a URL, and data.root={data.root} is a folder; leave --again out")
+        tally = hydrate_splits(data, options.splits, in_flight=options.in_flight)
     if tally.bad:
         sys.exit(1)
 
@@ -68,7 +64,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--in-flight", type=int, default=256)
     parser.add_argument("--splits", default="train,val")
-    parser.add_argument("--verify", action="store_true")
     parser.add_argument("--again", action="store_true")
     options = parser.parse_intermixed_args(argv)
     if not 1 <= options.in_flight <= MOST_IN_FLIGHT:

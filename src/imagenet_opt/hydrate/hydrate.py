@@ -12,21 +12,29 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imagenet_opt import machine
+from imagenet_opt.data.index.files import SplitFiles
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
-from imagenet_opt.hydrate.journal import Journal
 
 log = logging.getLogger(__name__)
 
 _BLOCK = 2**20
-_NUM_PROBES, _PROBE_SECONDS = 8, 10.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SILENCE_SECONDS = 1800.0
 """Time without a byte after which the command stops; hundreds of large shards from S3 may take almost half an hour."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Files of a split to fetch. left: bool (num_files,), True until a file is fetched."""
+
+    files: SplitFiles
+    left: NDArray[np.bool_]
 
 
 @dataclass
@@ -42,23 +50,8 @@ class Tally:
         return self.num_files + len(self.bad)
 
 
-def probe(journals: Sequence[Journal], tally: Tally, *, patience: float) -> list[float]:
-    """Seconds for each of a few remaining files, spread over the data set, to open and read the file alone.
-
-    The files count as done. Raises StorageFailed.
-    """
-    seconds: list[float] = []
-    for journal, number in _spread(journals):
-        began = time.perf_counter()
-        FileReader(journal, tally, patience).read(number)
-        seconds.append(time.perf_counter() - began)
-        if sum(seconds) > _PROBE_SECONDS:
-            break
-    return seconds
-
-
 def hydrate(
-    journals: Sequence[Journal],
+    fetches: Sequence[Fetch],
     tally: Tally,
     *,
     in_flight: int,
@@ -67,42 +60,33 @@ def hydrate(
 ) -> None:
     """Fetch every remaining file: by `lfs hsm_restore` where Lustre allows that, else by reading the whole file.
 
-    A file that cannot be read is listed in `tally`, and tried again by the next call. patience: seconds for which
+    A file that cannot be read is listed in `tally`. patience: seconds for which
     transient errors are retried.
 
     Raises StorageFailed where all files fail; ReadTimeout where the storage does not answer.
     """
-    for journal in journals:
-        if lustre.can_restore(journal.files.folder):
-            _restore(journal, tally, in_flight, on_progress)
-        _read(journal, tally, in_flight, patience, on_progress)
+    for fetch in fetches:
+        if lustre.can_restore(fetch.files.folder):
+            _restore(fetch, tally, in_flight, on_progress)
+        _read(fetch, tally, in_flight, patience, on_progress)
 
 
-def _spread(journals: Sequence[Journal]) -> list[tuple[Journal, int]]:
-    left = [journal.left for journal in journals]
-    owners, numbers = np.repeat(np.arange(len(left)), list(map(len, left))), np.concatenate(left)
-    places = np.unique(np.linspace(0, len(numbers) - 1, min(_NUM_PROBES, len(numbers))).astype(np.int64))
-    return [(journals[owners[place]], int(numbers[place])) for place in places.tolist()]
-
-
-def _restore(journal: Journal, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
+def _restore(fetch: Fetch, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
     def record(number: int) -> None:
-        journal.done[number] = 1
+        fetch.left[number] = False
         tally.num_files += 1
-        tally.num_bytes += os.stat(journal.files.path(number)).st_size
+        tally.num_bytes += os.stat(fetch.files.path(number)).st_size
         on_progress(tally)
 
     try:
-        lustre.restore(journal.files, journal.left.tolist(), in_flight=in_flight, on_done=record)
+        lustre.restore(fetch.files, np.flatnonzero(fetch.left).tolist(), in_flight=in_flight, on_done=record)
     except (lustre.LfsFailed, OSError) as error:
         log.warning(f"{error}; reading the remaining files instead")
 
 
-def _read(
-    journal: Journal, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]
-) -> None:
-    left = journal.left.tolist()
-    reader, numbers = FileReader(journal, tally, patience), iter(left)
+def _read(fetch: Fetch, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
+    left = np.flatnonzero(fetch.left).tolist()
+    reader, numbers = FileReader(fetch, tally, patience), iter(left)
     threads = DaemonPool(min(in_flight, len(left)))
     running: set[Future[None]] = {threads.submit(reader.read_each, numbers) for _ in range(threads.num)}
     try:
@@ -124,15 +108,15 @@ class FileReader:
     (max_background of docs.kernel.org/filesystems/fuse.html).
     """
 
-    def __init__(self, journal: Journal, tally: Tally, patience: float) -> None:
-        self.journal, self.tally, self.patience = journal, tally, patience
+    def __init__(self, fetch: Fetch, tally: Tally, patience: float) -> None:
+        self.fetch, self.tally, self.patience = fetch, tally, patience
         self.stopped = False
         self._lock = threading.Lock()
         self._local = threading.local()
         self._open: set[int] = set()
         self._answered_at = time.monotonic()
         self._warn = SparseWarnings(log)
-        self._direct = "(fuse" in machine.mount_of(str(journal.files.folder))
+        self._direct = "(fuse" in machine.mount_of(str(fetch.files.folder))
 
     def read_each(self, numbers: Iterator[int]) -> None:
         """Read all files of an iterator that the threads share. Raises StorageFailed."""
@@ -145,7 +129,7 @@ class FileReader:
 
     def read(self, number: int) -> None:
         """Read a file and record the result. Raises StorageFailed."""
-        path, reason, num_bytes = self.journal.files.path(number), "", 0
+        path, reason, num_bytes = self.fetch.files.path(number), "", 0
         self._open.add(number)
         try:
             num_bytes = retry_transient(partial(self._read, path), _name(path), self.patience, self._warn)
@@ -161,16 +145,16 @@ class FileReader:
             else:
                 self.tally.num_files += 1
                 self.tally.num_bytes += num_bytes
-                self.journal.done[number] = 1
+                self.fetch.left[number] = False
 
     def check_silence(self) -> None:
         """Raises ReadTimeout after half an hour without a byte."""
         if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
             return
-        name = _name(self.journal.files.path(next(iter(tuple(self._open)), 0)))
+        name = _name(self.fetch.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
             f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
-            "check that ls works on the mount, then run the same command again; it resumes"
+            "check that ls works on the mount, then run the same command again"
         )
 
     def _read(self, path: str) -> int:
@@ -200,16 +184,16 @@ class FileReader:
 
     def _check_storage(self, number: int, reason: str) -> None:
         """Raises StorageFailed if other files fail with the same kind of error."""
-        if not is_out(number, self.journal.files.num, self._touch_other):
+        if not is_out(number, self.fetch.files.num, self._touch_other):
             return
-        name = _name(self.journal.files.path(number))
+        name = _name(self.fetch.files.path(number))
         raise StorageFailed(
             f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
-            "check that ls works on the mount, then run the same command again; it resumes"
+            "check that ls works on the mount, then run the same command again"
         )
 
     def _touch_other(self, number: int) -> None:
-        with open(self.journal.files.path(number), "rb", buffering=0) as file:
+        with open(self.fetch.files.path(number), "rb", buffering=0) as file:
             file.read(1)
 
 

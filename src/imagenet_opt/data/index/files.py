@@ -1,6 +1,5 @@
 """The files of a split, by number: images of a folder tree, or packed shards; and their status on the file system."""
 
-import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.shard_index import INDEX, ShardIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
 
 _STAT_THREADS = 64
 _CHUNK = 512
@@ -21,12 +20,9 @@ _HELD_BLOCKS = 8
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """fingerprint: changes with the files of the split."""
-
     folder: Path
     num: int
     path: Callable[[int], str]
-    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,12 @@ class Status:
     blocks: NDArray[np.int64]
 
     @property
+    def without_data(self) -> NDArray[np.bool_]:
+        """Whether a file may have no data on the file system: a released file, or one too small to tell."""
+        without_data: NDArray[np.bool_] = (self.sizes != 0) & (self.blocks <= 1)
+        return without_data
+
+    @property
     def released(self) -> NDArray[np.bool_]:
         """Whether Lustre has a file's name and size without its data. Lustre reports 0 blocks for such a file, or 1, so
         that no program mistakes the file for a hole."""
@@ -44,14 +46,11 @@ class Status:
 
 
 def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
-    """The files of an index. Raises OSError for shards without index.json."""
+    """The files of an index."""
     if isinstance(index, ShardIndex):
-        about = hashlib.sha256((index.folder / INDEX).read_bytes())
         paths = [os.path.join(index.folder, shard) for shard in index.shards]
-        return SplitFiles(index.folder, len(paths), paths.__getitem__, about.hexdigest()[:16])
-    names = hashlib.sha256(index.names.tobytes())
-    names.update(index.name_offsets.tobytes())
-    return SplitFiles(index.folder, len(index), index.path, names.hexdigest()[:16])
+        return SplitFiles(index.folder, len(paths), paths.__getitem__)
+    return SplitFiles(index.folder, len(index), index.path)
 
 
 def status_of(files: SplitFiles, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Status:

@@ -38,7 +38,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
-from imagenet_opt.measure.stats.block_ratios import pair_ratio
+from imagenet_opt.measure.stats.paired_ratios import pair_ratio
 from imagenet_opt.probe.throwaway_run import offline
 from imagenet_opt.training.build_run import Run, build_run
 

@@ -23,7 +23,7 @@ from statistics import mean
 import torch
 
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
-from imagenet_opt.measure.stats.block_ratios import student_quantile
+from imagenet_opt.measure.stats.paired_ratios import student_quantile
 from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import mean, stdev, variance
 from typing import NamedTuple
 
-from imagenet_opt.measure.stats.block_ratios import pair_ratio, student_quantile
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.paired_ratios import pair_ratio, student_quantile
 from suites.learning.recipe import Learned
 
 MARGIN = 1.5

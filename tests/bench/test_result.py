@@ -53,7 +53,7 @@ def test_ratios_are_of_geometric_means_with_intervals(report: Report) -> None:
         low, high = ratio["interval"]
         assert low * high == pytest.approx(ratio["ratio"] ** 2), "the same factor to both sides"
         assert ratio["coverage"] == 0.95
-    assert len({round(ratio["interval"][1] / ratio["ratio"], 6) for ratio in ratios.values()}) == 1, "one noise for all"
+    assert ratios[WORKER, "torchvision"]["interval"] == pytest.approx([2.0, 2.0]), "a pair that does not scatter"
     assert ratios[WORKER, "torchvision"]["verdict"] == "faster"
     assert ratios[WORKER, "timm"]["verdict"] == "undecided"
     assert ratios[REGION, CEILING]["ratio"] == pytest.approx(0.9)
@@ -84,9 +84,9 @@ def test_the_tables_have_every_row_measured_or_not(report: Report, capsys: pytes
     text = " ".join(lines)
     for words in (
         "worker resize 100 50 to 200 (97 %) 1.00 0.5 s uint8 images of 32 x 32, resized by the workers",
-        "worker resize / timm 1.01 0.95 to 1.07 (95 %) undecided, about 4.5 min more",
-        "worker resize / torchvision 2.00 1.88 to 2.13 (95 %) faster",
-        "region decode / nvImageCodec alone 0.90 0.85 to 0.96 (95 %) slower",
+        "worker resize / timm 1.01 0.97 to 1.05 (95 %) undecided, about 50 s more",
+        "worker resize / torchvision 2.00 2.00 to 2.00 (95 %) faster",
+        "region decode / nvImageCodec alone 0.90 0.90 to 0.90 (95 %) slower",
         "waits for bytes, ms 10 10",
         "encoded bytes, MB 2.5 2.5",
         "To decide what is undecided, raise --repeats.",

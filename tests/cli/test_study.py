@@ -162,7 +162,6 @@ def test_a_study_measures_compares_losses_and_resumes(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.study.steps.calm.MOST_OTHERS_PERCENT", 100.0)  # other tests run
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
     study.main([*words, "--json", "all.json"])
     found = json.loads(Path("all.json").read_text())

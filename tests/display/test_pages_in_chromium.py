@@ -17,7 +17,7 @@ from imagenet_opt.bench.tables import page as bench_page
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.display.table import Column, Plot, Series, Table
-from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.paired_ratios import Ratio
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from imagenet_opt.display.table import Column, Table, how_to_decide, interval, ratio_cells, series, shape_of
-from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.measure.stats.intervals import median_interval
+from imagenet_opt.measure.stats.paired_ratios import Ratio
 
 
 def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:

@@ -15,7 +15,7 @@ from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe.device_steps import random_batch
 from imagenet_opt.probe.fit import fit_timer
-from imagenet_opt.probe.fit.fit_timer import FitTimer, Pauses, Window, compile_seconds
+from imagenet_opt.probe.fit.fit_timer import FitTimer, compile_seconds
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
@@ -108,31 +108,6 @@ def test_a_stock_that_is_level_at_first_and_then_shrinks_until_the_limit_is_repo
     timer = FitTimer(seconds=0.01, limit_seconds=0.2, multiple=1)
     fit(timer, lambda number: 1000 - max(0, number - 6) // 3, prefetch_factor=1000)
     assert len(timer.timing.launch_seconds) == 5 and not timer.timing.steady
-
-
-def test_pauses_do_not_count_and_come_after_each_step(
-    fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock stands still, but the loader takes a second for each batch, and each pause takes an hour."""
-    now, windows = [0.0], list[Window | None]()
-    monkeypatch.setattr(fit_timer, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0))
-
-    def ready(number: int) -> int:
-        now[0] += 1.0
-        return 0
-
-    def rest(window: Window | None) -> bool:
-        windows.append(window)
-        now[0] += 3600.0
-        return len(windows) < 10
-
-    timer = FitTimer(seconds=7.0, limit_seconds=60, multiple=2, pauses=Pauses(3.0, rest))
-    fit(timer, ready)
-    first, *timed = windows
-    assert first is None and {window and window.seconds for window in timed} == {1.0}
-    assert len({window and window.num_images for window in timed}) == 1
-    assert [window and window.is_enough for window in timed] == [False] * 7 + [True] * 2
-    assert timer.timing.stamps[-1] - timer.timing.stamps[0] < 60
 
 
 def test_too_few_batches_of_each_of_a_hundred_workers_give_no_rate(fit: Callable[..., None]) -> None:

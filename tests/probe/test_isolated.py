@@ -14,7 +14,7 @@ import pytest
 import __main__
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import Hung, call_isolated, in_turns
+from imagenet_opt.probe.isolated import Hung, call_isolated
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
@@ -62,46 +62,11 @@ def wait(job: str) -> None:
     signal.pause()
 
 
-def count_turns(job: str, pause: Callable[[object], bool]) -> int:
-    """Reports its own process and one that it has started, which is not Python's own."""
-    other = subprocess.Popen(["sleep", "100"])
-    num = 1
-    while pause([os.getpid(), other.pid]):
-        num += 1
-    return num
-
-
-def test_between_its_turns_a_call_is_stopped_with_all_its_processes() -> None:
-    with in_turns(f"{__name__}.count_turns", "words", stops=True, environment=HERE) as call:
-        pids = call.turn()
-        for _ in range(2):
-            assert call.turn() == pids
-            _wait_until(lambda: {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED})
-        assert call.end() == 3
-    _wait_until(lambda: not any(map(_is_alive, pids)))
-
-
 def _wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_a_call_that_returns_or_fails_in_its_turn() -> None:
-    with in_turns(f"{__name__}.return_at_once", "words", stops=True, environment=HERE) as call:
-        assert call.turn() is None and call.end() == "words"
-    failing = in_turns(f"{__name__}.fail_in_turn", "words", stops=True, environment=HERE)
-    with pytest.raises(TurnFailed, match="ZeroDivisionError: words"), failing as call:
-        call.turn()
-
-
-def return_at_once(job: str, pause: object) -> str:
-    return job
-
-
-def fail_in_turn(job: str, pause: object) -> None:
-    raise ZeroDivisionError(job)
 
 
 def test_the_answer_of_the_first_process_counts() -> None:
@@ -128,27 +93,13 @@ def test_other_ends_have_a_reason(function: str, error: type[Exception], words: 
         call_isolated(f"{__name__}.{function}", "words", environment=HERE, **limits)
 
 
-def note_pids(job: str, pause: Callable[[object], bool]) -> None:
-    other = subprocess.Popen(["sleep", "100"])
-    pause(None)
-    pause(f"{os.getpid()} {other.pid}")
-
-
 HANGS = "from imagenet_opt.probe.isolated import call_isolated as call; call('{function}hang', '{file}')"
-IS_STOPPED = """
-import time
-from imagenet_opt.probe.isolated import in_turns
-with in_turns('{function}note_pids', '{file}', stops=True) as call:
-    call.turn()
-    open('{file}', 'w').write(call.turn())
-    time.sleep(100)
-"""
 
 
-@pytest.mark.parametrize("program", [pytest.param(HANGS, marks=pytest.mark.slow), IS_STOPPED])
-def test_all_processes_end_with_the_caller(program: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_all_processes_end_with_the_caller(tmp_path: Path) -> None:
     file = tmp_path / "pids"
-    program = program.format(function=f"{__name__}.", file=file)
+    program = HANGS.format(function=f"{__name__}.", file=file)
     caller = subprocess.Popen([sys.executable, "-c", program], env=os.environ | HERE)
     deadline = time.monotonic() + 60
     while not (file.exists() and len(file.read_text().split()) == 2) and time.monotonic() < deadline:

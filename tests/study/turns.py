@@ -1,50 +1,27 @@
 """Studies of steps whose processes return results at once."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.environment.neighbours import Occupancy
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.turn import Speed, Speeds
-from imagenet_opt.study.steps.worker import AloneJob
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]
 
 
 @dataclass
-class FakeTurns:
-    """Replaces InTurns: gives `first`, then always `report`, and at the end `answer`."""
-
-    first: Any
-    report: Any
-    answer: Any
-
-    def turn(self) -> Any:
-        now, self.first = self.first or self.report, None
-        return now
-
-    def end(self) -> Any:
-        return dict(self.answer)
-
-
-@dataclass
 class Processes:
-    """Replaces `call_isolated`, `in_turns` and `Neighbours`.
+    """Replaces `call_isolated`.
 
     times: by override, the factor of its speed. change: changes the speed of a full run; change_alone: of the network
     alone. curve: losses with these overrides. fails: whether a full run or a training with these overrides fails, by
-    its number from 1. fails_beside: whether a full run fails while others run. lacks_memory: whether memory limits its
-    loader. fails_alone: whether a row of the network alone fails in a process with this number of rows. ends_early:
-    whether a full run ends before its first window. others: percent of the CPUs that other programs use in a cycle.
-    jobs: full runs and trainings. sessions: processes of the network alone. num_running: full runs now.
-    groups: numbers of full runs that ran together.
+    its number from 1. fails_alone: whether the network alone fails. jobs: full runs and trainings. alone_jobs: others.
     """
 
     times: dict[str, float] = field(default_factory=dict)
@@ -52,65 +29,21 @@ class Processes:
     change_alone: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
-    fails_beside: Callable[[Words, int], bool] = lambda words, number: False
-    lacks_memory: Callable[[Words], bool] = lambda words: False
-    fails_alone: Callable[[Words, int], bool] = lambda words, num_rows: False
-    ends_early: Callable[[Words], bool] = lambda words: False
-    others: Callable[[], float] = lambda: 0.0
+    fails_alone: Callable[[Words], bool] = lambda words: False
     jobs: list[Any] = field(default_factory=list)
-    sessions: list[AloneJob] = field(default_factory=list)
-    num_running: int = 0
-    groups: list[int] = field(default_factory=list)
+    alone_jobs: list[Any] = field(default_factory=list)
 
     def call(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
-        self._begin(job)
-        return self.curve(job.overrides)
-
-    @contextmanager
-    def in_turns(
-        self, function: str, job: Any, *, stops: bool, limit_seconds: float, environment: dict[str, str]
-    ) -> Iterator["FakeTurns"]:
-        if isinstance(job, AloneJob):
-            yield self._session(job)
-            return
-        self._begin(job)
-        self.groups += [] if self.num_running else [0]
-        self.num_running += 1
-        try:
-            if self.num_running > 1 and self.fails_beside(job.overrides, self.num_running):
-                raise TurnFailed("out of memory beside others")
-            facts = self.change(job.overrides, self.full(job.overrides))
-            rate = facts.pop("full") or 0.0
-            facts["device_seconds"] = (facts.pop("busy") or 0.0) * (facts["batch_size"] or 0.0) / rate
-            report = {"window": (rate, 1.0), "is_enough": True, "clocks_lowered": False}
-            first = {"window": None, "batches_per_round": 1, "lacks_memory": self.lacks_memory(job.overrides)}
-            self.groups[-1] += 1
-            yield FakeTurns(first, None if self.ends_early(job.overrides) else report, facts)
-        finally:
-            self.num_running -= 1
-
-    def _begin(self, job: Any) -> None:
+        words = job.overrides
+        if function.endswith(".alone"):
+            self.alone_jobs.append(job)
+            if self.fails_alone(words):
+                raise TurnFailed("out of memory")
+            return self.change_alone(words, self.alone(words))
         self.jobs.append(job)
-        if self.fails(job.overrides, len(self.jobs)):
+        if self.fails(words, len(self.jobs)):
             raise TurnFailed("out of memory")
-
-    def _session(self, job: AloneJob) -> "FakeTurns":
-        self.sessions.append(job)
-        failures = {name: "out of memory" for name, words in job.rows if self.fails_alone(words, len(job.rows))}
-        speeds = {name: self.change_alone(words, self.alone(words)) for name, words in job.rows if name not in failures}
-        sizes = {name: (speed["step_seconds"] or 0.0) * (speed["compute"] or 0.0) for name, speed in speeds.items()}
-        kernels = {name: speed["kernel_seconds"] for name, speed in speeds.items()}
-        windows = {name: (speed["compute"], 1.0) for name, speed in speeds.items()}
-        report = {"windows": windows, "clocks_lowered": False} if windows else None
-        answer = {"failures": failures, "batch_sizes": sizes, "kernels": kernels}
-        return FakeTurns({"windows": None}, report, answer)
-
-    def start(self) -> None:
-        """Of Neighbours."""
-
-    def stop(self) -> Occupancy:
-        """Of Neighbours."""
-        return Occupancy(1.0, self.others(), 0.0, 0.0, ())
+        return self.change(words, self.full(words)) if function.endswith(".full") else self.curve(words)
 
     def rate(self, words: Words) -> float:
         """Only the overrides decide, so intervals have no width."""

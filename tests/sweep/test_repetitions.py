@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.measure.stats.block_ratios import block_ratios
+from imagenet_opt.measure.stats.paired_ratios import paired_ratios
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.repetitions import Repetitions, repetitions
 from imagenet_opt.sweep.rows import Row
@@ -48,7 +48,7 @@ def test_settings_are_compared_with_the_fastest_over_the_seeds() -> None:
     assert found.rates == {f"data.batch_size={size}": rates for size, rates in RATES.items()}
     fastest, slow, near = found.table.rows
     assert found.fastest == fastest[0] == "data.batch_size=64" and fastest[2:] == (None, None, "the fastest")
-    of_all_pairs = block_ratios(RATES, [("128", "64"), ("256", "64")], num_comparisons=3)
+    of_all_pairs = paired_ratios(RATES, [("128", "64"), ("256", "64")], num_comparisons=3)
     assert [found.ratios[f"data.batch_size={size}"] for size in ("128", "256")] == of_all_pairs
     assert slow[2] == pytest.approx(0.801, abs=1e-3) and slow[-1] == "slower"
     assert str(near[-1]).startswith("undecided, about ") and str(near[-1]).endswith(" min more")
@@ -65,7 +65,7 @@ def test_the_time_until_a_decision_is_that_of_all_jobs() -> None:
     assert str(compared(rows).table.rows[2][-1]).endswith("min more")
     for each in rows:
         if each["parameters"]["data.batch_size"] == "128":
-            each["seconds"] = 6000.0
+            each["seconds"] = 600.0
     assert str(compared(rows).table.rows[2][-1]).endswith("h more")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.paired_ratios import Ratio
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import CoordinateSearch

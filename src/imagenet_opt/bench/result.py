@@ -18,8 +18,8 @@ from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.terminal_table import strict_json
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
+from imagenet_opt.measure.stats.paired_ratios import Ratio, paired_ratios, verdict
 from imagenet_opt.measure.stats.rounds import Rounds
 
 _NUM_SAMPLED = 200
@@ -73,7 +73,7 @@ class Report:
         ours = [side for side in OWN if side in values]
         others = [side for side in values if side not in OWN]
         pairs = [(side, other) for side in ours for other in others if other in PEERS or side == REGION]
-        ratios = block_ratios(values, pairs) if pairs else []
+        ratios = paired_ratios(values, pairs) if pairs else []
         return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True)]
 
 

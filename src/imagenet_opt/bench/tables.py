@@ -10,9 +10,8 @@ from imagenet_opt.bench.result import Report, describe, method, versions
 from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.table import Cell, Column, Plot, Table, how_to_decide, series, verdict_in_words
 from imagenet_opt.display.terminal_table import facts_table, print_tables, terminal
-from imagenet_opt.measure.stats.block_ratios import verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
-from imagenet_opt.measure.stats.sequential import more_rounds
+from imagenet_opt.measure.stats.paired_ratios import more_rounds, verdict
 
 LEAST_SECONDS = 1.0
 """In shorter turns, the first and last batches determine the rate."""
@@ -122,7 +121,7 @@ def _ratios(report: Report) -> Table:
             f"{side} / {other}",
             ratio.ratio,
             _span(ratio, "{:.2f}"),
-            verdict_in_words(ratio, round_seconds * more_rounds(ratio, num_rounds)),
+            verdict_in_words(ratio, round_seconds * more_rounds(ratio)),
         )
         for side, other, ratio in ratios
     )

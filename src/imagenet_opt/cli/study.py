@@ -30,7 +30,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=torchscript    scripted and traced networks beside compiled ones
 
   --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 20m (default 10m). All rows have two
-                      rounds, then the undecided rows have more
+                      rounds, and more as long as the time is enough
   --repeats R         rounds of all rows, 2 to 1000 (default 5; steps have a fixed number only if R is given, instead of
                       a budget); not of anatomy
   --seconds S         of each timed stretch (default 3 with a budget, else 8); not of queue: see study.num_steps
@@ -41,12 +41,11 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write the steps that were faster with the same loss to
                       conf/experiment/tuned_<host>_study.yaml
 
-A row of the ladder takes 5 to 20 s a round, more with compile; on a GPU about 40 s. After the budget, the losses are
-compared; the command says how long this takes. Stopped? Run the same command again; it resumes (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the same command once more
-with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number of comparisons,
-and for being computed several times. Without a GPU, rows that need a GPU are left out, with the reason; the other rows
-are measured on the CPU."""
+Each row and round takes two processes: some seconds on a CPU, about 40 s on a GPU, more with compile. After the budget,
+the losses are compared; the command says how long this takes. Stopped? Run the same command again; it resumes (anatomy
+starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the command
+once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number of
+comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
@@ -134,7 +133,7 @@ def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
             raise ConfigError(
                 f"{flag} has no effect in study={stem} (kind: {kind}), which takes {' and '.join(accepted)}"
             )
-    in_race = "budget" in KINDS[kind] and "repeats" not in typed
-    budget = budget_seconds(typed.pop("budget", BUDGET)) if in_race else 0.0
-    lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if in_race else {"repeats": DEFAULT_ROUNDS}
+    has_budget = "budget" in KINDS[kind] and "repeats" not in typed
+    budget = budget_seconds(typed.pop("budget", BUDGET)) if has_budget else 0.0
+    lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if has_budget else {"repeats": DEFAULT_ROUNDS}
     return DEFAULTS | lengths | typed | {"budget_seconds": budget}

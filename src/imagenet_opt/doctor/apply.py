@@ -13,8 +13,7 @@ from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, roughly
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
-from imagenet_opt.measure.stats.sequential import must_shrink
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, must_shrink, pair_ratio, verdict
 from imagenet_opt.probe.testbed import Testbed
 
 TURNS = 3

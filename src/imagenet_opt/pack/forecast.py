@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
-from imagenet_opt.measure.stats.block_ratios import Ratio, pair_ratio
+from imagenet_opt.measure.stats.paired_ratios import Ratio, pair_ratio
 from imagenet_opt.pack.image import prepare
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.testbed import Testbed

@@ -4,15 +4,12 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,6 @@ _ALLOWANCE = 10
 """A call may take LIMIT_SECONDS, and in addition this many times its measuring time."""
 _CLEAN_UP_SECONDS = 3
 _POLL_SECONDS = 0.5
-IN_TURNS = "in-turns"
 JOB, ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _PROCESS = "imagenet_opt.probe.isolated_process"
 
@@ -57,74 +53,6 @@ def call_isolated(
         return call.answer(limit_seconds)
 
 
-@contextmanager
-def in_turns(
-    function: str,
-    job: Any,
-    *,
-    stops: bool,
-    limit_seconds: float = LIMIT_SECONDS,
-    environment: Mapping[str, str] | None = None,
-) -> Iterator["InTurns"]:
-    """Call `function` as `call_isolated` does, in turns.
-
-    stops: whether its processes are stopped between the turns, except those with a process group of their own. The
-    function takes the job and a function `pause`. It calls `pause` with a report, JSON values, at the end of each turn.
-    In the next turn `pause` returns True, or False if the function must return now.
-    """
-    ours, theirs = socket.socketpair()
-    with ours, theirs, _started(function, job, environment or {}, stdin=theirs.fileno(), words=(IN_TURNS,)) as call:
-        theirs.close()
-        yield InTurns(call, Connection(ours.detach()), limit_seconds, stops=stops)
-
-
-class InTurns:
-    """A call whose function works in turns; see `in_turns`. If it does not stop, its next turn begins at once."""
-
-    def __init__(
-        self, call: "_Call", connection: "Connection[bool, Any]", limit_seconds: float, *, stops: bool
-    ) -> None:
-        self._call, self._connection, self._limit_seconds, self._stops = call, connection, limit_seconds, stops
-        self._waits = False
-
-    def turn(self) -> Any:
-        """Let the function work until its next report, and return the report; None if the function has returned
-        instead. Raises as `call_isolated`."""
-        end = time.monotonic() + self._limit_seconds
-        try:
-            self._go_on(True)
-            while not self._connection.poll(_POLL_SECONDS):
-                if self._call.process.poll() is not None:
-                    self._call.answer(0.0)
-                    return None
-                if time.monotonic() > end:
-                    raise self._call.hung(self._limit_seconds)
-            report = self._connection.recv()
-            self._waits = True
-            if self._stops:
-                os.killpg(self._call.process.pid, signal.SIGSTOP)
-            else:
-                self._go_on(True)
-        except (OSError, EOFError):  # the process has ended
-            self._call.answer(_CLEAN_UP_SECONDS)
-            return None
-        return report
-
-    def end(self) -> Any:
-        """Let the function return, and return its result. Raises as `call_isolated`."""
-        with suppress(OSError):  # the process has ended
-            self._waits = True
-            self._go_on(False)
-        return self._call.answer(self._limit_seconds)
-
-    def _go_on(self, word: bool) -> None:
-        if self._waits:
-            if self._stops:
-                os.killpg(self._call.process.pid, signal.SIGCONT)
-            self._connection.send(word)
-            self._waits = False
-
-
 @dataclass
 class _Call:
     """A process, and the folder of its answer."""
@@ -137,7 +65,7 @@ class _Call:
         try:
             code = self.process.wait(limit_seconds)
         except subprocess.TimeoutExpired as error:
-            raise self.hung(limit_seconds) from error
+            raise Hung(f"not finished after {limit_seconds:g} s") from error
         if not (self.folder / ANSWER).exists():
             raise TurnFailed(_why(code, (self.folder / _LOG).read_text(errors="replace")))
         result = json.loads((self.folder / ANSWER).read_text())
@@ -145,15 +73,10 @@ class _Call:
             raise getattr(errors, result["error"], TurnFailed)(result["message"])
         return result["answer"]
 
-    def hung(self, limit_seconds: float) -> Hung:
-        return Hung(f"not finished after {limit_seconds:g} s")
-
 
 @contextmanager
-def _started(
-    function: str, job: Any, environment: Mapping[str, str], *, stdin: int | None = None, words: tuple[str, ...] = ()
-) -> Iterator[_Call]:
-    """Start the process; on exit, end all its processes. stdin: None for no input. words: further arguments."""
+def _started(function: str, job: Any, environment: Mapping[str, str]) -> Iterator[_Call]:
+    """Start the process; on exit, end all its processes."""
     settings = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
     if "SLURM_JOB_ID" in os.environ:
         settings["SLURM_JOB_NAME"] = "interactive"  # else Lightning waits for processes of srun
@@ -161,10 +84,9 @@ def _started(
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
         folder = Path(scratch)
         (folder / JOB).write_bytes(pickle.dumps(job))
-        arguments = ["-m", _PROCESS, scratch, function, *words]
+        arguments = ["-m", _PROCESS, scratch, function]
         with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as null:
-            output, no_input = log.fileno(), null.fileno()
-            files = {"stdin": no_input if stdin is None else stdin, "stdout": output, "stderr": output}
+            files = {"stdin": null.fileno(), "stdout": log.fileno(), "stderr": log.fileno()}
             process = fork_server.start(arguments, env=env, new_session=True, **files)
         try:
             yield _Call(process, folder)
@@ -177,7 +99,6 @@ def _end(process: fork_server.Program) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-            os.killpg(process.pid, signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CLEAN_UP_SECONDS)
 

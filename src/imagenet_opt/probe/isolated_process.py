@@ -8,9 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import util
-from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,21 +17,20 @@ import psutil
 
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import ANSWER, IN_TURNS, JOB, end_like_an_error
+from imagenet_opt.probe.isolated import ANSWER, JOB, end_like_an_error
 
 
 def main() -> None:
     """Read the file JOB in the folder argv[1], call the function argv[2] ("package.module.name"), and write the file
-    ANSWER. argv[3]: IN_TURNS for `isolated.in_turns`."""
-    folder, function, *words = Path(sys.argv[1]), *sys.argv[2:]
+    ANSWER."""
+    folder, function = Path(sys.argv[1]), sys.argv[2]
     _start_guard()
     job = pickle.loads((folder / JOB).read_bytes())
     end_like_an_error()
     threading.excepthook = _end_with  # a process that has lost a thread may wait for it for ever
-    pause = [_pause_by(Connection(os.dup(0)))] if words == [IN_TURNS] else []
     result: dict[str, Any]
     try:
-        result = {"answer": resolve_name(function)(job, *pause)}
+        result = {"answer": resolve_name(function)(job)}
     except (ImagenetOptError, TurnFailed) as error:
         result = {"error": type(error).__name__, "message": str(error)}
     if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in result:
@@ -58,23 +55,9 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def _pause_by(connection: "Connection[Any, bool]") -> Callable[[Any], bool]:
-    """The function `pause` of `isolated.in_turns`."""
-    goes_on = True
-
-    def pause(report: Any) -> bool:
-        nonlocal goes_on
-        if goes_on:  # else nobody waits for a report
-            connection.send(report)
-            goes_on = connection.recv()
-        return goes_on
-
-    return pause
-
-
 def _start_guard() -> None:
     """Start a process that ends this process and its group when the caller dies, since nothing else would end a hung
-    or stopped process. It is in a group of its own, which nobody stops."""
+    process. It is in a group of its own."""
     this, group, parent = os.getpid(), os.getpgrp(), os.getppid()
     caller = multiprocessing.parent_process()
     if os.fork():

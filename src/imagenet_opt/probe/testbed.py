@@ -37,8 +37,7 @@ from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.model.network import RECIPE, build_network
-from imagenet_opt.probe.alternation import Turns, TurnsOfFit
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, Pauses
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
@@ -146,11 +145,6 @@ class Testbed:
         index = self.samples.listed(self.samples.warm_rows)
         return self.loader(index, store=self.samples.store_for(index, cold=False))
 
-    def compute_in_turns(self, turns: Turns) -> None:
-        """Stage A in turns with other training loops of this process."""
-        with self._resident() as resident:
-            self._train(only(self.config, callbacks=_ALONE), resident, TurnsOfFit(turns))
-
     @contextmanager
     def _resident(self, beside: DevicePrefetcher | None = None) -> Iterator[ResidentLoader]:
         source = self.from_memory(0)
@@ -162,30 +156,24 @@ class Testbed:
             if beside is not None:
                 beside.close()
 
-    def train(self, index: Index, span: Span, *, cold: bool, pauses: Pauses | None = None) -> FitTiming:
-        """Stage G: all stages together. cold: see `load`. pauses: see `FitTimer`. Raises ConfigError if no rate could
+    def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
+        """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could
         be measured."""
         loading = replace(self.loading, samples_per_epoch=None)
         store = self.samples.store_for(index, cold=cold)
-        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span, pauses)
+        return self._fit(self.config, ImageData(index, self.data.val, loading, store), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
         """Timing and images per second of one run of all stages together. cold: whether to evict files from the page
         cache first."""
-        timing = self.full_timing(seconds, cold=cold)
-        return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
-
-    def full_timing(self, seconds: float, *, cold: bool, pauses: Pauses | None = None) -> FitTiming:
-        """Timing of a full run. pauses: see `FitTimer`; workers count them as time of decoding, so that the rate of
-        such a run cannot be checked against the decoding."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
-        span = Span(seconds, longest=_MOST_SECONDS)
-        return self.train(samples.listed(rows), span, cold=cold, pauses=pauses)
+        timing = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
+        return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
 
-    def _fit(self, config: DictConfig, data: Any, span: Span, pauses: Pauses | None = None) -> FitTiming:
+    def _fit(self, config: DictConfig, data: Any, span: Span) -> FitTiming:
         timer = FitTimer(
             seconds=span.seconds,
             limit_seconds=span.limit,
@@ -193,7 +181,6 @@ class Testbed:
             multiple=self.batches_per_round,
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
-            pauses=pauses,
         )
         self._train(config, data, timer)
         timing = timer.timing

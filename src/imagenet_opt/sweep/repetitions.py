@@ -8,8 +8,7 @@ from itertools import pairwise
 from statistics import geometric_mean, median
 
 from imagenet_opt.display.table import Cell, Column, Table, ratio_cells, verdict_in_words
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
-from imagenet_opt.measure.stats.sequential import more_rounds
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, more_rounds, paired_ratios, verdict
 from imagenet_opt.sweep.rows import NONE, Row, outcome, speed, varying
 
 SEED = "seed"
@@ -49,7 +48,7 @@ class Repetitions:
         """Of each other setting to the fastest one. The intervals allow for all pairs of settings, since the
         measurements chose the pairs that are compared."""
         pairs = [(setting, self.fastest) for setting in self.jobs if setting != self.fastest]
-        ratios = block_ratios(self.rates, pairs, num_comparisons=math.comb(len(self.jobs), 2))
+        ratios = paired_ratios(self.rates, pairs, num_comparisons=math.comb(len(self.jobs), 2))
         return {setting: ratio for (setting, _), ratio in zip(pairs, ratios, strict=True)}
 
     @property
@@ -68,7 +67,7 @@ class Repetitions:
             if (ratio := self.ratios.get(setting)) is None:
                 rows.append((setting, mean, None, None, "the fastest"))
                 continue
-            more_seconds = more_rounds(ratio, len(rates)) * round_seconds
+            more_seconds = more_rounds(ratio) * round_seconds
             times, interval, _ = ratio_cells(ratio)
             rows.append((setting, mean, times, interval, verdict_in_words(ratio, more_seconds)))
         columns = (

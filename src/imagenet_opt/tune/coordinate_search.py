@@ -7,9 +7,8 @@ from statistics import median
 from typing import Generic, TypeVar
 
 from imagenet_opt.display.table import verdict_in_words
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, more_rounds, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
-from imagenet_opt.measure.stats.sequential import more_rounds
 
 T = TypeVar("T")
 TURNS = 4
@@ -57,7 +56,7 @@ class CoordinateSearch(Generic[T]):
     def _in_words(self, ratio: Ratio) -> str:
         """The verdict; for an undecided one, the time of the further turns that will probably decide it. They take a
         study, since a search has no more turns."""
-        words = verdict_in_words(ratio, 2 * median(self.turn_seconds) * more_rounds(ratio, TURNS))
+        words = verdict_in_words(ratio, 2 * median(self.turn_seconds) * more_rounds(ratio))
         return f"{words} in a study" if verdict(ratio) == UNDECIDED else words
 
 

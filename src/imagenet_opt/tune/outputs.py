@@ -19,7 +19,7 @@ from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.display.terminal_table import about_texts, now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, verdict
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, verdict
 from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import LEAST_GAIN, TURNS, UNTRIED, CoordinateSearch
 from imagenet_opt.tune.device_turns import Changes, Turns

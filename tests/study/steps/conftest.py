@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_opt.study.steps import calm, turn
+from imagenet_opt.study.steps import turn
 from tests.study.turns import Processes
 
 
@@ -10,6 +10,4 @@ from tests.study.turns import Processes
 def processes(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
     processes = Processes()
     monkeypatch.setattr(turn, "call_isolated", processes.call)
-    monkeypatch.setattr(turn, "in_turns", processes.in_turns)
-    monkeypatch.setattr(calm, "Neighbours", lambda: processes)
     return processes

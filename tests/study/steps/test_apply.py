@@ -183,14 +183,15 @@ def test_an_undecided_step_is_neither_kept_nor_switched_off(processes: Processes
         turn |= {"compute": 1000.0 * noise, "full": 500.0 * noise}
     assert dict(study.keep().rows)["fused"] == "undecided"
     assert not any("fused" in word for word in study.words())
-    assert not experiments(tmp_path)
+    (experiment,) = experiments(tmp_path)
+    assert "fused" not in yaml.safe_load(experiment.read_text()).get("optimizer", {})
 
 
 def test_an_undecided_gain_over_the_user_writes_no_experiment(processes: Processes, tmp_path: Path) -> None:
     study = measured(tmp_path, processes, COMPILE)
 
     def noisy(key: str) -> Callable[[Words, Speed], Speed]:
-        noise = iter((1.0, 1.0, 1.0, 1.0, 1.0, 1.06))  # in the second round all steps together seem faster
+        noise = iter((1.0, 1.0, 1.0, 1.0, 0.94, 1.0))  # in the second round the user's own run is slower
         return lambda words, speed: speed | {key: (speed[key] or 0.0) * next(noise)}
 
     processes.change, processes.change_alone = noisy("full"), noisy("compute")
@@ -234,7 +235,7 @@ def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, t
     study = measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
     assert study.keep().notes == ("No experiment was written: all useful steps: out of memory.",)
-    assert len(processes.jobs) == 4, "the start and the user's own run once, for nothing; the others beside and alone"
+    assert len(processes.jobs) == 3
     assert not experiments(tmp_path)
 
 
@@ -249,8 +250,8 @@ def test_of_steps_that_replace_each_other_the_first_is_kept_unless_a_later_one_i
     for _, later in rounds:
         later["full"] = 520.0 * 1.2
     assert choose(study.results())["max-autotune"] == reason
-    for number, (first, later) in enumerate(rounds):
-        later |= {measure: first[measure] * (1.01, 1.0)[number % 2] for measure in ("compute", "full")}
+    for (first, later), times in zip(rounds, (1.0001, 1.0), strict=True):
+        later |= {measure: (first[measure] or 0.0) * times for measure in ("compute", "full")}
     assert choose(study.results())["max-autotune"] == reason
     study.losses.parities["compile"] = Parity(0.3, 0.2)
     assert choose(study.results())["max-autotune"] is None, "a step with another loss is no rival"

@@ -1,8 +1,6 @@
 """Turns of a study in this process, on a device that holds a few images."""
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,23 +8,12 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.steps.worker import AloneJob, FullJob, LossJob, alone, full, losses
+from imagenet_opt.study.steps.worker import LossJob, RowJob, alone, full, losses
 from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY
 
 WHY = r"^4 images at once do not fit into the device's memory .*; set model\.micro_batch_size=2, "
-
-
-class Pauses:
-    """Ends a measurement at the pause with this number."""
-
-    def __init__(self, num: int) -> None:
-        self.num, self.reports = num, list[dict[str, Any]]()
-
-    def __call__(self, report: dict[str, Any]) -> bool:
-        self.reports.append(report)
-        return len(self.reports) < self.num
 
 
 @pytest.fixture
@@ -39,7 +26,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> tup
 def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     with pytest.raises(OutOfMemory, match=WHY):
-        full(FullJob(small, 0.1, cold=False), Pauses(1))
+        full(RowJob("full", small, 0.1, cold=False))
+    with pytest.raises(OutOfMemory, match=WHY):
+        alone(RowJob("alone", small, 0.1, cold=False))
     with pytest.raises(OutOfMemory, match=WHY):
         losses(LossJob(small, steps=2))
 
@@ -56,33 +45,18 @@ def test_a_loader_may_lack_memory(
 
 
 @pytest.mark.slow
-def test_a_full_run_measures_all_facts_and_keeps_its_micro_batches(
+def test_turns_measure_all_facts_and_keep_their_micro_batches(
     small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_images(2, monkeypatch)
     overrides = (*small, "model.micro_batch_size=2")
-    pauses = Pauses(4)
-    facts = full(FullJob(overrides, 0.1, cold=False), pauses)
-    assert [report["window"] is None for report in pauses.reports] == [True, False, False, False]
-    assert all(min(report["window"]) > 0 and not report["clocks_lowered"] for report in pauses.reports[1:])
+    facts = full(RowJob("full", overrides, 0.1, cold=False))
     assert facts["batch_size"] == 4 and facts["steady"] in (0.0, 1.0) and facts["compile_seconds"] is None
-    assert all(float(facts[name] or 0) > 0 for name in ("device_seconds", "memory_gib"))
+    assert all(float(facts[name] or 0) > 0 for name in ("full", "busy", "memory_gib"))
+    speed = alone(RowJob("alone", overrides, 0.1, cold=False))
+    assert speed["kernel_seconds"] is None
+    assert float(speed["compute"] or 0) * float(speed["step_seconds"] or 0) == pytest.approx(4)
     assert len(losses(LossJob(overrides, steps=2))) == 2
-
-
-@pytest.mark.slow
-def test_rows_alone_train_in_turns_and_one_without_enough_memory_fails(
-    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold_images(2, monkeypatch)
-    parts = (*small, "model.micro_batch_size=2")
-    pauses = Pauses(3)
-    result = alone(AloneJob((("whole", small), ("parts", parts), ("same", parts)), 0.1, on_gpu=False), pauses)
-    assert re.match(WHY, result["failures"].pop("whole")) and not result["failures"]
-    warm_up, *timed = (report["windows"] for report in pauses.reports)
-    assert warm_up is None and all(windows.keys() == {"parts", "same"} for windows in timed)
-    assert all(number > 0 for windows in timed for window in windows.values() for number in window)
-    assert result["batch_sizes"]["parts"] == 4 and result["kernels"] == {}
 
 
 def test_the_largest_size_of_a_growing_run_is_measured(

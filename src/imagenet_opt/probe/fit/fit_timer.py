@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,37 +22,8 @@ from imagenet_opt.run.rows import is_logging_step
 _LEAST_STEPS = 8
 _LEVEL_STEPS = 4
 """Steps of the warm-up in which a stock of batches must be level."""
-_LEAST_STEPS_OF_WINDOW = 2
-"""On a GPU. The step before them is not timed, because the host does not run ahead of the GPU yet."""
 _LAST_BEGIN = 0.75
 """Share of the time limit after which a measurement does not restart."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A part of a measurement between two pauses.
-
-    num_images: that were trained in `seconds`. is_enough: whether the measurement may end with this window. gpu_state:
-    while the device computed.
-    """
-
-    num_images: int
-    seconds: float
-    is_enough: bool
-    gpu_state: GpuState | None
-
-
-@dataclass(frozen=True)
-class Pauses:
-    """Pauses of a measurement, in which others work; their time does not count.
-
-    window_seconds: least length of a window between two pauses, on a GPU. On a CPU, a window is one step, because the
-    speed of its cores changes within a few steps. rest: called with each window, and with None when a measurement
-    begins, so that earlier windows do not count; it returns whether to measure another window.
-    """
-
-    window_seconds: float
-    rest: Callable[[Window | None], bool]
 
 
 @dataclass
@@ -108,8 +78,7 @@ class FitTimer(Callback):
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
-    at half of it. longest_seconds: end of the measurement in any case. pauses: they decide when the measurement ends
-    before that; None for no pauses.
+    at half of it. longest_seconds: end of the measurement in any case.
     """
 
     def __init__(
@@ -121,9 +90,7 @@ class FitTimer(Callback):
         sees_kernels: bool = False,
         sees_waits: bool = False,
         longest_seconds: float = 0.0,
-        pauses: Pauses | None = None,
     ) -> None:
-        self._pauses, self._paused_seconds = pauses, 0.0
         self.sees_kernels, self.sees_waits = sees_kernels, sees_waits
         self.seconds, self.limit_seconds = seconds, limit_seconds
         self.longest_seconds = max(limit_seconds, longest_seconds)
@@ -132,7 +99,6 @@ class FitTimer(Callback):
         self.timing = FitTiming()
         self._began = 0.0
         self._num_warm, self._num_ready = 0, deque[int](maxlen=_LEVEL_STEPS + 1)
-        self._first, self._window_began = 0, 0.0
         self._has_restarted = self._is_used_up = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -149,7 +115,7 @@ class FitTimer(Callback):
         detach(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._began = self._now()
+        self._began = time.perf_counter()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_profiling()  # the fit may have had no more steps
@@ -163,7 +129,7 @@ class FitTimer(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now, timing, loader = self._now(), self.timing, trainer.train_dataloader
+        now, timing, loader = time.perf_counter(), self.timing, trainer.train_dataloader
         self._laps.stop_step()
         if timing.phases:
             self._profile(trainer)
@@ -181,7 +147,7 @@ class FitTimer(Callback):
         if may_restart and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
             self._has_restarted = True
             self._begin(trainer)
-        elif not self._goes_on(trainer, is_over=self._is_over(trainer, batch, now), now=now):
+        elif self._is_over(trainer, batch, now):
             self._end(trainer)  # the end of an epoch is not part of a step
             self._profile(trainer)
 
@@ -206,46 +172,13 @@ class FitTimer(Callback):
                 self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
             self._begin(trainer)
 
-    def _now(self) -> float:
-        """Seconds without pauses."""
-        return time.perf_counter() - self._paused_seconds
-
     def _begin(self, trainer: Trainer) -> None:
-        self._rest(None)
         self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
         self._stock = Stock(trainer.train_dataloader, self.multiple, self._num_ready)
         self._num_ready.clear()  # a restart has no warm-up
         self._phases.begin()
-        self.timing.stamps, self.timing.num_images = [self._now()], [0]
+        self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
         self._laps.begin()
-        self._first = 0
-
-    def _rest(self, window: Window | None) -> bool:
-        """Pause if there are pauses. Returns whether to go on."""
-        began = time.perf_counter()
-        goes_on = self._pauses is None or self._pauses.rest(window)
-        self._paused_seconds += time.perf_counter() - began
-        return goes_on
-
-    def _goes_on(self, trainer: Trainer, *, is_over: bool, now: float) -> bool:
-        """Whether the measurement goes on after this step and, at the end of a window, after a pause."""
-        if self._pauses is None or trainer.is_last_batch or now - self._began >= self.longest_seconds:
-            return not is_over
-        device, timing = trainer.strategy.root_device, self.timing
-        on_gpu = device.type == "cuda"
-        num = self._num_steps - self._first - on_gpu
-        if num == 0:
-            self._window_began = now
-        is_long = num >= _LEAST_STEPS_OF_WINDOW and now - self._window_began >= self._pauses.window_seconds
-        if on_gpu and (not is_long or num % self.multiple):
-            return True
-        state = read_gpu(device.index) if on_gpu else None
-        self._laps.settle(timing.stamps)
-        num_images, seconds = sum(timing.num_images[-num:]), timing.stamps[-1] - timing.stamps[-1 - num]
-        goes_on = self._rest(Window(num_images, seconds, is_over, state))
-        self._laps.begin()
-        self._first = self._num_steps
-        return goes_on
 
     def _is_over(self, trainer: Trainer, batch: Any, now: float) -> bool:
         """Whether the measurement is complete."""

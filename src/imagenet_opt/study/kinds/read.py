@@ -18,7 +18,7 @@ from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.fork_server import WorkerContext
-from imagenet_opt.measure.stats.block_ratios import measured_ratios, verdict
+from imagenet_opt.measure.stats.paired_ratios import measured_ratios, verdict
 from imagenet_opt.measure.storage.parallel_reads import ReadPass, checked, read_shares
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows, Samples, in_blocks

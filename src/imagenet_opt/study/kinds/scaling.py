@@ -30,8 +30,8 @@ from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_cells
 from imagenet_opt.measure.stats import physics
-from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.paired_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
 from imagenet_opt.probe.isolated import call_isolated, limit

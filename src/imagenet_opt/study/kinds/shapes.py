@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, PositiveInt
 from torch import nn
 
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, ratio_cells, shape_of
-from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
+from imagenet_opt.measure.stats.paired_ratios import Ratio, measured_ratios
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of

@@ -1,6 +1,7 @@
 """Measures all useful steps of a study together and writes them as an experiment."""
 
 from collections.abc import Sequence
+from itertools import product
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
@@ -8,13 +9,12 @@ from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, block_ratios, verdict
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, paired_ratios, verdict
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, round_seconds, worths_of
 from imagenet_opt.study.steps.losses import Parity
-from imagenet_opt.study.steps.pipelines import measure_full
 from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
-from imagenet_opt.study.steps.turn import Speed, in_order, measure_alone
+from imagenet_opt.study.steps.turn import SECONDS, Speed, in_order, measure
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
@@ -39,7 +39,7 @@ def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache)
             words = words_of(study.plan.file, results, winners)
             num_rounds = max(study.request.num_rounds, *(len(result.turns) for result in results))
             start = {results[0].row.name: results[0].turns}
-            seconds = 3 * num_rounds * round_seconds(start, {measure: set(start) for measure in MEASURES})
+            seconds = 3 * num_rounds * round_seconds(start)
             time = f"{num_rounds} rounds, {roughly(seconds)} more"
             say(f"the kept steps together are compared with {START} and with {NOW}: {time}")
             gains = measure_together(study, words, cache, num_rounds=num_rounds)
@@ -83,22 +83,20 @@ def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
     for first, *others in good.values():
         kept = first
         for other in others:
-            kept = other if _is_better(other, kept, results, num_rivals=len(others)) else kept
+            kept = other if _is_better(other, kept, num_rivals=len(others)) else kept
         sentence = f"{kept.row.name} is kept instead: this step is not faster for certain"
         reasons |= {result.row.name: sentence for result in (first, *others) if result is not kept}
     return reasons
 
 
-def _is_better(step: RowResult, other: RowResult, results: Sequence[RowResult], *, num_rivals: int) -> bool:
+def _is_better(step: RowResult, other: RowResult, *, num_rivals: int) -> bool:
     """Whether the row of `step` is faster than the row of `other` in one measure, and slower in none, in the rounds
     that both have. num_rivals: number of such comparisons, which shall all be right."""
     verdicts = set()
-    for measure in MEASURES:
-        rates = {result.row.name: result.rates(measure) for result in results}
-        num = min(len(rates[step.row.name]), len(rates[other.row.name]))
-        present = {name: values[:num] for name, values in rates.items() if len(values) >= num}
-        pair = (step.row.name, other.row.name)
-        verdicts.add(verdict(block_ratios(present, [pair], num_comparisons=len(MEASURES) * num_rivals)[0]))
+    for name in MEASURES:
+        values = {result.row.name: result.rates(name) for result in (step, other)}
+        pair, num_comparisons = (step.row.name, other.row.name), len(MEASURES) * num_rivals
+        verdicts.add(verdict(paired_ratios(values, [pair], num_comparisons=num_comparisons)[0]))
     return "faster" in verdicts and "slower" not in verdicts
 
 
@@ -124,24 +122,16 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_
     rows = {name: Row(name, None, own, (*request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
-    turns, single = dict[str, list[Speed]](), set[str]()
+    turns = dict[str, list[Speed]]()
     beside = tuple(row.overrides for row in rows.values())
-    for number in range(num_rounds):
-        ordered, label = in_order(rows.values(), number), f"together, round {number + 1} of {num_rounds}"
-        for row, reason in measure_full(
-            [row.name for row in ordered],
-            rows.__getitem__,
-            lambda row: TogetherJob(row.overrides, request.seconds, study.cold, beside),
-            number=number,
-            turns=turns,
-            cache=cache,
-            label=f"{label}: full pipeline: ",
-            single=single,
+    for number, function in product(range(num_rounds), SECONDS):
+        job = TogetherJob(function, (), request.seconds, study.cold, beside)
+        label = f"together, round {number + 1} of {num_rounds}: {function}"
+        ordered = in_order(rows.values(), number)
+        for row, reason in measure(
+            ordered, rows.__getitem__, job, number=number, turns=turns, cache=cache, label=label
         ):
             raise ConfigError(f"{row.name}: {reason}")
-        failures = measure_alone(ordered, request.seconds, number, turns, cache, f"{label}: network alone")
-        for name, reason in failures.items():
-            raise ConfigError(f"{name}: {reason}")
     worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])
     return {base: worth for (_, base), worth in worths.items()}
 

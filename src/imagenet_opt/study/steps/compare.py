@@ -5,33 +5,25 @@ from dataclasses import dataclass
 from statistics import median
 
 from imagenet_opt.display.table import FAR, Cell, ratio_cells, verdict_in_words
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
-from imagenet_opt.measure.stats.sequential import more_rounds, sequential_ratios
+from imagenet_opt.measure.stats.paired_ratios import Ratio, more_rounds, paired_ratios, verdict
 from imagenet_opt.study.steps.losses import FAILED, Losses, Parity
 from imagenet_opt.study.steps.plan import Row
-from imagenet_opt.study.steps.turn import Speed, Speeds
+from imagenet_opt.study.steps.turn import SECONDS, Speed, Speeds
 
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
-LEAST_TO_FORESEE = 8
-"""Intervals from fewer rounds say little about how many more rounds decide."""
-_DOUBT = 2.0
-"""The time until a decision may be this many times shorter than expected."""
-SECONDS = {"compute": "alone_seconds", "full": "turn_seconds"}
-"""By measure, the result that says how long a round of a row takes."""
 
 
 @dataclass(frozen=True)
 class Worth:
     """Gain of a step in one measure.
 
-    before, after: median images per second without and with the step. ratio: after / before, from num_rounds rounds.
-    round_seconds: time of a round of all rows that are undecided, or of all rows if none stops earlier.
+    before, after: median images per second without and with the step. ratio: after / before. round_seconds: time of a
+    round of all rows.
     """
 
     before: float
     after: float
     ratio: Ratio
-    num_rounds: int
     round_seconds: float
 
     @property
@@ -41,7 +33,7 @@ class Worth:
     @property
     def more_rounds(self) -> float:
         """Estimated further rounds until an undecided ratio is decided; 0 for a decided one."""
-        return more_rounds(self.ratio, self.num_rounds)
+        return more_rounds(self.ratio)
 
     @property
     def more_seconds(self) -> float:
@@ -125,7 +117,7 @@ class RowResult:
 def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
     """Compute the result of each row, in the order of the rows."""
     pairs, together = pairs_of(speeds.rows, speeds.turns)
-    worths = worths_of(speeds.turns, [*pairs, *together], in_race=speeds.in_race)
+    worths = worths_of(speeds.turns, [*pairs, *together])
     return [
         RowResult(
             row,
@@ -147,85 +139,25 @@ def pairs_of(rows: Sequence[Row], turns: Mapping[str, object]) -> tuple[list[Pai
     return [row.pair for row in measured if row.pair], [(ground[-1], rows[0].name)] if ground else []
 
 
-def are_decided(rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]]) -> list[bool]:
-    """For each measured step, whether it is decided in all measures."""
-    pairs, together = pairs_of(rows, turns)
-    worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
-    return [len(worths[pair]) == len(MEASURES) and UNDECIDED not in worths[pair].verdicts for pair in pairs]
+def round_seconds(turns: Mapping[str, Sequence[Speed]]) -> float:
+    """Time of a round of all rows, in both measures."""
+    return sum(_seconds(row, key) for row in turns.values() for key in SECONDS.values())
 
 
-def undecided_rows(
-    rows: Sequence[Row], turns: Mapping[str, Sequence[Speed]], *, num_rounds: int, seconds_left: float
-) -> dict[str, set[str]]:
-    """By measure, names of the rows that need further rounds, because one of their comparisons is undecided.
-
-    From LEAST_TO_FORESEE rounds on, a measure of which no comparison is likely to be decided in _DOUBT times
-    `seconds_left` gets no further rounds until the next look, if another measure can use them. It is given up only
-    where the last look would not decide it either, so that the choice adds no false claims. Rows with unequal numbers
-    of rounds are not continued: a row that is now compared with another row, because one between them failed.
-    """
-    pairs, together = pairs_of(rows, turns)
-    worths = worths_of(turns, [*pairs, *together], in_race=True, is_over=False)
-    undecided = {
-        measure: [
-            pair
-            for pair, worth in worths.items()
-            if (measure not in worth or worth[measure].verdict == UNDECIDED)
-            and len({len(rates_of(turns[name], measure)) for name in pair}) == 1
-        ]
-        for measure in MEASURES
-    }
-    names = {measure: {name for pair in some for name in pair} for measure, some in undecided.items()}
-    if num_rounds < LEAST_TO_FORESEE:
-        return names
-    at_end = worths_of(turns, [*pairs, *together], in_race=True)
-    in_reach = {
-        measure
-        for measure, some in undecided.items()
-        if (more := [at_end[pair][measure].more_rounds for pair in some if measure in at_end[pair]])
-        and min(more) * round_seconds(turns, {measure: names[measure]}) <= _DOUBT * seconds_left
-    }
-    return {measure: some if measure in (in_reach or MEASURES) else set() for measure, some in names.items()}
-
-
-def round_seconds(turns: Mapping[str, Sequence[Speed]], names: Mapping[str, set[str]]) -> float:
-    """Time of the next round of these rows, by measure."""
-    return sum(_seconds(turns[name], measure) for measure, some in names.items() for name in some)
-
-
-def worths_of(
-    turns: Mapping[str, Sequence[Speed]], pairs: Sequence[Pair], *, in_race: bool = False, is_over: bool = True
-) -> dict[Pair, Worths]:
-    """Compare the first row of each pair with the second; all intervals hold simultaneously.
-
-    in_race: whether rows stopped as soon as their comparisons were decided; otherwise all rows have the same rounds.
-    is_over: whether no further rounds follow. A measure without an interval so far is left out.
-    """
-    num_comparisons = len(MEASURES) * len(pairs)
-    values = {measure: {name: rates_of(row, measure) for name, row in turns.items()} for measure in MEASURES}
-    known = dict[str, dict[Pair, Ratio]]()
+def worths_of(turns: Mapping[str, Sequence[Speed]], pairs: Sequence[Pair]) -> dict[Pair, Worths]:
+    """Compare the first row of each pair with the second; all intervals hold simultaneously."""
+    seconds, worths = round_seconds(turns), {pair: Worths() for pair in pairs}
     for measure in MEASURES if pairs else ():
-        ratios: Sequence[Ratio | None]
-        if in_race:
-            ratios = sequential_ratios(values[measure], pairs, num_comparisons=num_comparisons, is_over=is_over)
-        else:
-            ratios = block_ratios(values[measure], pairs, num_comparisons=num_comparisons)
-        known[measure] = {pair: ratio for pair, ratio in zip(pairs, ratios, strict=True) if ratio is not None}
-    going_on = {
-        measure: {name for pair, ratio in some.items() if verdict(ratio) == UNDECIDED or not in_race for name in pair}
-        for measure, some in known.items()
-    }
-    seconds, worths = round_seconds(turns, going_on), {pair: Worths() for pair in pairs}
-    for measure, some in known.items():
-        for pair, ratio in some.items():
-            rates = [values[measure][name] for name in pair]
-            after, before = map(median, rates)
-            worths[pair][measure] = Worth(before, after, ratio, min(map(len, rates)), seconds)
+        values = {name: rates_of(row, measure) for name, row in turns.items()}
+        ratios = paired_ratios(values, pairs, num_comparisons=len(MEASURES) * len(pairs))
+        for pair, ratio in zip(pairs, ratios, strict=True):
+            after, before = (median(values[name]) for name in pair)
+            worths[pair][measure] = Worth(before, after, ratio, seconds)
     return worths
 
 
-def _seconds(turns: Sequence[Speed], measure: str) -> float:
-    return median([seconds for speed in turns if (seconds := speed.get(SECONDS[measure])) is not None] or [0.0])
+def _seconds(turns: Sequence[Speed], key: str) -> float:
+    return median([seconds for speed in turns if (seconds := speed.get(key)) is not None] or [0.0])
 
 
 def rates_of(turns: Sequence[Speed], measure: str) -> list[float]:

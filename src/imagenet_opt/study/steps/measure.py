@@ -21,7 +21,7 @@ from imagenet_opt.study.steps.losses import Losses, measure_losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.table import tables
-from imagenet_opt.study.steps.turn import alone_jobs, in_order
+from imagenet_opt.study.steps.turn import SECONDS
 from imagenet_opt.study.steps.worker import SEED
 
 _MOST_OF_MEMORY = 0.5
@@ -40,12 +40,13 @@ class Storage:
 def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     study, cache = begin(request)
-    jobs = {row.name: replace(study.job, overrides=row.overrides) for row in study.rows}
-    rounds = range(request.repeats or 0)
-    stored = [cache.has(jobs[row.name], number, config=row.config) for row in study.rows for number in rounds]
-    for number in rounds:
-        for rows, job in alone_jobs(in_order(study.rows, number), request.seconds):
-            stored.append(cache.has(job, number, config=[row.config for row in rows]))
+    jobs = [replace(study.job, function=function) for function in SECONDS]
+    stored = [
+        cache.has(replace(job, overrides=row.overrides), number, config=row.config)
+        for job in jobs
+        for row in study.rows
+        for number in range(request.repeats or 0)
+    ]
     num_missing = stored.count(False) if request.repeats else None  # the budget decides
     with cache.report_if_stopped():
         with announced(num_missing, budget_seconds=request.budget_seconds or None) as cache.report:
@@ -53,7 +54,7 @@ def run(request: Request) -> list[Table]:
         with announced(None) as cache.report:
             losses = measure_losses(study, speeds, cache) if request.parity_steps else Losses()
             results = compare(speeds, losses)
-            shown = tables(study, results, speeds.ended, num_continued=speeds.num_continued)
+            shown = tables(study, results, speeds.ended)
             return [*shown, keep_winners(study, results, cache)] if request.apply else shown
 
 

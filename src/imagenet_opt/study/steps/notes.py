@@ -5,16 +5,14 @@ from statistics import median
 
 from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import RATIOS
-from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
-from imagenet_opt.measure.stats.sequential import confidence_of_all
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.study.request import MOST_ROUNDS, Request
-from imagenet_opt.study.steps.calm import CLOCKS_LOWERED, MOST_OTHERS_PERCENT
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worth, Worths
 from imagenet_opt.study.steps.plan import Study
 from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.turn import busy, least_others
+from imagenet_opt.study.steps.turn import busy
 
 _BUSY = 0.9
 """A device that is busy for this share of a full run does not wait for its pipeline."""
@@ -24,7 +22,7 @@ _HELD_UP = 0.8
 
 def warnings(study: Study, results: Sequence[RowResult], measure: str) -> tuple[str, ...]:
     """Sentences below the ratios of a measure. Below the last ones stands what decides all that is undecided."""
-    lines = _disturbed(results, measure)
+    lines = list[str]()
     if measure == "full":
         all_worths = [worths for result in results for worths in (result.worth, result.together)]
         undecided = advice([worth for worths in all_worths for worth in worths.values()], study.request)
@@ -32,22 +30,18 @@ def warnings(study: Study, results: Sequence[RowResult], measure: str) -> tuple[
     return tuple(lines)
 
 
-def notes(
-    study: Study, results: Sequence[RowResult], together: Worths, ended: str | None, *, num_continued: int
-) -> tuple[str, ...]:
+def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> tuple[str, ...]:
     """Sentences below the details."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
-    up_to = "up to " if study.request.repeats is None else ""
     base = {
         "cumulative": "the row that the next table names",
         "alone": "the start",
         "leave_one_out": "all steps but this one",
     }
     lines = [
-        f"Each ratio compares with {base[plan.file.order]}, in {up_to}{len(first.turns)} rounds. The intervals of all "
-        f"{len(MEASURES) * num} comparisons hold at once with a probability of {confidence_of_all(num_continued):.0%}.",
-        *_continued(num_continued),
+        f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
+        f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
         RATIOS,
         f"Full runs read files from {_place(study)}.",
     ]
@@ -65,30 +59,7 @@ def notes(
     if together:
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
-    return (*lines, *_given_up(results), *_discarded(results), *_held_up(results, has_gpu=plan.has_gpu))
-
-
-def _given_up(results: Sequence[RowResult]) -> list[str]:
-    """The measure that stopped undecided while the other one went on."""
-    num_rounds = {measure: max(len(result.rates(measure)) for result in results) for measure in MEASURES}
-    all_worths = [worths for result in results for worths in (result.worth, result.together)]
-    undecided = {m for worths in all_worths for m, worth in worths.items() if worth.verdict == UNDECIDED}
-    return [
-        f"The {name} has only {num_rounds[measure]} rounds: the time left would probably not have decided its "
-        "undecided steps, so the other measure got it."
-        for measure, name in MEASURES.items()
-        if num_rounds[measure] < max(num_rounds.values()) and measure in undecided
-    ]
-
-
-def _continued(num_continued: int) -> list[str]:
-    if not num_continued:
-        return []
-    times = "once" if num_continued == 1 else f"{num_continued} times"
-    return [
-        f"The study was continued {times}, and each continuation adds a chance of a wrong verdict. A new study in "
-        f"another --folder, with a larger --budget, has {CONFIDENCE:.0%}."
-    ]
+    return (*lines, *_held_up(results, has_gpu=plan.has_gpu))
 
 
 def advice(worths: Sequence[Worth], request: Request) -> list[str]:
@@ -97,33 +68,11 @@ def advice(worths: Sequence[Worth], request: Request) -> list[str]:
     if not undecided:
         return []
     if request.repeats is not None:
-        rounds = max(worth.num_rounds + worth.more_rounds for worth in undecided)
+        rounds = max(worth.ratio.num_rounds + worth.more_rounds for worth in undecided)
         number = f", probably to {rounds:.0f}" if request.repeats < rounds <= MOST_ROUNDS else ""
         return [f"To decide all that is {UNDECIDED}, raise --repeats{number}."]
     budget = as_budget(max(worth.more_seconds for worth in undecided))
     return [f"To decide all that is {UNDECIDED}, run the command again with --budget {budget}; it resumes."]
-
-
-def _disturbed(results: Sequence[RowResult], measure: str) -> list[str]:
-    key = {"compute": "alone_others_percent", "full": "others_percent"}[measure]
-    least = least_others([result.turns for result in results], key) or 0.0
-    if least >= CLOCKS_LOWERED:
-        return ["Something lowered the GPU's clocks in most measurements: see `imagenet-opt doctor`."]
-    if least > MOST_OTHERS_PERCENT:
-        return [
-            f"Other programs used {least:.0f} % of the CPUs or more in most measurements, which widens the intervals."
-        ]
-    return []
-
-
-def _discarded(results: Sequence[RowResult]) -> list[str]:
-    discarded = [
-        f"{num} of the {name}"
-        for key, name in (("num_discarded", MEASURES["full"]), ("num_discarded_alone", MEASURES["compute"]))
-        if (num := round(sum(speed.get(key) or 0.0 for result in results for speed in result.turns)))
-    ]
-    names = ", ".join(discarded)
-    return [f"Cycles left out because of other programs or lowered clocks: {names}."] if discarded else []
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:

@@ -7,16 +7,15 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
-from imagenet_opt.config.build import check_config, device_of
+from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.steps.worker import FullJob
+from imagenet_opt.study.steps.worker import RowJob
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -120,17 +119,6 @@ class Row:
         plain: Any = OmegaConf.to_container(config)
         return dict(plain)
 
-    @cached_property
-    def is_on_gpu(self) -> bool:
-        return device_of(DictConfig(self.config)).type == "cuda"
-
-    @property
-    def makes_graphs(self) -> bool:
-        """Whether training captures CUDA graphs, whose memory other rows in the same process could not use."""
-        acceleration = self.config["callbacks"].get("acceleration", {})
-        mode = acceleration.get("compile_mode") if acceleration.get("compile") else None
-        return self.is_on_gpu and (bool(acceleration.get("cuda_graph")) or mode in WITHOUT_GRAPHS)
-
 
 class Plan:
     """Decides which steps can be measured here, and builds the rows.
@@ -225,10 +213,10 @@ class Study:
     cold: bool
 
     @cached_property
-    def job(self) -> FullJob:
+    def job(self) -> RowJob:
         """The measurement of the first row; those of other rows differ in their overrides."""
         beside = tuple(tuple(self.plan.words(step)) for step in self.plan.file.steps)
-        return FullJob(self.rows[0].overrides, self.request.seconds, self.cold, beside)
+        return RowJob("full", self.rows[0].overrides, self.request.seconds, self.cold, beside)
 
     def summary(self) -> str:
         """A sentence about the coming measurements."""
@@ -237,8 +225,8 @@ class Study:
             f"; then each row trains {request.parity_steps} steps to compare the losses" if request.parity_steps else ""
         )
         if request.repeats is None:
-            time = f"then the undecided rows until {duration(request.budget_seconds)} are over"
-            return f"{num} rows take turns for two rounds, however long these take, {time}{losses}"
+            time = f"as many as {duration(request.budget_seconds)} are enough for"
+            return f"{num} rows, two rounds, however long these take, then {time}{losses}"
         rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
         return f"{num} rows, {rounds}{losses}"
 

@@ -18,12 +18,10 @@ _LEFT_OUT = "The first row trains with the overrides of all steps, each other ro
 _COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
 
 
-def tables(
-    study: Study, results: Sequence[RowResult], ended: str | None = None, *, num_continued: int = 0
-) -> list[Table]:
+def tables(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Table]:
     """The tables of a study: ratios of each measure, details, and the overrides of each row.
 
-    ended: the reason if measuring ended early. num_continued: see `Speeds`.
+    ended: the reason if measuring ended early.
     """
     together = next((result.together for result in results if result.together), Worths())
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
@@ -40,7 +38,7 @@ def tables(
         for measure, name in MEASURES.items()
     ]
     sets = what_rows_set(study.plan, results)
-    below = notes(study, results, together, ended, num_continued=num_continued)
+    below = notes(study, results, together, ended)
     return [*ratios, _details(study, results, below), sets]
 
 

@@ -19,6 +19,7 @@ from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, r
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.journal import Journal
+from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ class FileReader:
         if not hasattr(self._local, "buffer"):
             self._local.buffer = mmap.mmap(-1, _BLOCK)  # page-aligned, as O_DIRECT requires
         num_bytes = 0
-        descriptor = os.open(path, flags)
+        descriptor = open_regular(path, flags)
         try:
             while num_read := os.readv(descriptor, [self._local.buffer]):
                 num_bytes += num_read
@@ -209,7 +210,7 @@ class FileReader:
         )
 
     def _touch_other(self, number: int) -> None:
-        with open(self.journal.files.path(number), "rb", buffering=0) as file:
+        with open(self.journal.files.path(number), "rb", buffering=0, opener=open_regular) as file:
             file.read(1)
 
 

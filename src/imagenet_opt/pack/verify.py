@@ -16,6 +16,7 @@ from imagenet_opt.data.index.shard_index import COLUMNS, About, ShardIndex, is_p
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectFile, ObjectStorage
 from imagenet_opt.pack.target import KEY
+from imagenet_opt.regular_file import open_regular
 
 _CHUNK = 2**20
 _REQUEST = 2**23
@@ -33,7 +34,7 @@ class PackedSplit:
     def open_shard(self, shard: int) -> BufferedReader:
         index, name = self.index, self.index.shards[shard]
         if not isinstance(index, ObjectShardIndex):
-            return open(index.folder / name, "rb")
+            return open(index.folder / name, "rb", opener=open_regular)
         storage = ObjectStorage(index.url, KEY)
         file = ObjectFile(storage, name, self.about.shards[shard].bytes, index.shard_etags[shard])
         return BufferedReader(file, _REQUEST)
@@ -92,7 +93,8 @@ def _check_shard(split: PackedSplit, number: int, samples: range) -> list[str]:
     try:
         with split.open_shard(number) as file:
             for i in samples:
-                checksum = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), checksum)
+                while gap := file.read(min(_CHUNK, int(index.offsets[i]) - file.tell())):
+                    checksum = zlib.crc32(gap, checksum)
                 encoded = file.read(int(index.sizes[i]))
                 checksum = zlib.crc32(encoded, checksum)
                 if len(encoded) < index.sizes[i]:

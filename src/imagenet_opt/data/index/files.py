@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import INDEX, ShardIndex
+from imagenet_opt.regular_file import read_file
 
 _STAT_THREADS = 64
 _CHUNK = 512
@@ -46,7 +47,7 @@ class Status:
 def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
     """The files of an index. Raises OSError for shards without index.json."""
     if isinstance(index, ShardIndex):
-        about = hashlib.sha256((index.folder / INDEX).read_bytes())
+        about = hashlib.sha256(read_file(index.folder / INDEX))
         paths = [os.path.join(index.folder, shard) for shard in index.shards]
         return SplitFiles(index.folder, len(paths), paths.__getitem__, about.hexdigest()[:16])
     names = hashlib.sha256(index.names.tobytes())

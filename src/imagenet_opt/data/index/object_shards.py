@@ -24,6 +24,7 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+from imagenet_opt.regular_file import read_file
 
 _HEAD_THREADS = 32
 
@@ -114,7 +115,7 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
 
 def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> ObjectShardIndex:
     try:
-        about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
+        about = parse_about(read_file(folder / INDEX), str(folder / INDEX))
         columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
         raise _mismatch(storage, f"{error}; it is a copy: remove {folder} first") from error

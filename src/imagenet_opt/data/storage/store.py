@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.storage.page_cache import drop_pages
+from imagenet_opt.regular_file import open_regular, read_part
 
 Indices = NDArray[np.int64]
 
@@ -53,8 +54,8 @@ class FolderStore:
         return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
 
     def _read(self, path: str) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            encoded = file.readall()
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            encoded = read_part(file.fileno())
             if self.drop_pages:
                 drop_pages(file.fileno())
             return encoded

@@ -149,7 +149,7 @@ class FileReader:
         path, reason, num_bytes = self.journal.files.path(number), "", 0
         self._open.add(number)
         try:
-            num_bytes = retry_transient(partial(self._read, path), _name(path), self.patience, self._warn)
+            num_bytes = retry_transient(partial(self._read, path), printable(path), self.patience, self._warn)
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:
@@ -168,7 +168,7 @@ class FileReader:
         """Raises ReadTimeout after half an hour without a byte."""
         if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
             return
-        name = _name(self.journal.files.path(next(iter(tuple(self._open)), 0)))
+        name = printable(self.journal.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
             f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
             "check that ls works on the mount, then run the same command again; it resumes"
@@ -203,7 +203,7 @@ class FileReader:
         """Raises StorageFailed if other files fail with the same kind of error."""
         if not is_out(number, self.journal.files.num, self._touch_other):
             return
-        name = _name(self.journal.files.path(number))
+        name = printable(self.journal.files.path(number))
         raise StorageFailed(
             f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
             "check that ls works on the mount, then run the same command again; it resumes"
@@ -212,7 +212,3 @@ class FileReader:
     def _touch_other(self, number: int) -> None:
         with open(self.journal.files.path(number), "rb", buffering=0, opener=open_regular) as file:
             file.read(1)
-
-
-def _name(path: str) -> str:
-    return printable(os.fsencode(path).decode(errors="backslashreplace"))

@@ -1,6 +1,5 @@
 """Stores provide the bytes of samples: the interface, a folder tree, and images in memory."""
 
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -51,7 +50,7 @@ class FolderStore:
         return [self._read(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
-        return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
+        return printable(self.index.path(index))
 
     def _read(self, path: str) -> bytes:
         with open(path, "rb", buffering=0, opener=open_regular) as file:

@@ -18,6 +18,7 @@ from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.storage.object_store import ObjectStore
 from imagenet_opt.data.storage.retry import is_out, retry_transient
 from imagenet_opt.errors import PackStopped
+from imagenet_opt.object_storage import Forbidden
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 
 _THREADS = 32
@@ -64,6 +65,10 @@ class Source:
         except OSError as error:
             self._check_storage(error, i)
             raise
+        except Forbidden as error:
+            if is_out(i, len(self), self.read_once):
+                raise
+            raise PermissionError(errno.EACCES, str(error)) from error
 
     def read_once(self, i: int) -> bytes:
         if self._objects is not None:

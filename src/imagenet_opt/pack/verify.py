@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
-from imagenet_opt.data.index.shard_index import COLUMNS, About, ShardIndex, is_packed, load_index, read_about
+from imagenet_opt.data.index.shard_index import About, ShardIndex, damaged_columns, is_packed, load_index, read_about
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectFile, ObjectStorage
 from imagenet_opt.pack.target import KEY
@@ -60,11 +60,8 @@ def open_packed(place: Path | str) -> PackedSplit:
             ) from error
     if not is_packed(place):
         raise _no_pack(place)
-    packed, about, damaged = load_index(place), read_about(place), []
-    for name in COLUMNS:
-        if zlib.crc32((place / f"{name}.npy").read_bytes()) != about.columns.get(name):
-            damaged.append(f"{place / name}.npy is damaged")
-    return PackedSplit(packed, about, damaged)
+    packed, about = load_index(place), read_about(place)
+    return PackedSplit(packed, about, [f"{file} is damaged" for file in damaged_columns(place, about)])
 
 
 def verify(split: PackedSplit, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:

@@ -18,6 +18,7 @@ from imagenet_opt.data.index.shard_index import (
     PLAN,
     About,
     ShardIndex,
+    damaged_columns,
     open_columns,
     parse_about,
     shard_name,
@@ -67,11 +68,19 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectSh
         raise _mismatch(storage, str(error)) from error
     mark = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
     folder = cache_dir / "index" / mark
-    if not (folder / INDEX).is_file():
+    if not _is_whole(folder, about):
         with alone(cache_dir / "locks" / f"{mark}.lock", url):
-            if not (folder / INDEX).is_file():
+            if not _is_whole(folder, about):
                 _copy_index(storage, content, about, folder)
     return _load(folder, storage, _etags(storage, about))
+
+
+def _is_whole(folder: Path, about: About) -> bool:
+    """Whether `folder` has an intact copy of the index; a damaged label would train unnoticed."""
+    try:
+        return (folder / INDEX).is_file() and not damaged_columns(folder, about)
+    except OSError:
+        return False
 
 
 def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> None:

@@ -5,6 +5,7 @@ ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader o
 """
 
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -152,6 +153,20 @@ def open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
     if (shards[1:] < shards[:-1]).any() or ((starts + sizes)[:-1] > next_start).any():
         raise ValueError(f"{folder}/shard_ids.npy, offsets.npy or sizes.npy is damaged: samples overlap")
     return columns
+
+
+def damaged_columns(folder: Path, about: About) -> list[Path]:
+    """Files of columns that do not match their checksums. Raises OSError."""
+    files = {name: folder / f"{name}.npy" for name in COLUMNS}
+    return [file for name, file in files.items() if _crc32(file) != about.columns.get(name)]
+
+
+def _crc32(file: Path) -> int:
+    checksum = 0
+    with open(file, "rb", opener=open_regular) as opened:
+        while piece := opened.read(2**20):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
 
 
 def read_about(folder: Path) -> About:

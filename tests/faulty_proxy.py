@@ -1,6 +1,7 @@
 """A proxy in front of a web server that delays, refuses or cuts answers."""
 
 import http.client
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 Fault = Callable[[int, str], str]
 """(number of the request, path) -> "": no fault; "503" or another status: this answer; "cut": half of the body, then
 the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
-connection."""
+connection; "weak": an answer without a strong ETag."""
 _ERRORS = {
     "403": "AccessDenied", "404": "NoSuchKey", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
     "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
@@ -77,7 +78,11 @@ class FaultyProxy:
         upstream.request(request.command, request.path, body, headers)
         response = upstream.getresponse()
         content = response.read()
-        self._send(request, response.status, response.getheaders(), content, fault)
+        found = response.getheaders()
+        if fault == "weak":
+            found = [(name, f"W/{value}" if name.lower() == "etag" else value) for name, value in found]
+            content = re.sub(rb"<ETag>.*?</ETag>", b"", content)
+        self._send(request, response.status, found, content, fault)
         upstream.close()
 
     @staticmethod

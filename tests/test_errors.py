@@ -12,7 +12,7 @@ from imagenet_opt.errors import first_line, last_error_line, named_first_line, p
         ("n01440764/a b ß 猫 🐈.JPEG", "n01440764/a b ß 猫 🐈.JPEG"),
         ("two\nlines\r\t", "two\\nlines\\r\\t"),
         ("\x1b[31mred\x1b[0m \x9b2J \x00", "\\x1b[31mred\\x1b[0m \\x9b2J \\x00"),
-        ("\udcff.JPEG", "\\udcff.JPEG"),
+        ("\udcff.JPEG", "\\xff.JPEG"),
         ("a\u202egepj\u2028b", "a\\u202egepj\\u2028b"),
     ],
 )

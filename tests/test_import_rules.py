@@ -27,7 +27,7 @@ LAYERS = (
     ("display",),
     ("measure",),
     ("out_of_memory", "object_storage"),
-    ("errors", "machine", "atomic_file", "file_lock", "fork_server"),
+    ("errors", "machine", "atomic_file", "file_lock", "regular_file", "fork_server"),
     ("blocked_signals",),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""

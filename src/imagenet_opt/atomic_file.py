@@ -2,7 +2,7 @@
 
 import errno
 import os
-import platform
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,9 +17,8 @@ def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
 
     sync: wait until the bytes and the new name are on the disk, so that a power cut loses neither.
     """
-    fresh = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}{NEW}")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}{NEW}")  # containers may have equal names and pids
     try:
-        fresh.unlink(missing_ok=True)
         yield fresh
         if sync:
             sync_to_disk(fresh)

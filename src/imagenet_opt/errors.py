@@ -24,13 +24,13 @@ _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
 
 
 def printable(text: str) -> str:
-    """`text` as one line for logs and terminals: line ends, control characters and lone surrogates are escaped.
+    """`text` as one line for logs and terminals: line ends, control characters and bytes that are no UTF-8 are escaped.
 
     Use it for names from outside, such as file names.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode().replace(r"\udc", r"\x") for c in text)
 
 
 class ImagenetOptError(Exception):

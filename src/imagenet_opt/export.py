@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +41,7 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
     metadata = _metadata(config | {"image_size": size})
     with torch.inference_mode():
         logits = _logits(network, images, ckpt)
-    with _folder_beside(out) as folder:
+    with _written(out) as folder:
         file = Path(folder) / out.name
         write(network, images[:2], metadata, file)
         with torch.inference_mode():
@@ -88,13 +89,18 @@ def _logits(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
     return logits
 
 
-def _folder_beside(out: Path) -> TemporaryDirectory[str]:
-    """A temporary folder on the file system of `out`, so that a rename to `out` is atomic."""
+@contextmanager
+def _written(out: Path) -> Iterator[str]:
+    """A temporary folder on the file system of `out`, so that a rename to `out` is atomic. Raises ConfigError if
+    anything there cannot be written."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        return TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+            yield folder
     except OSError as error:
-        raise ConfigError(f"cannot write {out} ({error}); choose another file with out=FILE") from error
+        raise ConfigError(
+            f"cannot write {out} ({error.strerror or error}); make room, or choose another file with out=FILE"
+        ) from error
 
 
 def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:

@@ -7,12 +7,13 @@ its own client at its first request, and a process that was forked from a proces
 import errno
 import io
 import logging
+import math
 import os
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,13 +46,19 @@ _SAME_REMEDY = {
     **dict.fromkeys(("AuthorizationHeaderMalformed", "301", "307"), "PermanentRedirect"),
     "412": "PreconditionFailed",
 }
+_SINCE = "since "
 _opening = threading.Lock()
 _opened_by: int | None = None
 """The process that opened the first client."""
 
 
+class Forbidden(StorageFailed):
+    """This identity has no right to an object, or to the whole storage (403)."""
+
+
 class FoundObject(NamedTuple):
-    """path: relative to the URL of the storage. size: bytes. etag: changes with the content; "" if unknown."""
+    """path: relative to the URL of the storage. size: bytes. etag: changes with the content: the ETag or, of a service
+    that gives none or a weak one, which no request may name, the time of the last change; "" if unknown."""
 
     path: str
     size: int
@@ -117,7 +124,7 @@ class ObjectStorage:
 
     def read(self, path: str, *, start: int = 0, size: int | None = None, etag: str = "") -> bytes:
         """`size` bytes from `start`; None: all bytes. etag: raise StorageFailed if the object has another tag."""
-        options: dict[str, Any] = {"if_match": etag} if etag else {}
+        options = _unless_replaced(etag)
         if start or size is not None:
             options["range"] = {"offset": start} if size is None else (start, start + size)
         with self._request(path) as (obstore, client):
@@ -224,8 +231,17 @@ class ObjectFile(io.RawIOBase):
 
 
 def _found(path: str, meta: Any) -> FoundObject:
-    etag = meta["e_tag"] or ""
-    return FoundObject(path, meta["size"], "" if etag.startswith("W/") else etag)  # If-Match refuses weak ETags
+    etag, changed = meta["e_tag"] or "", math.ceil(meta["last_modified"].timestamp())
+    if not etag or etag.startswith("W/"):
+        etag = f"{_SINCE}{changed}" if changed > 0 else ""
+    return FoundObject(path, meta["size"], etag)
+
+
+def _unless_replaced(etag: str) -> dict[str, Any]:
+    """Options of a request that fails if the object is not the one of this tag."""
+    if etag.startswith(_SINCE):
+        return {"if_unmodified_since": datetime.fromtimestamp(int(etag.removeprefix(_SINCE)), UTC)}
+    return {"if_match": etag} if etag else {}
 
 
 def _obstore(url: str, key: str) -> Any:
@@ -273,8 +289,10 @@ def _explain(error: BaseException, name: str, key: str) -> Exception:
     for word in words:
         if (same := _SAME_REMEDY.get(word, word)) in _REMEDIES:
             return _failed(name, key, same, " ".join(reversed(words)))
-    return StorageFailed(f"{name} ({key}): {printable(first_line(error))[:300]}")
+    remedy = "; rename or remove this object" if "invalid path" in text else ""
+    return StorageFailed(f"{name} ({key}): {printable(first_line(error))[:300]}{remedy}")
 
 
 def _failed(name: str, key: str, remedy: str, reason: str = "") -> StorageFailed:
-    return StorageFailed(f"{name} ({key}): {f'{reason}: ' * bool(reason)}{_REMEDIES[remedy]}")
+    kind = Forbidden if remedy == "403" else StorageFailed
+    return kind(f"{name} ({key}): {f'{reason}: ' * bool(reason)}{_REMEDIES[remedy]}")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import stat
 import sys
 from pathlib import Path
@@ -166,8 +167,16 @@ def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, t
     vit = save(tmp_path / "vit", timm.create_model("test_vit3", num_classes=3), name="test_vit3", image_size=160)
     with pytest.raises(ConfigError, match=r"does not accept images of 32 x 32 \(image_size=32\)"):
         main([f"ckpt={vit}", "image_size=32"])
-    with pytest.raises(ConfigError, match=r"cannot write .*; choose another file with out=FILE"):
+    with pytest.raises(ConfigError, match=r"cannot write .*out=FILE"):
         main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))  # as a full disk: another error of the system
+    try:
+        with pytest.raises(ConfigError, match=r"cannot write .*large.*out=FILE"):
+            main([f"ckpt={ckpt}", f"out={tmp_path}/model.safetensors"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+    assert not list(tmp_path.glob("*model*"))
 
 
 def test_onnx_without_its_packages_says_what_to_install(ckpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def samples(folder: Path, *steps: Callable[[Any], Any]) -> list[Any]:
 
 
 def rejected(folder: Path) -> list[list[str]]:
-    with open(folder / "rejected.csv", errors="surrogateescape", newline="") as file:
+    with open(folder / "rejected.csv", encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 

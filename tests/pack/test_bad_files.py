@@ -36,18 +36,23 @@ def test_bad_files_are_left_out_and_listed_with_the_reason(tmp_path: Path) -> No
     tree(root / "val", {name: content for name, (content, _) in bad.items()})
     (root / "val/b/gone.JPEG").symlink_to(tmp_path / "nowhere")
     (root / "val/b/loop.JPEG").symlink_to(root / "val/b/loop.JPEG")
+    (root / "val/b/clear\x1b[2J\udcff.JPEG").touch()
+    (root / "val/b/endless.JPEG").symlink_to("/dev/zero")
+    os.mkfifo(root / "val/b/pipe.JPEG")
     tree(root / "val", {"b/longer.JPEG": whole + b"\0\0 and a note", "b/really a png.JPEG": picture})
     good |= {"b/longer.JPEG", "b/really a png.JPEG"}
 
     packed = pack(root, tmp_path / "out", SMALL)
-    assert (packed.images, packed.rejected) == (8 + len(good), len(bad) + 2)
+    assert (packed.images, packed.rejected) == (8 + len(good), len(bad) + 5)
     assert set(names_of(open_shards(tmp_path / "out/val"))) == good
     header, *rows = rejected(tmp_path / "out/val")
     assert header == ["file", "reason"]
     reasons = {os.path.relpath(path, root / "val"): reason for path, reason in rows}
-    assert len(rows) == len(reasons) == len(bad) + 2
+    assert len(rows) == len(reasons) == len(bad) + 5
     for name, (_, reason) in bad.items():
         assert reasons[name].startswith(reason)
+    assert all("not a regular file" in reasons[f"b/{name}.JPEG"] for name in ("endless", "pipe"))
+    assert reasons[r"b/clear\x1b[2J\xff.JPEG"] == "the file is empty"
     assert reasons["b/gone.JPEG"] == "No such file or directory"
     assert reasons["b/loop.JPEG"] == "Too many levels of symbolic links"
     assert rejected(tmp_path / "out/train") == [["file", "reason"]]
@@ -152,7 +157,7 @@ def test_files_without_permission_are_listed_however_many(
     def refuse(path: str, *_: Any, **__: Any) -> Any:  # as the system does for all but root
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr("imagenet_opt.pack.source.open", refuse, raising=False)
+    monkeypatch.setattr("imagenet_opt.pack.source.read_file", refuse, raising=False)
     part = shard_from(lambda i, number: False)
     assert part.names == [] and len(part.rejected) == 8
     assert part.rejected[3] == (str(tmp_path / "data/train/a/3.JPEG"), "Permission denied")

@@ -115,6 +115,9 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any)
             member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"),
             r"'x\x1b[2J\n.JPEG' is a link or a sparse file",
         ),
+        (member("x", 2**62, tarfile.XHDTYPE), "a header claims 4611686018427387904 bytes"),
+        (member("x", 200_000, tarfile.XHDTYPE)[:512] + b"1" * 200_192, "a header claims 200192 bytes"),
+        (member("x", 14, tarfile.XHDTYPE)[:512] * 4000, "recursion"),
         (b"not a tar file at all" * 100, "not a tar file"),
     ],
 )

@@ -11,7 +11,7 @@ from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.pack.shard_writer import key_of_sample
-from tests.pack.packs import SMALL, contents, jpeg, names_of, png, read, samples, tree
+from tests.pack.packs import SMALL, contents, jpeg, names_of, png, read, samples, small_tree, tree
 
 
 def test_webdataset_decodes_images_and_labels(images_root: Path, tmp_path: Path) -> None:
@@ -72,6 +72,16 @@ def test_odd_names_and_links_are_packed(tmp_path: Path) -> None:
 )
 def test_keys_keep_class_and_name_recognisable(name: str, key: str) -> None:
     assert key_of_sample(name, 7) == key
+
+
+def test_a_class_name_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    for split in ("train", "val"):
+        (root / split / "a").rename(root / split / "caf\udce9")
+    assert pack(root, tmp_path / "out", SMALL).images == 16
+    index = open_shards(tmp_path / "out/val")
+    assert index.classes == ("b", "caf\\xe9") and names_of(index)[-1] == "caf\udce9/3.JPEG"
+    assert pack(root, tmp_path / "out", SMALL).images_seen == 0
 
 
 def test_train_is_shuffled_by_the_seed_and_val_is_not(images_root: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
+from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class FileReader:
         path, reason, num_bytes = self.fetch.files.path(number), "", 0
         self._open.add(number)
         try:
-            num_bytes = retry_transient(partial(self._read, path), _name(path), self.patience, self._warn)
+            num_bytes = retry_transient(partial(self._read, path), printable(path), self.patience, self._warn)
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:
@@ -151,7 +152,7 @@ class FileReader:
         """Raises ReadTimeout after half an hour without a byte."""
         if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
             return
-        name = _name(self.fetch.files.path(next(iter(tuple(self._open)), 0)))
+        name = printable(self.fetch.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
             f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
             "check that ls works on the mount, then run the same command again"
@@ -172,7 +173,7 @@ class FileReader:
         if not hasattr(self._local, "buffer"):
             self._local.buffer = mmap.mmap(-1, _BLOCK)  # page-aligned, as O_DIRECT requires
         num_bytes = 0
-        descriptor = os.open(path, flags)
+        descriptor = open_regular(path, flags)
         try:
             while num_read := os.readv(descriptor, [self._local.buffer]):
                 num_bytes += num_read
@@ -186,16 +187,12 @@ class FileReader:
         """Raises StorageFailed if other files fail with the same kind of error."""
         if not is_out(number, self.fetch.files.num, self._touch_other):
             return
-        name = _name(self.fetch.files.path(number))
+        name = printable(self.fetch.files.path(number))
         raise StorageFailed(
             f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
             "check that ls works on the mount, then run the same command again"
         )
 
     def _touch_other(self, number: int) -> None:
-        with open(self.fetch.files.path(number), "rb", buffering=0) as file:
+        with open(self.fetch.files.path(number), "rb", buffering=0, opener=open_regular) as file:
             file.read(1)
-
-
-def _name(path: str) -> str:
-    return printable(os.fsencode(path).decode(errors="backslashreplace"))

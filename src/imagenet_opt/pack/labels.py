@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.regular_file import read_file
 
 _LIST = "LOC_val_solution.csv"
 
@@ -21,7 +22,7 @@ def find_labels(folder: Path) -> Path:
 def read_labels(path: Path) -> dict[str, str]:
     """File name, with or without its suffix -> class. Raises ConfigError that names the first malformed line."""
     try:
-        lines = path.expanduser().read_text("utf-8-sig", errors="surrogateescape").split("\n")
+        lines = read_file(path.expanduser()).decode("utf-8-sig", "surrogateescape").split("\n")
     except OSError as error:
         raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
     kaggle = lines[0].startswith("ImageId,")

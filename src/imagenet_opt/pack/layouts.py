@@ -1,5 +1,6 @@
 """Layouts that can be packed: a folder per class, a tar file per class, or a flat folder with a list of labels."""
 
+import io
 import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,10 @@ from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClas
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.pack.labels import find_labels, read_labels
 from imagenet_opt.pack.source import PATIENCE, Source, file_index
+from imagenet_opt.regular_file import open_regular
 
 _THREADS = 32
+_HEADER_BYTES = 2**16
 
 
 def open_train(root: Path | str, split: str, cache_dir: Path) -> Source:
@@ -93,7 +96,7 @@ def _members(path: Path) -> list[tuple[bytes, int, int]]:
         images = retry_transient(lambda: _read_members(path), str(path), PATIENCE)
     except OSError as error:
         raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
-    except (ValueError, tarfile.TarError) as error:
+    except (ValueError, RecursionError, tarfile.TarError) as error:
         raise DataError(f"{path} is truncated or not a tar file ({error}); download it again (data.root)") from error
     if not images:
         raise EmptyClass(f"no images in {path}; remove the file or download it again (data.root)")
@@ -101,13 +104,22 @@ def _members(path: Path) -> list[tuple[bytes, int, int]]:
 
 
 def _read_members(path: Path) -> list[tuple[bytes, int, int]]:
-    with tarfile.open(path, "r:") as archive, open(path, "rb") as file:
+    with _Headers(open(path, "rb", 0, opener=open_regular)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         num_bytes = os.fstat(file.fileno()).st_size
         images = [image for member in archive if (image := _image(member, num_bytes))]
         file.seek(archive.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("no end mark")
     return images
+
+
+class _Headers(io.BufferedReader):
+    """A tar file of which only headers are read. No header needs more than 64 KiB: extended ones hold a path."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _HEADER_BYTES:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        return super().read(size)
 
 
 def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | None:

@@ -34,7 +34,7 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.data.index.split_folder import split_url
 from imagenet_opt.data.randomness import key_of
-from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
+from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_url, is_web
 from imagenet_opt.pack.layouts import open_train, open_val
 from imagenet_opt.pack.pack_lock import pack_lock
@@ -203,8 +203,8 @@ def _write_index(split: PackSplit) -> About:
     target, parts = split.target, [_read_part(split, i) for i in range(split.num_shards)]
     rejected = [row for part in parts for row in part.rejected]
     with target.file(REJECTED) as file:
-        text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
-        csv.writer(text).writerows([("file", "reason"), *rejected])
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        csv.writer(text).writerows([("file", "reason"), *(map(printable, row) for row in rejected)])
         text.detach()
     columns = _columns(parts)
     if not len(columns["labels"]):
@@ -214,7 +214,7 @@ def _write_index(split: PackSplit) -> About:
     shards = [{"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)]
     about = {
         "format": FORMAT,
-        "classes": split.source.files.classes,
+        "classes": [os.fsencode(name).decode("utf-8", "backslashreplace") for name in split.source.files.classes],
         "samples": len(columns["labels"]),
         "rejected": len(rejected),
         "bytes_in": sum(part.bytes_in for part in parts),

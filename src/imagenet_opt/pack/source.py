@@ -18,11 +18,16 @@ from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.storage.object_store import ObjectStore
 from imagenet_opt.data.storage.retry import is_out, retry_transient
 from imagenet_opt.errors import PackStopped
+from imagenet_opt.object_storage import Forbidden
+from imagenet_opt.regular_file import open_regular, read_file, read_part
 
 _THREADS = 32
 PATIENCE = 60.0
 """Seconds for which reads of a file are retried."""
-_OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+_OF_ONE_FILE = {
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
+    *(errno.ENXIO, errno.EFBIG),
+}
 """Errors that concern a single file. Any other error may come from the storage; other files then fail, too."""
 
 
@@ -60,16 +65,18 @@ class Source:
         except OSError as error:
             self._check_storage(error, i)
             raise
+        except Forbidden as error:
+            if is_out(i, len(self), self.read_once):
+                raise
+            raise PermissionError(errno.EACCES, str(error)) from error
 
     def read_once(self, i: int) -> bytes:
         if self._objects is not None:
             return self._objects.read_many(np.array([i]))[0]
         if self.starts is None or self.sizes is None:
-            with open(self.files.path(i), "rb", buffering=0) as file:
-                return file.readall()
-        with open(self._archive(i), "rb") as file:
-            file.seek(int(self.starts[i]))
-            return file.read(int(self.sizes[i]))
+            return read_file(self.files.path(i))
+        with open(self._archive(i), "rb", opener=open_regular) as file:
+            return read_part(file.fileno(), int(self.starts[i]), int(self.sizes[i]))
 
     def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sizes of these files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""

@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
-from imagenet_opt.data.index.shard_index import COLUMNS, About, ShardIndex, is_packed, load_index, read_about
+from imagenet_opt.data.index.shard_index import About, ShardIndex, damaged_columns, is_packed, load_index, read_about
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectFile, ObjectStorage
 from imagenet_opt.pack.target import KEY
+from imagenet_opt.regular_file import open_regular
 
 _CHUNK = 2**20
 _REQUEST = 2**23
@@ -33,7 +34,7 @@ class PackedSplit:
     def open_shard(self, shard: int) -> BufferedReader:
         index, name = self.index, self.index.shards[shard]
         if not isinstance(index, ObjectShardIndex):
-            return open(index.folder / name, "rb")
+            return open(index.folder / name, "rb", opener=open_regular)
         storage = ObjectStorage(index.url, KEY)
         file = ObjectFile(storage, name, self.about.shards[shard].bytes, index.shard_etags[shard])
         return BufferedReader(file, _REQUEST)
@@ -59,11 +60,8 @@ def open_packed(place: Path | str) -> PackedSplit:
             ) from error
     if not is_packed(place):
         raise _no_pack(place)
-    packed, about, damaged = load_index(place), read_about(place), []
-    for name in COLUMNS:
-        if zlib.crc32((place / f"{name}.npy").read_bytes()) != about.columns.get(name):
-            damaged.append(f"{place / name}.npy is damaged")
-    return PackedSplit(packed, about, damaged)
+    packed, about = load_index(place), read_about(place)
+    return PackedSplit(packed, about, [f"{file} is damaged" for file in damaged_columns(place, about)])
 
 
 def verify(split: PackedSplit, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
@@ -92,7 +90,8 @@ def _check_shard(split: PackedSplit, number: int, samples: range) -> list[str]:
     try:
         with split.open_shard(number) as file:
             for i in samples:
-                checksum = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), checksum)
+                while gap := file.read(min(_CHUNK, int(index.offsets[i]) - file.tell())):
+                    checksum = zlib.crc32(gap, checksum)
                 encoded = file.read(int(index.sizes[i]))
                 checksum = zlib.crc32(encoded, checksum)
                 if len(encoded) < index.sizes[i]:

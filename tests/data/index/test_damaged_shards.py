@@ -48,6 +48,19 @@ def overflow(pack: Path) -> None:
         np.save(pack / f"{name}.npy", full(2**63 - 1))
 
 
+def as_pipe(name: str) -> Damage:
+    return lambda pack: ((pack / name).unlink(), os.mkfifo(pack / name))
+
+
+def hole(pack: Path) -> None:
+    """The last sample is as large as its shard, which is a sparse file."""
+    shards = json.loads((pack / "index.json").read_text())["shards"]
+    change(pack, shards=[*shards[:-1], shards[-1] | {"bytes": 2**40}])
+    sizes = np.load(pack / "sizes.npy")
+    sizes[-1] = 2**39
+    np.save(pack / "sizes.npy", sizes)
+
+
 def reverse(name: str) -> Damage:
     return lambda pack: np.save(pack / f"{name}.npy", np.load(pack / f"{name}.npy")[::-1])
 
@@ -81,6 +94,9 @@ DAMAGE: list[tuple[str, Damage]] = [
     ("index.json is damaged: samples: ", lambda pack: change(pack, samples=0)),
     ("index.json is damaged: Invalid JSON: recursion limit exceeded", content("index.json", b"[" * 100_000)),
     ("names.npy cannot be opened", content("names.npy", b"\0" * 300)),
+    ("index.json cannot be read: not a regular file", as_pipe("index.json")),
+    ("labels.npy cannot be opened: not a regular file", as_pipe("labels.npy")),
+    ("sizes.npy is damaged: it has numbers outside of 0 to ", hole),
     ("is no finished pack: it has no index.json", lambda pack: (pack / "index.json").unlink()),
     ("index.json is damaged", content("index.json", b"{")),
     ("index.json is of format 99, not 1", content("index.json", b'{"format": 99}')),

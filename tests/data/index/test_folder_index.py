@@ -256,11 +256,20 @@ def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
         assert index.path(1) == str(root / "train/a/89..a.jpg")
 
 
-def test_a_link_that_leads_up_is_not_followed(tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", "train/a/deep/1.jpg", "train/b/1.jpg")
-    (root / "train/a/deep/up").symlink_to(root / "train/a")
-    (root / "train/a/other").symlink_to(root / "train/b")
-    assert names(opened(root)) == ["a/deep/1.jpg", "a/other/1.jpg", "b/1.jpg"]
+def test_links_give_no_image_a_second_label_and_the_listing_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree(tmp_path / "d", "train/a/deep/1.jpg", "train/b/1.jpg", "far/1.jpg", "class/1.jpg")
+    (root / "train/c").symlink_to(root / "class")
+    targets = {"a/deep/up": "train/a", "a/all": ".", "b/c": "class", "b/far": "far", "b/again": "far", "c/out": "far"}
+    targets |= {f"{here}/{i}": f"train/{there}" for here, there in ("ab", "ba") for i in range(2)}
+    targets |= {f"../far/{i}": "deep" for i in range(2)} | {f"../deep/{i}": "far" for i in range(2)}
+    tree(root, "deep/1.jpg")
+    for link, target in targets.items():
+        (root / "train" / link).symlink_to(root / target)
+    far = {f"{name}/{place}1.jpg" for name in ("b/again", "c/out") for place in ("", "0/")}
+    assert names(opened(root)) == sorted({"a/deep/1.jpg", "b/1.jpg", "c/1.jpg"} | far)
+    assert f"{root}/train/a/" in caplog.text and "is not followed" in caplog.text and "data.root" in caplog.text
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,14 @@ def test_a_damaged_cache_is_listed_again(images_root: Path, bucket: str, tmp_pat
     assert open_index(url, "train", tmp_path).sizes.tolist() == sizes
 
 
+def test_a_damaged_copy_of_the_columns_is_copied_again(packed: Path, bucket: str, tmp_path: Path) -> None:
+    upload(packed, f"{bucket}/train")
+    index = open_index(bucket, "train", tmp_path)
+    labels = index.labels.tolist()
+    np.save(index.folder / "labels.npy", np.array(labels[::-1], np.int32))
+    assert labels != labels[::-1] and open_index(bucket, "train", tmp_path).labels.tolist() == labels
+
+
 def test_new_shards_have_a_new_index(packed: Path, copy: Path, bucket: str, tmp_path: Path) -> None:
     url = bucket
     upload(packed, f"{url}/train")

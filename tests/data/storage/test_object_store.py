@@ -9,6 +9,8 @@ import pytest
 
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.errors import BadSample, StorageFailed
+from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
@@ -180,9 +182,33 @@ def test_a_service_that_stays_away_ends_the_run(
     assert str(raised.value).startswith(f"{bucket} fails")
 
 
-def test_a_removed_object_is_a_bad_sample(images_root: Path, bucket: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "words"), [("404", "image001.JPEG: there is no such object"), ("403", "image001.JPEG (data.root): 403")]
+)
+def test_an_object_that_cannot_be_read_is_a_bad_sample(
+    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path, fault: str, words: str
+) -> None:
     index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
-    client().delete_object(Bucket=bucket.removeprefix("s3://"), Key="train/class0/image001.JPEG")
+    proxy.fault = lambda number, path: fault if path.endswith("class0/image001.JPEG") else ""
     first, second = reading(store_of(index, loading(cache_gb=0))).read((0, 0), np.arange(2)).samples
     assert first == (images_root / "train/class0/image000.JPEG").read_bytes()
-    assert isinstance(second, BadSample) and "image001.JPEG: there is no such object" in str(second)
+    assert isinstance(second, BadSample) and words in str(second)
+    with pytest.raises(OSError, match=words.partition(": ")[2]):
+        open_train(bucket, "train", tmp_path / "cache").read(1)
+
+
+def test_without_a_strong_etag_the_time_of_the_last_change_marks_an_object(proxy: FaultyProxy, bucket: str) -> None:
+    put(f"{bucket}/x.jpg", b"x")
+    proxy.fault = lambda number, path: "weak"
+    storage = ObjectStorage(bucket, "data.root")
+    ((found,),) = storage.objects()
+    assert found == storage.head("x.jpg") and storage.read("x.jpg", etag=found.etag) == b"x"
+    word, seconds = found.etag.split()
+    with pytest.raises(StorageFailed, match="replaced after it was listed"):
+        storage.read("x.jpg", etag=f"{word} {int(seconds) - 1}")
+
+
+def test_an_object_whose_name_cannot_be_read_is_named_with_a_remedy(bucket: str, tmp_path: Path) -> None:
+    put(f"{bucket}/train/a//x.jpg", b"x")
+    with pytest.raises(StorageFailed, match=r"data\.root.*train/a//x\.jpg.*rename or remove"):
+        open_index(bucket, "train", tmp_path)

@@ -32,7 +32,10 @@ def test_bytes_are_in_the_order_of_the_request(folder: FolderStore, images_root:
 
 @pytest.mark.parametrize(
     ("what", "code"),
-    [("nothing", errno.ENOENT), ("folder", errno.EISDIR), ("loop", errno.ELOOP), ("no right", errno.EACCES)],
+    [
+        *(("nothing", errno.ENOENT), ("folder", errno.EISDIR), ("loop", errno.ELOOP), ("no right", errno.EACCES)),
+        *(("device", errno.ENXIO), ("pipe", errno.ENXIO), ("hole", errno.EFBIG)),
+    ],
 )
 def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -> None:
     file = tmp_path / "data/train/a/x.JPEG"
@@ -44,6 +47,13 @@ def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -
         file.mkdir()
     elif what == "loop":
         file.symlink_to(file)
+    elif what == "device":
+        file.symlink_to("/dev/zero")
+    elif what == "pipe":
+        os.mkfifo(file)
+    elif what == "hole":
+        file.touch()
+        os.truncate(file, 2**40)
     elif what == "no right":
         if os.geteuid() == 0:
             pytest.skip("root reads every file")

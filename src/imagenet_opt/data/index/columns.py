@@ -14,11 +14,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
+from imagenet_opt.regular_file import open_regular
+
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:
     """Map a file of `length` numbers; None: any number. Raises ValueError with the path."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             if npy.read_magic(file) != (1, 0):
                 raise ValueError("the format has another version")
             shape, _, actual = npy.read_array_header_1_0(file)

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_folder
-from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
+_warn = SparseWarnings(log)
 
 _FORMAT = 2
 _SCAN_THREADS = 32
@@ -128,13 +130,15 @@ def check_same_classes(train: Split, val: Split) -> None:
 def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
     """The index, and the modification time in nanoseconds of each folder below `folder` before it was listed."""
     modified = {"": os.stat(folder).st_mtime_ns}
-    classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    entries = [entry for entry in os.scandir(folder) if entry.is_dir()]
+    classes = tuple(sorted(entry.name for entry in entries))
     if not classes:
         raise DatasetNotFound(
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
+    links = _Links([folder, *(Path(entry) for entry in entries if entry.is_symlink())])
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        listed = list(threads.map(lambda name: _list(folder, name), classes))
+        listed = list(threads.map(lambda name: _list(folder, name, links), classes))
     for name, (images, below) in zip(classes, listed, strict=True):
         if not images:
             raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
@@ -150,19 +154,19 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
     return index, modified
 
 
-def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+def _list(folder: Path, class_name: str, links: "_Links") -> tuple[list[str], dict[str, int]]:
     """Sorted relative paths of the images in one class folder, and modification times of all folders in it. Raises
     DataError."""
     try:
-        return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
+        return retry_transient(lambda: _images_below(folder, class_name, links), str(folder / class_name), _PATIENCE)
     except OSError as error:
         raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
 
 
-def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
-    images, modified = [], {class_name: os.stat(folder / class_name).st_mtime_ns}
+def _images_below(folder: Path, class_name: str, links: "_Links") -> tuple[list[str], dict[str, int]]:
+    images, modified, followed = [], {class_name: os.stat(folder / class_name).st_mtime_ns}, set[Path]()
     for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
-        below[:] = [name for name in below if not _leads_up(os.path.join(place, name))]
+        below[:] = [name for name in sorted(below) if links.may_follow(Path(place, name), followed)]
         relative = os.path.relpath(place, folder)
         for name in below:  # os.walk lists these folders later
             modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
@@ -185,15 +189,30 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _leads_up(folder: str) -> bool:
-    """Whether `folder` is a link to a folder that contains the link; following it would never end."""
-    return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
+class _Links:
+    """Decides which links to folders are followed. A link into the split, or to a folder above it, would give images a
+    second label, or never end. tops: the folder of the split, and its classes that are links."""
+
+    def __init__(self, tops: list[Path]) -> None:
+        self.tops = {top.resolve() for top in tops}
+        self.above = {parent for top in self.tops for parent in top.parents}
+
+    def may_follow(self, path: Path, followed: set[Path]) -> bool:
+        """Whether `path` is no link, or its images get no other label. followed: targets in the same class so far."""
+        if not path.is_symlink():
+            return True
+        target = path.resolve()
+        if target in self.above or target in followed or not self.tops.isdisjoint([target, *target.parents]):
+            _warn(f"{path} is not followed: {target} is listed already, or contains this data set (data.root)")
+            return False
+        followed.add(target)
+        return True
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:
     """Load the cached index; None unless it is complete and still valid."""
     try:
-        about = json.loads((cached / ABOUT).read_text())
+        about = json.loads(read_file(cached / ABOUT))
         with ThreadPoolExecutor(_SCAN_THREADS) as threads:
             modified = list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, about["folders"]))
         if about["format"] != _FORMAT or modified != about["modified"]:

@@ -25,6 +25,7 @@ from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class _Count:
 def _load(cached: Path, url: str) -> ObjectIndex | None:
     """Load the cached index; None unless it is complete."""
     try:
-        about = json.loads((cached / ABOUT).read_text())
+        about = json.loads(read_file(cached / ABOUT))
         if (about["format"], about["url"]) != (_FORMAT, url):
             return None
         classes = tuple(map(str, about["classes"]))
@@ -198,7 +199,7 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
 def _listed(cached: Path) -> str:
     """Time of a cached listing; "" if there is none."""
     try:
-        return str(json.loads((cached / ABOUT).read_text())["listed"])
+        return str(json.loads(read_file(cached / ABOUT))["listed"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

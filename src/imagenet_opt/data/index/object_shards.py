@@ -18,12 +18,14 @@ from imagenet_opt.data.index.shard_index import (
     PLAN,
     About,
     ShardIndex,
+    damaged_columns,
     open_columns,
     parse_about,
     shard_name,
 )
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+from imagenet_opt.regular_file import read_file
 
 _HEAD_THREADS = 32
 
@@ -66,11 +68,19 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectSh
         raise _mismatch(storage, str(error)) from error
     mark = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
     folder = cache_dir / "index" / mark
-    if not (folder / INDEX).is_file():
+    if not _is_whole(folder, about):
         with alone(cache_dir / "locks" / f"{mark}.lock", url):
-            if not (folder / INDEX).is_file():
+            if not _is_whole(folder, about):
                 _copy_index(storage, content, about, folder)
     return _load(folder, storage, _etags(storage, about))
+
+
+def _is_whole(folder: Path, about: About) -> bool:
+    """Whether `folder` has an intact copy of the index; a damaged label would train unnoticed."""
+    try:
+        return (folder / INDEX).is_file() and not damaged_columns(folder, about)
+    except OSError:
+        return False
 
 
 def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> None:
@@ -114,7 +124,7 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
 
 def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> ObjectShardIndex:
     try:
-        about = parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
+        about = parse_about(read_file(folder / INDEX), str(folder / INDEX))
         columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
         raise _mismatch(storage, f"{error}; it is a copy: remove {folder} first") from error

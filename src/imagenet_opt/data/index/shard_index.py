@@ -5,6 +5,7 @@ ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader o
 """
 
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from imagenet_opt import machine
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
 from imagenet_opt.errors import BadSample, ShardMismatch, printable
 from imagenet_opt.measure.storage.page_cache import drop_pages
+from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
 
 FORMAT = 1
 INDEX, PLAN = "index.json", "plan.json"
@@ -146,16 +148,31 @@ def open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
     room = np.array([shard.bytes for shard in about.shards])[shards]
     if (starts < 0).any() or (sizes < 0).any() or (starts > room).any() or (sizes > room - starts).any():
         raise ValueError(f"{folder}/offsets.npy or sizes.npy is damaged: it points outside of its shard")
+    check_range(files["sizes"], sizes, MOST_BYTES)
     next_start = np.where(shards[1:] == shards[:-1], starts[1:], room[:-1])
     if (shards[1:] < shards[:-1]).any() or ((starts + sizes)[:-1] > next_start).any():
         raise ValueError(f"{folder}/shard_ids.npy, offsets.npy or sizes.npy is damaged: samples overlap")
     return columns
 
 
+def damaged_columns(folder: Path, about: About) -> list[Path]:
+    """Files of columns that do not match their checksums. Raises OSError."""
+    files = {name: folder / f"{name}.npy" for name in COLUMNS}
+    return [file for name, file in files.items() if _crc32(file) != about.columns.get(name)]
+
+
+def _crc32(file: Path) -> int:
+    checksum = 0
+    with open(file, "rb", opener=open_regular) as opened:
+        while piece := opened.read(2**20):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
 def read_about(folder: Path) -> About:
     """Read and check index.json. Raises ShardMismatch."""
     try:
-        return parse_about((folder / INDEX).read_bytes(), str(folder / INDEX))
+        return parse_about(read_file(folder / INDEX), str(folder / INDEX))
     except FileNotFoundError as error:
         raise mismatch(folder, f"{folder} is no finished pack: it has no {INDEX}") from error
     except OSError as error:
@@ -249,12 +266,8 @@ class ShardStore:
     def _read(self, shard: int, offset: int, size: int) -> bytes:
         path = self.index.folder / self.index.shards[shard]
         try:
-            file = self._files.get(shard) or self._files.setdefault(shard, _OpenFile(os.open(path, os.O_RDONLY)))
-            encoded = os.pread(file.descriptor, size, offset)
-            while 0 < len(encoded) < size and (
-                more := os.pread(file.descriptor, size - len(encoded), offset + len(encoded))
-            ):
-                encoded += more  # some network file systems answer in pieces
+            file = self._files.get(shard) or self._files.setdefault(shard, _OpenFile(open_regular(path)))
+            encoded = read_part(file.descriptor, offset, size)
             if self.drop_pages:
                 drop_pages(file.descriptor, offset, size)
         except OSError:

@@ -15,6 +15,7 @@ from imagenet_opt.data.storage.cache_folder import COLUMNS, LOCKS, SEGMENTS, Cac
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
 from imagenet_opt.file_lock import lock_file
+from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def _is_whole(path: Path, about: About, starts: NDArray[np.int64]) -> bool:
 
 def _read_about(path: Path) -> About:
     """Raises OSError, ValueError, TypeError or RecursionError for a folder that is no cache."""
-    return About(**json.loads((path / _ABOUT).read_text()))
+    return About(**json.loads(read_file(path / _ABOUT)))
 
 
 def _tell(cache: CacheFolder, about: About, *, by_disk: bool) -> None:

@@ -14,6 +14,7 @@ from imagenet_opt.data.index.shard_index import ShardStore
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.errors import printable
 from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.regular_file import check_size
 
 
 class ObjectStore:
@@ -37,8 +38,9 @@ class ObjectStore:
         return printable(self.index.path(index))
 
     def _read(self, i: int) -> bytes:
+        check_size(size := int(self.index.sizes[i]))
         content = self.storage.read(self.index.relative(i), etag=self.index.etags[i].decode())
-        if len(content) != (size := int(self.index.sizes[i])):
+        if len(content) != size:
             raise OSError(errno.EIO, f"{len(content)} of {size} bytes arrived")
         return content
 

@@ -19,7 +19,7 @@ from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings,
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
-from imagenet_opt.object_storage import is_url
+from imagenet_opt.object_storage import Forbidden, is_url
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,11 @@ class ReadPool:
         except BadSample as error:
             if len(indices) == 1:
                 return [error]
+        except Forbidden as error:
+            if self._others_fail(task, int(indices[0])):
+                raise
+            if len(indices) == 1:
+                return [BadSample(str(error))]
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:
@@ -165,9 +170,12 @@ class ReadPool:
         self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
         return samples
 
+    def _others_fail(self, task: ReadTask, index: int) -> bool:
+        return is_out(index, len(self.store), lambda other: self._read(task, np.array([other])))
+
     def _check_storage(self, task: ReadTask, index: int, reason: str) -> None:
         """Raise StorageFailed unless another sample can be read, or fails with a permanent error."""
-        if not is_out(index, len(self.store), lambda other: self._read(task, np.array([other]))):
+        if not self._others_fail(task, index):
             return
         name = self.store.name(index)
         raise StorageFailed(

@@ -10,6 +10,7 @@ from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
 from imagenet_opt.errors import BadSample
+from imagenet_opt.object_storage import Forbidden
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,7 +54,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
 
 
 def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
-    """Whether three samples spread over the data set also fail with errors that may be temporary.
+    """Whether three samples spread over the data set also fail with errors that may be temporary, or are forbidden.
 
     failed: the sample that could not be read. read: reads another sample of `total`.
     """
@@ -63,6 +64,8 @@ def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
             return False
         except BadSample:
             return False
+        except Forbidden:
+            continue
         except OSError as error:
             if error.errno not in TRANSIENT:
                 return False

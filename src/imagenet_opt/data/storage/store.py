@@ -1,6 +1,5 @@
 """Stores provide the bytes of samples: the interface, a folder tree, and images in memory."""
 
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.storage.page_cache import drop_pages
+from imagenet_opt.regular_file import open_regular, read_part
 
 Indices = NDArray[np.int64]
 
@@ -50,11 +50,11 @@ class FolderStore:
         return [self._read(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
-        return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
+        return printable(self.index.path(index))
 
     def _read(self, path: str) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            encoded = file.readall()
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            encoded = read_part(file.fileno())
             if self.drop_pages:
                 drop_pages(file.fileno())
             return encoded

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.regular_file import open_regular, read_part
+
 MOSTLY = 0.95
 """From this share of the data in the page cache, a run counts as reading from memory. A smaller share is not enough,
 since a few files on slow storage delay all batches."""
@@ -82,7 +84,7 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
     since Linux 5.2 that everything is in memory (can_do_mincore in mm/mincore.c), so mincore is not called. `probed`
     needs no such right, but reads. Raises OSError.
     """
-    file = os.open(path, os.O_RDONLY)
+    file = open_regular(path)
     try:
         status = os.fstat(file)
         first = start - start % mmap.PAGESIZE
@@ -105,7 +107,7 @@ def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool
 
     write_out: fsync first, since unwritten pages stay. No effect on tmpfs. Raises OSError.
     """
-    file = os.open(path, os.O_RDONLY)
+    file = open_regular(path)
     try:
         if write_out:
             os.fsync(file)
@@ -186,7 +188,7 @@ def eviction_probed(extents: Iterable[Extent]) -> Eviction:
 def _probe(extent: Extent) -> Residency | None:
     """Residency of the middle page; None for a file that cannot be opened or is too short."""
     try:
-        file = os.open(extent.path, os.O_RDONLY)
+        file = open_regular(extent.path)
     except OSError:
         return None
     try:
@@ -204,9 +206,9 @@ def _probe(extent: Extent) -> Residency | None:
 def _read(extent: Extent) -> bool:
     """Read an extent into memory; returns False for a file that cannot be read."""
     try:
-        with open(extent.path, "rb", buffering=0) as file:
+        with open(extent.path, "rb", buffering=0, opener=open_regular) as file:
             file.seek(extent.start)
-            return bool(file.readall() if extent.size is None else file.read(extent.size))
+            return bool(read_part(file.fileno()) if extent.size is None else file.read(extent.size))
     except OSError:
         return False
 

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
+from imagenet_opt.object_storage import FoundObject
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
@@ -48,6 +49,8 @@ class Checkpoint(LightningCheckpoint):
     warning; if the last save of a run fails, CheckpointError is raised when training ends.
     mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which another thread uploads each complete checkpoint; None for
     no mirror. The end of training waits for the last upload (at most 20 minutes; 90 s if a run is stopped or fails).
+    While the mirror has a later checkpoint nothing is uploaded, except that those in the attribute `replaced` (empty
+    unless it is set before the fit) are removed after the first upload.
 
     A save inside an epoch is made when the next batch begins, after the previous step has logged everything; a save at
     the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
@@ -86,7 +89,7 @@ class Checkpoint(LightningCheckpoint):
         self.folder = None if folder is None else Path(folder)
         self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
         self.keep, self.monitor, self.mirror = keep, monitor, mirror
-        self.best = -math.inf
+        self.best, self.replaced = -math.inf, list[FoundObject]()
         self._random: dict[str, Any] | None = None
         self._rank = 0
         self._validates_first = False
@@ -279,7 +282,7 @@ class Checkpoint(LightningCheckpoint):
     def _start_uploads(self, trainer: Trainer) -> None:
         """Upload first the checkpoint from which the run resumes, since the mirror may lack it."""
         if self.mirror is not None and self.folder is not None:
-            self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep)
+            self._uploads = CheckpointUploads(self.mirror, self.folder, keep=self.keep, replaced=self.replaced)
             self._uploads.add(trainer.global_step)
 
     def _upload(self, step: int) -> None:

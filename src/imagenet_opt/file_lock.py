@@ -20,7 +20,7 @@ def lock_file(file: Path, *, wait_seconds: float = 0.0) -> FileLock:
     Raises filelock.Timeout if another process holds the lock for `wait_seconds`, another OSError if the file cannot be
     written. Logs a warning on a file system without locks.
     """
-    lock = FileLock(file, thread_local=False, fallback_to_soft=False)
+    lock = FileLock(file, mode=0o600, thread_local=False, fallback_to_soft=False)  # who can read a file can lock it
     try:
         lock.acquire(wait_seconds, _POLL_SECONDS, blocking=wait_seconds > 0)
     except OSError as error:

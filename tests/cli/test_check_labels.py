@@ -52,7 +52,7 @@ def test_a_network_that_agrees_with_both_splits_is_ok(check: Check, ckpt: Path) 
 def test_the_network_may_be_in_a_bucket(check: Check, ckpt: Path, bucket: str) -> None:
     put(f"{bucket}/run/last.ckpt", ckpt.read_bytes())
     assert check(f"ckpt={bucket}/run/last.ckpt")[1]["labels"] == check(f"ckpt={ckpt}")[1]["labels"]
-    with pytest.raises(CheckpointNotFound, match=rf"no checkpoint at {bucket}/other/last.json \(ckpt\)"):
+    with pytest.raises(CheckpointNotFound, match=rf"no checkpoint at {bucket}/other/last.ckpt \(ckpt\)"):
         check(f"ckpt={bucket}/other")
 
 

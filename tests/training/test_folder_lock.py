@@ -60,6 +60,7 @@ def test_a_second_start_is_refused_until_the_first_is_killed(
     first.kill()
     first.wait()
     lock_file(tmp_path / FILE).release()  # the worker of the first process still lives
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600  # whoever can open the file could lock it
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from imagenet_opt.errors import CheckpointError
+from imagenet_opt.errors import CheckpointError, ImagenetOptError, first_line
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std")
 """Keys of data in a network_config, beside `image_size`, the size of validation images, and `val_flip` of model."""
+_TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple}
+_LARGEST_IMAGE = 4096
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
@@ -28,11 +30,25 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn
             f"{ckpt} does not say how its network is built (no network_config: {', '.join(absent)}); "
             "expected a checkpoint that train.py wrote (ckpt)"
         )
+    wrong = [key for key, kind in _TYPES.items() if key in config and not isinstance(config[key], kind)]
+    if wrong or not 0 < config["image_size"] <= _LARGEST_IMAGE:
+        raise CheckpointError(f"{ckpt} holds an unusable network_config: {', '.join(wrong or ['image_size'])} (ckpt)")
     build = partial(build_network, **{key: config[key] for key in RECIPE})
+    checkpoints.check_network(saved, _outline(build, ckpt), ckpt)
     network = build().eval()
-    checkpoints.check_network(saved, network, ckpt)
     network.load_state_dict(saved["network"])
     return network, config, build
+
+
+def _outline(build: Callable[[], nn.Module], ckpt: Path) -> nn.Module:
+    """The network without memory for its weights: a file may ask for any number of classes."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except ImagenetOptError:
+        raise
+    except Exception as error:  # of timm or torch, for the settings in the file
+        raise CheckpointError(f"the network of {ckpt} (ckpt) cannot be built: {first_line(error)}") from error
 
 
 def on_device(network: nn.Module, device: torch.device) -> nn.Module:

@@ -60,7 +60,10 @@ def build_run(config: DictConfig) -> Run:
     fetches_code = is_key_typed(mirror.KEY)
     found = restore.find(config.resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
     with found.removed_if_refused():
-        return _build(config, folder, found.path)
+        run = _build(config, folder, found.path)
+    for callback in run.trainer.checkpoint_callbacks:
+        callback.replaced = found.replaced  # type: ignore[attr-defined]
+    return run
 
 
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:

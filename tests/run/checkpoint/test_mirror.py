@@ -1,18 +1,19 @@
-"""Checkpoints in a bucket: complete when last.json names them, and found by a machine with an empty run folder."""
+"""Checkpoints in a bucket: uploaded whole, and found by a machine with an empty run folder."""
 
-import json
+import itertools
 import os
 import socket
 import time
-import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from psutil import process_iter
 
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
-from imagenet_opt.run.checkpoint import files, restore
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, StorageFailed
+from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.run.checkpoint import files, mirror, restore
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.mirror_process import call
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, Uploaded
@@ -20,15 +21,18 @@ from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.preempted import SWEEP_JOB
 from tests.conftest import composed
-from tests.object_server import client
+from tests.faulty_proxy import FaultyProxy
+from tests.object_server import client, put
 from tests.processes import on_ranks, run_script
 from tests.run.checkpoint.test_writer import environment, names, state, step_of
 
 
-def save(folder: Path, url: str | None, *steps: int, best: int | None = None, keep: int = 2) -> list[Uploaded]:
+def save(
+    folder: Path, url: str | None, *steps: int, best: int | None = None, keep: int = 2, replaced: Any = ()
+) -> list[Uploaded]:
     """Write and upload a checkpoint of each of `steps`, one after the other. None: write only."""
     folder.mkdir(parents=True, exist_ok=True)
-    uploads = CheckpointUploads(url or "s3://none", folder, keep=keep)
+    uploads = CheckpointUploads(url or "s3://none", folder, keep=keep, replaced=replaced)
     writer = CheckpointWriter(folder, keep=keep, then=uploads.add if url else lambda step: None)
     for step in steps:
         (folder / "metrics.csv").write_text("step,epoch\n" + "".join(f"{row},0\n" for row in range(step)))
@@ -57,23 +61,71 @@ def test_a_mirror_holds_the_newest_the_best_and_the_rows_and_names_them(bucket: 
     assert min(each.seconds for each in done) > 0
     found = objects(bucket)
     local = ("checkpoints/step_00000003.ckpt", "checkpoints/step_00000004.ckpt", "best.ckpt", "metrics.csv")
-    assert set(found) == {f"a/run/{name}" for name in (*local, "last.json")}
+    assert set(found) == {f"a/run/{name}" for name in local}
     for name in local:
         assert found[f"a/run/{name}"] == (tmp_path / name).read_bytes()
-
-    def content(name: str) -> dict[str, int]:
-        return {"size": (tmp_path / name).stat().st_size, "crc32": zlib.crc32((tmp_path / name).read_bytes())}
-
-    name = "checkpoints/step_00000004.ckpt"
-    last = {"step": 4, "name": name, "content": content(name), "best": content("best.ckpt")}
-    assert json.loads(found["a/run/last.json"]) == last
     assert not [name for name in names(tmp_path) if name.endswith(".new")]
 
 
-def test_a_run_that_went_back_leaves_no_later_steps_in_the_mirror(bucket: str, tmp_path: Path) -> None:
-    save(tmp_path, bucket, 30)
-    save(tmp_path, bucket, 12)
-    assert sorted(objects(bucket)) == ["checkpoints/step_00000012.ckpt", "last.json", "metrics.csv"]
+@pytest.mark.parametrize("resume_from", [None, "earlier"])
+def test_a_run_that_goes_back_replaces_the_later_steps_of_the_mirror_and_says_so(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, resume_from: str | None
+) -> None:
+    save(tmp_path / "earlier", bucket, 12, 30)
+    path = None if resume_from is None else str(tmp_path / "earlier/checkpoints/step_00000012.ckpt")
+    found = restore.find(path, tmp_path / "run", url=bucket)
+    assert f"resume_from={path or 'null'}: this run replaces the later checkpoints in checkpoint.mirror" in caplog.text
+    assert [each.error for each in save(tmp_path / "run", bucket, 20, replaced=found.replaced)] == [None]
+    left = ["checkpoints/step_00000012.ckpt"] if path else []
+    assert sorted(objects(bucket)) == [*left, "checkpoints/step_00000020.ckpt", "metrics.csv"]
+
+
+def test_of_two_machines_with_one_mirror_the_further_is_left_alone(bucket: str, tmp_path: Path) -> None:
+    save(tmp_path / "a", bucket, 100)
+    save(tmp_path / "b", bucket, 200)
+    before = objects(bucket)
+    (refused,) = save(tmp_path / "a", bucket, 150)
+    assert "another run has written checkpoints/step_00000200.ckpt" in str(refused.error)
+    assert objects(bucket) == before  # the rows too
+    (done,) = save(tmp_path / "a", bucket, 250)
+    assert done.error is None
+    assert step_of(find(tmp_path / "new", bucket)) == 250
+
+
+@pytest.mark.slow
+def test_an_upload_that_ends_at_any_request_leaves_the_newest_checkpoint_whole(
+    bucket: str, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    save(tmp_path, None, 1, 2, 3, best=3)
+    local = {step: files.step_file(tmp_path, step) for step in (2, 3)}
+    shared: dict[str, Any] = {"others": [], "keep": 1, "replaced": []}
+    for last in itertools.count():
+        storage = ObjectStorage(f"{bucket}/{last}", mirror.KEY)
+        mirror.upload(storage, name="checkpoints/step_00000002.ckpt", checkpoint=str(local[2]), best=None, **shared)
+        begin = len(proxy.paths)
+        proxy.fault = lambda number, path, end=begin + last: "403" * (number > end)  # type: ignore[misc]
+        ended = False
+        with suppress(StorageFailed):
+            arguments = {"checkpoint": str(local[3]), "best": str(tmp_path / "best.ckpt")} | shared
+            ended = mirror.upload(storage, name="checkpoints/step_00000003.ckpt", **arguments) is None
+        proxy.fault = lambda number, path: ""
+        found = objects(bucket)
+        newest = max(step for step in local if f"{last}/checkpoints/step_{step:08d}.ckpt" in found)
+        assert found[f"{last}/checkpoints/step_{newest:08d}.ckpt"] == local[newest].read_bytes()
+        assert newest == 2 or found[f"{last}/best.ckpt"] == local[3].read_bytes()
+        if ended:
+            break
+    assert newest == 3 and last >= 4
+
+
+def test_a_mirror_whose_objects_cannot_be_removed_keeps_old_checkpoints_and_says_so(
+    bucket: str, proxy: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.fault = lambda number, path: "403" * path.endswith("?delete")
+    assert [each.error for each in save(tmp_path, bucket, 1, 2, keep=1)] == [None, None]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "step 2" in warning and "checkpoints/step_00000001.ckpt: " in warning and "403 AccessDenied" in warning
+    assert {"checkpoints/step_00000001.ckpt", "checkpoints/step_00000002.ckpt"} < objects(bucket).keys()
 
 
 def test_a_waiting_checkpoint_is_replaced_by_a_newer_one_and_removed_files_are_still_uploaded(
@@ -163,23 +215,40 @@ def test_a_damaged_local_checkpoint_is_replaced_by_that_of_the_mirror(bucket: st
     assert step_of(find(tmp_path, bucket)) == 5
 
 
-def test_a_damaged_object_is_refused_in_one_line_and_not_kept(bucket: str, tmp_path: Path) -> None:
-    save(tmp_path / "lost", bucket, 5)
-    name = "checkpoints/step_00000005.ckpt"
-    content = bytearray(objects(bucket)[name])
+def damage(url: str, name: str) -> None:
+    content = bytearray(objects(url)[name])
     content[len(content) // 2] ^= 1
-    client().put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=bytes(content))
-    words = rf"{bucket}/{name} differs from what last.json says.*resume_from={bucket}"
-    with pytest.raises(CheckpointError, match=words):
+    put(f"{url}/{name}", bytes(content))
+
+
+def test_a_damaged_newest_object_is_skipped_and_replaced(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "lost", bucket, 4, 5)
+    damage(bucket, "checkpoints/step_00000005.ckpt")
+    put(f"{bucket}/last.json", b"of an earlier version")
+    (tmp_path / "new").mkdir()
+    found = restore.find("auto", tmp_path / "new", url=bucket)
+    assert step_of(found.path) == step_of(tmp_path / "new/last.ckpt") == 4
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"checkpoint skipped: {bucket}/checkpoints/step_00000005.ckpt: ")
+    save(tmp_path / "new", bucket, 4, replaced=found.replaced)
+    assert [name for name in objects(bucket) if "step" in name] == ["checkpoints/step_00000004.ckpt"]
+
+
+@pytest.mark.parametrize("best", [None, 4])
+def test_the_best_is_better_than_none_and_a_new_run_does_not_begin_silently(
+    bucket: str, tmp_path: Path, best: int | None
+) -> None:
+    save(tmp_path / "lost", bucket, 4, 5, best=best)
+    for step in (4, 5):
+        damage(bucket, f"checkpoints/step_{step:08d}.ckpt")
+    if best is not None:
+        assert step_of(find(tmp_path / "new", bucket)) == best
+        return
+    with pytest.raises(CheckpointError, match=rf"^the checkpoint from {bucket}: none of the 2 .*resume_from=null"):
         find(tmp_path / "new", bucket)
-    assert not list((tmp_path / "new").rglob("*.ckpt*"))
-
-
-def test_last_json_of_another_program_is_refused_in_one_line(bucket: str, tmp_path: Path) -> None:
-    last = {"step": 1, "name": "../../outside.ckpt", "content": {"size": 1, "crc32": 1}, "best": None}
-    client().put_object(Bucket=bucket.removeprefix("s3://"), Key="last.json", Body=json.dumps(last).encode())
-    with pytest.raises(CheckpointError, match=rf"{bucket}/last.json is damaged.*checkpoint\.mirror"):
-        find(tmp_path, bucket)
+    assert names(tmp_path / "new") == []
 
 
 @pytest.mark.slow
@@ -228,7 +297,7 @@ def test_the_process_of_a_mirror_starts_without_a_pipe(bucket: str, monkeypatch:
         raise AssertionError("a pipe was opened")
 
     monkeypatch.setattr(os, "pipe", pipe)
-    assert call("last", bucket) is None
+    assert call("steps", bucket) == []
 
 
 HANGING = """

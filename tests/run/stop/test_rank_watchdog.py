@@ -5,16 +5,19 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from imagenet_opt.errors import TrainingError
-from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
+from imagenet_opt.run.stop.rank_watchdog import RankWatchdog, listen
 
 HANGING = """
 import json, os, signal, sys, threading
+from imagenet_opt.run.stop import rank_watchdog
 from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
+rank_watchdog._HELLO_SECONDS = 100
 rank, kind = int(sys.argv[1]), sys.argv[2]
 os.environ["MASTER_ADDR"] = "127.0.0.1"
 
@@ -56,15 +59,21 @@ def say(process: Any, text: str) -> None:
 
 
 def pair(kind: str, stray: bytes | None = None) -> list[subprocess.Popen[str]]:
-    """Two processes that know each other. stray: what another connection says before the second has come."""
+    """Two processes that know each other. stray: what another connection says before the second has come; a
+    third says nothing."""
     first = start("0", kind)
     address = line(first)
     port, _ = json.loads(address)
-    if stray is not None:
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(stray)
-    both = [first, start("1", kind, address)]
-    assert [line(process) for process in both] == ["together", "together"]
+    with ExitStack() as strangers:
+        if stray is not None:
+            idle, talking = (strangers.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2))
+            talking.sendall(stray)
+            idle.setblocking(False)
+        both = [first, start("1", kind, address)]
+        assert [line(process) for process in both] == ["together", "together"]
+        if stray is not None:
+            with pytest.raises(BlockingIOError):  # rank 0 still waits for its word
+                idle.recv(1)
     return both
 
 
@@ -108,6 +117,19 @@ def test_an_orderly_end_leaves_the_other_alone() -> None:
     assert line(first) == "and on"
     _, err = first.communicate("\n", timeout=60)
     assert first.returncode == 0 and err.count("\n") == 1 and "not from this run" in err
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "reached_by"),
+    [("127.0.0.1", "127.0.0.1", ["127.0.0.1"]), ("::1", "::1", ["::1"]), ("node7", "::", ["127.0.0.1", "::1"])],
+)
+def test_a_run_on_one_machine_listens_on_that_machine_only(host: str, address: str, reached_by: list[str]) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listen(host, world_size=2) as server:
+        assert server.getsockname()[0] == address
+        for each in reached_by:
+            socket.create_connection((each, server.getsockname()[1])).close()
 
 
 def test_a_rank_that_cannot_reach_rank_0_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
@@ -62,7 +62,7 @@ def verify(path: Path, key: str = "resume_from") -> None:
     Raises CheckpointError for a truncated or corrupt file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _archive(path) as archive:
             damaged = archive.testzip()
     except Exception as error:
         raise _cannot_open(path, key, str(error) or type(error).__name__) from error
@@ -80,7 +80,21 @@ def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
     checkpoint = load(path, key)
     if "network" not in checkpoint:
         raise CheckpointError(f"{path} holds no `network`; expected a checkpoint that train.py wrote ({key})")
+    parts = checkpoint["network"], checkpoint.get("network_config", {})
+    if not all(isinstance(part, dict) for part in parts) or not all(is_weight(*item) for item in parts[0].items()):
+        raise CheckpointError(
+            f"{path} holds a `network` or `network_config` of another form; expected a checkpoint that train.py wrote "
+            f"({key})"
+        )
     return checkpoint
+
+
+def is_weight(name: object, tensor: object) -> bool:
+    """Whether `tensor` is dense and has its own bytes, as an expanded or meta tensor has not."""
+    if not isinstance(name, str) or not isinstance(tensor, Tensor):
+        return False
+    is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return is_dense and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def load(path: Path, key: str = "resume_from", *, expected: str = "a run folder or a .ckpt file") -> dict[str, Any]:
@@ -92,12 +106,25 @@ def load(path: Path, key: str = "resume_from", *, expected: str = "a run folder 
     if not path.is_file():
         raise CheckpointNotFound(f"no checkpoint at {path} ({key}); expected {expected}")
     try:
+        _archive(path).close()
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise _cannot_open(path, key, type(error).__name__) from error
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"{path} holds a {type(checkpoint).__name__}; expected a checkpoint ({key})")
     return checkpoint
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    """The file as an archive. Raises BadZipFile if its records hold more bytes than the file, as a zip bomb does; torch
+    compresses no record."""
+    archive = zipfile.ZipFile(path)
+    records = archive.infolist()
+    is_stored = all(record.compress_type == zipfile.ZIP_STORED for record in records)
+    if not is_stored or sum(record.file_size for record in records) > path.stat().st_size:
+        archive.close()
+        raise zipfile.BadZipFile("its records are compressed or overlap")
+    return archive
 
 
 def _cannot_open(path: Path, key: str, reason: str) -> CheckpointError:
@@ -141,6 +168,8 @@ def _check(path: Path) -> None:
     checkpoint = read(path)
     if absent := [name for name in _NEEDED if name not in checkpoint]:
         raise CheckpointError(f"{path} holds no {', '.join(absent)}; expected a checkpoint that train.py wrote")
+    if not isinstance(checkpoint["global_step"], int):
+        raise CheckpointError(f"{path} holds no number as global_step; expected a checkpoint that train.py wrote")
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:

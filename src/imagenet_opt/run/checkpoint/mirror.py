@@ -1,58 +1,30 @@
 """A copy of a run's newest checkpoints in an object storage, so that the run survives the loss of its machine.
 
     URL/checkpoints/step_00012000.ckpt   the newest `keep`, named as in the run folder
-    URL/best.ckpt, metrics.csv, ...      files of the run folder
-    URL/last.json                        names the newest checkpoint; written after all others
+    URL/best.ckpt, metrics.csv, ...      files of the run folder, uploaded before the checkpoint
+
+An object is complete when it is in the list of the storage, and no other object says which checkpoint is the newest.
 
 These functions run in a process of their own (`mirror_process.call`), so this module imports no torch. Arguments and
 results are values of JSON.
 """
 
-import json
 import os
 import re
-import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, TypeAdapter, ValidationError
+from typing import Any
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError, StorageFailed
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
 
 KEY = "checkpoint.mirror"
 BEST = "best.ckpt"
-LAST = "last.json"
 _PROBE = "write_probe"
-_NAME = r"^checkpoints/step_[0-9]{8,18}\.ckpt$"
+_NAME = re.compile(r"checkpoints/step_([0-9]{8,18})\.ckpt")
 _PIECE_BYTES = 16 * 2**20
-
-_Count = Annotated[int, Field(ge=0)]
-
-
-@dataclass(frozen=True)
-class Content:
-    """Size in bytes and CRC-32 of a file."""
-
-    size: _Count
-    crc32: _Count
-
-
-@dataclass(frozen=True)
-class Last:
-    """The newest checkpoint of a mirror. name: path below the URL. best: the content of best.ckpt, if there is one."""
-
-    step: _Count
-    name: Annotated[str, Field(pattern=_NAME)]
-    content: Content
-    best: Content | None
-
-
-LAST_FIELDS = TypeAdapter(Last)
 
 
 def check_url(url: object) -> None:
@@ -64,42 +36,60 @@ def check_url(url: object) -> None:
         )
 
 
-def probe(storage: ObjectStorage) -> None:
-    """Write and remove a small object. Raises StorageFailed or ConfigError if the mirror cannot be written."""
+def probe(storage: ObjectStorage) -> str | None:
+    """Write and remove a small object. Returns why it could not be removed. Raises StorageFailed or ConfigError if the
+    mirror cannot be written."""
     storage.write(_PROBE, b"written by imagenet-opt when a run starts\n")
-    storage.delete(_PROBE)
+    return _remove(storage, [_PROBE])
 
 
-def last(storage: ObjectStorage) -> dict[str, Any] | None:
-    """The fields of `Last`; None if the mirror has no checkpoint."""
-    found = _read_last(storage)
-    return None if found is None else asdict(found)
+def step_of(name: str) -> int:
+    """The step in the name of a checkpoint in the mirror; -1 for other names."""
+    found = _NAME.fullmatch(name)
+    return -1 if found is None else int(found[1])
+
+
+def steps(storage: ObjectStorage) -> list[FoundObject]:
+    """The checkpoints with a step in their name, the latest step first."""
+    found = [each for portion in storage.objects("checkpoints") for each in portion if step_of(each.path) >= 0]
+    return sorted(found, key=lambda each: step_of(each.path), reverse=True)
 
 
 def upload(
-    storage: ObjectStorage, *, step: int, name: str, checkpoint: str, best: str | None, others: list[str], keep: int
-) -> None:
-    """Upload a checkpoint, and remove the later steps and those beyond the newest `keep`.
+    storage: ObjectStorage,
+    *,
+    name: str,
+    checkpoint: str,
+    best: str | None,
+    others: list[str],
+    keep: int,
+    replaced: list[list[Any]],
+) -> str | None:
+    """Upload `others`, best.ckpt and then a checkpoint; remove `replaced`, and steps beyond the newest `keep`.
 
-    name: of the checkpoint in the mirror. checkpoint, best, others: local files; `others` keep their names. A
-    checkpoint that the mirror has already is not sent again. Sizes are compared after the upload. The CRC-32 of a
-    checkpoint is compared when it is downloaded, since reading it back would double the traffic, and the tags of
-    services are checksums for small, plainly stored objects only.
+    name: of the checkpoint in the mirror. checkpoint, best, others: local files; `others` keep their names. replaced:
+    the checkpoints, as `FoundObject`s, that were there when the run began before them. Returns why one could not be
+    removed. Sizes are compared after the upload; a checkpoint is verified when it is downloaded.
+    Raises CheckpointError, and writes nothing, if another run has written a later step.
     """
-    before = _read_last(storage)
-    now = Last(step, name, _content(checkpoint), None if best is None else _content(best))
-    if before is None or (before.name, before.content) != (name, now.content) or storage.head(name) is None:
-        storage.upload(name, Path(checkpoint))
-    if best is not None and now.best is not None and (before is None or before.best != now.best):
-        if now.best == now.content:
-            storage.copy(name, BEST)
-        else:
-            storage.upload(BEST, Path(best))
+    there = steps(storage)
+    later = [found for found in there if step_of(found.path) > step_of(name)]
+    if foreign := [found.path for found in later if list(found) not in replaced]:
+        raise CheckpointError(
+            f"another run has written {foreign[0]}, which is later and stays; end one of the two runs, or choose "
+            f"another {KEY}"
+        )
     for other in map(Path, others):
         storage.write(other.name, other.read_bytes())
-    if now != before:
-        storage.write(LAST, json.dumps(asdict(now), indent=2).encode() + b"\n")
-    _remove_others(storage, name, keep)
+    if best is not None:
+        storage.upload(BEST, Path(best))
+    if best is not None and os.path.samefile(best, checkpoint):
+        storage.copy(BEST, name)
+    else:
+        storage.upload(name, Path(checkpoint))
+    gone = [found for found in there if list(found) in replaced and found.path != name]
+    earlier = [found for found in there if step_of(found.path) < step_of(name) and found not in gone]
+    return _remove(storage, [found.path for found in (*gone, *earlier[keep - 1 :])])
 
 
 def head(storage: ObjectStorage, *, name: str) -> dict[str, Any]:
@@ -107,7 +97,8 @@ def head(storage: ObjectStorage, *, name: str) -> dict[str, Any]:
     found = storage.head(name)
     if found is None:
         raise CheckpointNotFound(
-            f"no checkpoint at {storage.name(name)} ({storage.key}); expected a .ckpt object, or a mirror with {LAST}"
+            f"no checkpoint at {storage.name(name)} ({storage.key}); expected a .ckpt object, or a mirror with "
+            "checkpoints/step_N.ckpt"
         )
     return found._asdict()
 
@@ -115,69 +106,44 @@ def head(storage: ObjectStorage, *, name: str) -> dict[str, Any]:
 def download(
     storage: ObjectStorage,
     *,
-    files: list[tuple[str, str, dict[str, int] | None]],
+    name: str,
+    target: str,
+    others: Sequence[tuple[str, str]] = (),
     folder_key: str = "hydra.run.dir",
 ) -> None:
-    """Download files, each written beside its target and renamed. files: name in the mirror, target, and the fields of
-    the expected `Content`; None for any content, and for a file that the mirror need not have. folder_key: what sets
-    the folder of the targets.
+    """Download a checkpoint, written beside its target and renamed. others: names and targets of files that are
+    downloaded before, if the mirror has them. folder_key: what sets the folder of the targets.
 
-    Raises CheckpointError if the content differs; RunFolderError if a target cannot be written.
+    Raises CheckpointNotFound; RunFolderError if a target cannot be written.
     """
-    for name, target, content in files:
-        if content is not None or storage.head(name) is not None:
-            try:
-                _download(storage, name, Path(target), None if content is None else Content(**content))
-            except OSError as error:
-                raise RunFolderError(
-                    f"cannot write {target} ({error.strerror}); make room there, or choose another folder with "
-                    f"{folder_key}"
-                ) from error
+    for source, path in others:
+        if (found := storage.head(source)) is not None:
+            _download(storage, found, Path(path), folder_key)
+    _download(storage, FoundObject(**head(storage, name=name)), Path(target), folder_key)
 
 
-def _read_last(storage: ObjectStorage) -> Last | None:
+def _remove(storage: ObjectStorage, paths: list[str]) -> str | None:
+    """Remove objects, and return why one of them could not be removed."""
+    for path in paths:
+        try:
+            storage.delete(path)
+        except FileNotFoundError:  # another run has removed it
+            continue
+        except (OSError, StorageFailed) as error:
+            return f"{path}: {error}"
+    return None
+
+
+def _download(storage: ObjectStorage, found: FoundObject, target: Path, folder_key: str) -> None:
     try:
-        return LAST_FIELDS.validate_json(storage.read(LAST))
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise CheckpointError(
-            f"{storage.name(LAST)} is damaged, or another program wrote it; choose another {storage.key}, or a "
-            f"checkpoint there with {_other(storage)}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target, sync=True) as fresh, fresh.open("wb") as file:
+            for piece in _pieces(storage, found):
+                file.write(piece)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {target} ({error.strerror}); make room there, or choose another folder with {folder_key}"
         ) from error
-
-
-def _content(path: str) -> Content:
-    crc32 = 0
-    with open(path, "rb") as file:
-        while piece := file.read(2**20):
-            crc32 = zlib.crc32(piece, crc32)
-        return Content(os.fstat(file.fileno()).st_size, crc32)
-
-
-def _remove_others(storage: ObjectStorage, name: str, keep: int) -> None:
-    steps = sorted(
-        (found.path for portion in storage.objects("checkpoints") for found in portion if re.match(_NAME, found.path)),
-        key=lambda path: int(re.sub(r"\D", "", path)),
-    )
-    place = steps.index(name) + 1
-    for old in (*steps[place:], *steps[: max(0, place - keep)]):
-        storage.delete(old)
-
-
-def _download(storage: ObjectStorage, name: str, target: Path, content: Content | None) -> None:
-    with storage.explained():
-        found = storage.head(name)
-    if found is None or (content is not None and found.size != content.size):
-        raise _differs(storage, name)
-    crc32 = 0
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target, sync=True) as fresh, fresh.open("wb") as file:
-        for piece in _pieces(storage, found):
-            crc32 = zlib.crc32(piece, crc32)
-            file.write(piece)
-        if content is not None and crc32 != content.crc32:
-            raise _differs(storage, name)
 
 
 def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
@@ -188,15 +154,3 @@ def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
                 piece = storage.read(found.path, start=start, size=size, etag=found.etag)
             yield piece
             show((start + size) // 10**6, found.size // 10**6)
-
-
-def _differs(storage: ObjectStorage, name: str) -> CheckpointError:
-    return CheckpointError(
-        f"{storage.name(name)} differs from what {LAST} says: it is damaged or was replaced. Choose another "
-        f"checkpoint there with {_other(storage)}"
-    )
-
-
-def _other(storage: ObjectStorage) -> str:
-    """The words that choose another checkpoint of this mirror."""
-    return f"{'ckpt' if storage.key == 'ckpt' else 'resume_from'}={storage.url}/checkpoints/step_N.ckpt"

@@ -18,7 +18,7 @@ from imagenet_opt.errors import ImagenetOptError, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror
 
-_TASKS = {task.__name__: task for task in (mirror.probe, mirror.last, mirror.upload, mirror.head, mirror.download)}
+_TASKS = {task.__name__: task for task in (mirror.probe, mirror.steps, mirror.upload, mirror.head, mirror.download)}
 
 
 def call(task: str, url: str, key: str = mirror.KEY, **arguments: Any) -> Any:

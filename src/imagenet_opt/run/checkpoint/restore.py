@@ -5,17 +5,16 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError, RunFolderError
-from imagenet_opt.object_storage import is_url
+from imagenet_opt.object_storage import FoundObject, is_url, is_web
 from imagenet_opt.run.checkpoint import files, mirror
-from imagenet_opt.run.checkpoint.mirror import LAST_FIELDS, Last
 from imagenet_opt.run.checkpoint.mirror_process import call
 from imagenet_opt.run.checkpoint.uploads import OTHERS
 
@@ -28,11 +27,13 @@ _POLL_SECONDS = 0.5
 @dataclass(frozen=True)
 class Found:
     """The checkpoint to resume from; None for a new run. source: the URL from which it was downloaded now.
-    downloaded: the files that are new in the run folder."""
+    downloaded: the files that are new in the run folder. replaced: later checkpoints of the mirror, which the run
+    replaces at its first save."""
 
     path: Path | None
     source: str | None = None
     downloaded: list[Path] = field(default_factory=list)
+    replaced: list[FoundObject] = field(default_factory=list)
 
     @contextmanager
     def removed_if_refused(self) -> Iterator[None]:
@@ -42,9 +43,9 @@ class Found:
         except ImagenetOptError as error:
             for file in self.downloaded:
                 file.unlink(missing_ok=True)
-            if self.path is not None and self.path.parent.name == files.FOLDER:
-                with suppress(OSError):  # not empty
-                    self.path.parent.rmdir()
+                if file.parent.name == files.FOLDER:
+                    with suppress(OSError):  # not empty
+                        file.parent.rmdir()
             if self.source is None or not isinstance(error, CheckpointError):
                 raise
             raise type(error)(f"the checkpoint from {self.source}: {error}") from error
@@ -53,50 +54,91 @@ class Found:
 def find(resume_from: str | None, run_folder: Path, *, url: str | None, fetches_code: bool = False) -> Found:
     """The checkpoint to resume from, as `files.find`, with a mirror at `url` (None: no mirror).
 
-    "auto" is the checkpoint with the larger step of the run folder and the mirror, the run folder's if they are equal.
+    "auto" is the intact checkpoint with the largest step of the run folder and the mirror, the run folder's if they are
+    equal.
     fetches_code: whether compiled code, which a run executes, is downloaded from the mirror too.
     The first process downloads, and the other processes wait for the file.
     Raises CheckpointError, StorageFailed or ConfigError, also if the mirror cannot be read.
     """
-    mirrored = None if url is None else _last(url, mirror.KEY)
+    mirrored = [] if url is None else _steps(url, mirror.KEY)
     if resume_from is not None and is_url(resume_from):
-        return _fetch(resume_from, run_folder)
-    if url is None or mirrored is None or resume_from != "auto":
-        if mirrored is not None and resume_from is None:
-            log.warning(f"resume_from=null: this new run replaces the checkpoints in {mirror.KEY}={url}")
-        return Found(files.find(resume_from, run_folder))
+        found = _fetch(resume_from, run_folder)
+    elif url is None or not mirrored or resume_from != "auto":
+        found = Found(files.find(resume_from, run_folder))
+    else:
+        found = _newest(url, mirrored, run_folder, fetches_code=fetches_code)
+    step = _step(found.path)
+    replaced = [each for each in mirrored if mirror.step_of(each.path) > step]
+    if replaced and resume_from != "auto":
+        log.warning(
+            f"resume_from={resume_from or 'null'}: this run replaces the later checkpoints in {mirror.KEY}={url}"
+        )
+    return replace(found, replaced=replaced)
+
+
+def _step(path: Path | None) -> int:
+    return -1 if path is None else int(files.load(path)["global_step"])
+
+
+def _steps(url: str, key: str) -> list[FoundObject]:
+    """The checkpoints of a mirror, the latest step first."""
+    return [FoundObject(*each) for each in call("steps", url, key)]
+
+
+def _newest(url: str, mirrored: list[FoundObject], run_folder: Path, *, fetches_code: bool) -> Found:
+    """Download the checkpoints of the mirror that are later than those of the run folder, until one is intact; with the
+    first come best.ckpt and OTHERS."""
+    is_new, local = not files.all_files(run_folder), None
     try:
         local = files.find("auto", run_folder)
     except CheckpointError as error:
         log.warning(f"{error}; the checkpoint in {mirror.KEY}={url} is used")
-        local = None
-    if local is not None and files.load(local)["global_step"] >= mirrored.step:
+    step = _step(local)
+    others = [name for name in (*OTHERS, files.BEST) if fetches_code or name != files.COMPILED_CODE]
+    downloaded = [run_folder / name for name in (*others, files.LAST)]
+    for i, each in enumerate(mirrored):
+        if mirror.step_of(each.path) <= step:
+            break
+        downloaded.append(path := run_folder / each.path)
+        _download(url, each, path, () if i else others)
+        try:
+            files.find(str(path), run_folder)
+        except CheckpointError as error:
+            log.warning(f"checkpoint skipped: {url}/{each.path}: {error}")
+            continue
+        if _is_first():
+            files.link(path, run_folder / files.LAST)
+        return Found(path, url, downloaded if is_new else [])
+    if local is not None:
         return Found(local)
-    return _restore(url, mirrored, run_folder, fetches_code=fetches_code)
+    found = Found(None, url, downloaded if is_new else [])
+    with found.removed_if_refused():
+        return replace(found, path=files.find("auto", run_folder))  # best.ckpt, if it is intact
 
 
-def _last(url: str, key: str) -> Last | None:
-    found = call("last", url, key)
-    return None if found is None else LAST_FIELDS.validate_python(found)
-
-
-def _restore(url: str, last: Last, run_folder: Path, *, fetches_code: bool) -> Found:
-    """Make the newest checkpoint of the mirror, its best.ckpt and OTHERS the files of the run folder."""
-    path = run_folder / last.name
+def _download(url: str, checkpoint: FoundObject, path: Path, others: Sequence[str]) -> None:
+    """Download the files of the names `others`, and then a checkpoint, so that an interrupted start repeats all."""
     if not _is_first():
-        _wait_for(path, last.content.size, url)
-        return Found(files.find(str(path), run_folder))
-    is_new = not files.all_files(run_folder)
-    log.info(f"{mirror.KEY}: step {last.step} ({last.content.size / 1e6:.0f} MB) is downloaded from {url}")
-    others = tuple(name for name in OTHERS if fetches_code or name != files.COMPILED_CODE)
-    more = (*others, files.BEST) if last.best is not None else others
-    newest = (last.name, str(path), asdict(last.content))  # comes last, so that an interrupted start repeats all
-    call("download", url, files=[*((name, str(run_folder / name), None) for name in more), newest])
-    with suppress(FileNotFoundError):
-        (run_folder / files.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
-    files.link(path, run_folder / files.LAST)
-    downloaded = [run_folder / name for name in (*more, last.name, files.LAST)]
-    return Found(files.find(str(path), run_folder), url, downloaded if is_new else [])
+        _wait_for(path, checkpoint.size, url)
+        return
+    run_folder, step = path.parent.parent, mirror.step_of(checkpoint.path)
+    log.info(f"{mirror.KEY}: step {step} ({checkpoint.size / 1e6:.0f} MB) is downloaded from {url}")
+    more = [(name, str(run_folder / name)) for name in others]
+    call("download", url, name=checkpoint.path, target=str(path), others=more)
+    if files.COMPILED_CODE in others:
+        with suppress(FileNotFoundError):
+            (run_folder / files.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
+    if files.BEST in others:
+        _remove_if_damaged(run_folder / files.BEST)
+
+
+def _remove_if_damaged(best: Path) -> None:
+    try:
+        if best.exists():
+            files.verify(best)
+    except CheckpointError as error:
+        log.warning(f"{files.BEST} is not restored: {error}")
+        best.unlink()
 
 
 def _fetch(url: str, run_folder: Path) -> Found:
@@ -111,7 +153,7 @@ def _fetch(url: str, run_folder: Path) -> Found:
     path = run_folder / f"resumed_from_{mark:08x}.ckpt"
     if not path.is_file() and _is_first():
         log.info(f"{key}: {about['size'] / 1e6:.0f} MB are downloaded from {folder}/{name}")
-        call("download", folder, key, files=[(name, str(path), None)])
+        call("download", folder, key, name=name, target=str(path))
     _wait_for(path, about["size"], url)
     return Found(files.find(str(path), run_folder), url, [path])
 
@@ -131,7 +173,7 @@ def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False)
             folder, name = _locate(ckpt, key, best=best)
             call("head", folder, key, name=name)  # raises CheckpointNotFound
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagenet_opt_")), Path(name).name)
-            call("download", folder, key, files=[(name, str(path), None)], folder_key="TMPDIR")
+            call("download", folder, key, name=name, target=str(path), folder_key="TMPDIR")
         except OSError as error:
             raise RunFolderError(
                 f"cannot download {ckpt} ({key}) into a temporary folder ({error.strerror}); make room there, or "
@@ -146,13 +188,17 @@ def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False)
 
 def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
     """Folder and name of a checkpoint: of a mirror its newest, or its best if there is one and `best` prefers it; of
-    last.ckpt in a mirror the newest."""
-    folder, name = url.rstrip("/"), mirror.LAST
+    last.ckpt in a mirror the newest. A web server lists no files, so there it is last.ckpt."""
+    folder, name = url.rstrip("/"), ""
     if url.endswith(".ckpt"):
         folder, _, name = url.rpartition("/")
-    if name in (mirror.LAST, files.LAST) and (found := _last(folder, key)) is not None:
-        return folder, files.BEST if best and name == mirror.LAST and found.best is not None else found.name
-    return folder, name
+    if best and not name:
+        with suppress(CheckpointNotFound):
+            call("head", folder, key, name=files.BEST)
+            return folder, files.BEST
+    if name in ("", files.LAST) and not is_web(url) and (steps := _steps(folder, key)):
+        return folder, steps[0].path
+    return folder, name or files.LAST
 
 
 def _is_first() -> bool:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ from lightning.pytorch import Trainer
 
 from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ImagenetOptError, first_line
+from imagenet_opt.object_storage import FoundObject
 from imagenet_opt.run.checkpoint import files, mirror
 from imagenet_opt.run.checkpoint.mirror_process import call
 from imagenet_opt.run.loggers import metrics_rows
@@ -36,17 +38,19 @@ class CheckpointUploads:
     """Uploads one checkpoint of `run_folder` at a time to the mirror at `url`, in a thread.
 
     A checkpoint that is added during an upload waits; a newer checkpoint replaces the waiting one. keep: number of
-    checkpoints to keep in the mirror; best.ckpt and OTHERS are uploaded too.
+    checkpoints to keep in the mirror; best.ckpt and OTHERS are uploaded too. replaced: later checkpoints of the mirror
+    that the first upload removes; all other later checkpoints are of another run, and nothing is uploaded.
     A failure logs one warning, and the next checkpoint is uploaded as usual.
     """
 
-    def __init__(self, url: str, run_folder: Path, *, keep: int) -> None:
-        self.url, self.run_folder, self.keep = url.rstrip("/"), run_folder, keep
+    def __init__(self, url: str, run_folder: Path, *, keep: int, replaced: Sequence[FoundObject] = ()) -> None:
+        self.url, self.run_folder, self.keep, self.replaced = url.rstrip("/"), run_folder, keep, list(replaced)
         self._numbers = count()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting: tuple[int, Path] | None = None
         self._newest, self._newest_there = -1, -1
+        self._best_there: tuple[int, int] | None = None
         self._uploaded: list[Uploaded] = []
 
     def add(self, step: int) -> None:
@@ -117,23 +121,31 @@ class CheckpointUploads:
             return job
 
     def _upload(self, step: int, held: Path) -> None:
-        best = None
+        best, best_now = None, None
         with suppress(FileNotFoundError):
-            best = self._hold(self.run_folder / files.BEST)
+            status = (self.run_folder / files.BEST).stat()
+            best_now = status.st_mtime_ns, status.st_size
+            if best_now != self._best_there:
+                best = self._hold(self.run_folder / files.BEST)
         try:
-            call(
+            problem = call(
                 "upload",
                 self.url,
-                step=step,
                 name=str(files.step_file(Path(), step)),
                 checkpoint=str(held),
                 best=None if best is None else str(best),
                 others=[str(self.run_folder / name) for name in OTHERS if (self.run_folder / name).exists()],
                 keep=self.keep,
+                replaced=self.replaced,
             )
         finally:
             if best is not None:
                 _release(best)
+        self._best_there = best_now
+        if problem is None:
+            self.replaced = []
+        else:
+            log.warning(f"the mirror has step {step}, but old checkpoints could not be removed there: {problem}")
 
     def _hold(self, path: Path) -> Path:
         """Another name of a file, which keeps its content; a killed run leaves it, and the next start removes it."""
@@ -153,7 +165,8 @@ def check_writable(url: str, trainer: Trainer) -> None:
     problem = None
     if trainer.is_global_zero:
         try:
-            call("probe", url)
+            if (reason := call("probe", url)) is not None:
+                log.warning(f"old checkpoints in {mirror.KEY}={url} cannot be removed: {reason}")
         except ImagenetOptError as error:
             problem = error
     if (problem := trainer.strategy.broadcast(problem)) is not None:

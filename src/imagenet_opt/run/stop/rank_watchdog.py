@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
@@ -22,8 +23,10 @@ log = logging.getLogger(__name__)
 _BYE = "bye"
 _CONNECT_SECONDS = 60
 _HELLO_SECONDS = 10
+_POLL_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_LOOPBACK = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 _REMEDY = "allow TCP connections between the machines, or turn the monitoring of ranks off with '~callbacks.preemption'"
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """Words in the errors of collective operations when a process has died."""
@@ -48,7 +51,7 @@ class RankWatchdog:
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
         self._readers: dict[int, IO[str]] = {}  # one reader per connection, since a reader may buffer later text
-        server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
+        server = listen(os.environ.get("MASTER_ADDR", ""), world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:
             self._accept(server, world_size, token)
@@ -88,16 +91,17 @@ class RankWatchdog:
 
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
         """Wait for all processes and reject other connections. Raises TrainingError when a process does not connect."""
+        deadline = time.monotonic() + _CONNECT_SECONDS
         with server:
-            server.settimeout(_CONNECT_SECONDS)
+            server.settimeout(_POLL_SECONDS)
             while missing := set(range(1, world_size)) - set(self._lines):
-                try:
-                    line, _ = server.accept()
-                except TimeoutError:
+                if time.monotonic() > deadline:
                     ranks = ", ".join(map(str, sorted(missing)))
                     message = f"rank {ranks} did not connect to rank 0 within {_CONNECT_SECONDS} s"
-                    raise TrainingError(f"{message}, port {server.getsockname()[1]}; {_REMEDY}") from None
-                self._greet(line, token)
+                    raise TrainingError(f"{message}, port {server.getsockname()[1]}; {_REMEDY}")
+                with suppress(TimeoutError):
+                    line, _ = server.accept()  # each has its thread, since a stranger may say nothing
+                    threading.Thread(target=self._greet, args=(line, token), daemon=True, name="greeting").start()
 
     def _greet(self, line: socket.socket, token: str) -> None:
         line.settimeout(_HELLO_SECONDS)
@@ -105,7 +109,8 @@ class RankWatchdog:
         try:
             word, _, peer = reader.readline(100).partition(" ")
             if word == token:
-                self._lines[int(peer)], self._readers[int(peer)] = line, reader
+                self._readers[int(peer)] = reader
+                self._lines[int(peer)] = line
                 return
         except (OSError, ValueError) as error:
             log.warning(f"rejected a connection to the port of rank 0 that is not from this run: {error}")
@@ -138,6 +143,15 @@ class RankWatchdog:
         for line in self._lines.values():
             with suppress(OSError):
                 line.sendall(f"{text}\n".encode())
+
+
+def listen(host: str, world_size: int) -> socket.socket:
+    """A server on this machine only, if `host` (MASTER_ADDR) is its loopback address, else on all its addresses."""
+    if host in _LOOPBACK:
+        return socket.create_server((host, 0), family=_LOOPBACK[host], backlog=world_size)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=world_size, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=world_size)
 
 
 def explain(error: BaseException) -> TrainingError | None:

@@ -1,0 +1,78 @@
+"""A checkpoint is data of strangers: whatever it holds, it is refused in one line and costs little memory."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.errors import CheckpointError, ImagenetOptError
+from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.network import build_network
+from imagenet_opt.model.saved_network import open_network
+from imagenet_opt.run.checkpoint import files
+
+RECIPE = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": 32}
+HEAD = "fc.weight"
+
+
+def save(file: Path, **changes: Any) -> Path:
+    network = build_network("test_resnet", num_classes=3).state_dict()
+    torch.save({"network": network, "network_config": RECIPE} | changes, file)
+    return file
+
+
+def with_head(tensor: Any) -> dict[str, Any]:
+    return {"network": build_network("test_resnet", num_classes=3).state_dict() | {HEAD: tensor}}
+
+
+def with_recipe(**changes: Any) -> dict[str, Any]:
+    return {"network_config": RECIPE | changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": "text"},
+        {"network": {1: torch.zeros(2)}},
+        with_head(None),
+        with_head(torch.zeros(3, 96).to_sparse()),
+        with_head(torch.zeros(3, 96, device="meta")),
+        with_head(torch.zeros(1).expand(3, 96)),
+        {"network_config": None},
+        with_recipe(name=5),
+        with_recipe(name=["test_resnet"]),
+        with_recipe(num_classes=10**9),
+        with_recipe(num_classes="3"),
+        with_recipe(num_classes=-1),
+        with_recipe(image_size=10**6),
+        with_recipe(image_size="large"),
+        with_recipe(classes=5),
+    ],
+    ids=lambda changes: str(changes)[-60:],
+)
+def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ImagenetOptError, match=r"x\.ckpt") as raised:
+        open_network(save(tmp_path / "x.ckpt", **changes))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("weights", [{1: torch.zeros(2)}, {"fc.weight": torch.zeros(3, 4, device="meta")}])
+def test_first_weights_of_another_form_are_refused_in_one_line(tmp_path: Path, weights: dict[Any, Any]) -> None:
+    torch.save({"network": weights, "network_config": 5}, tmp_path / "x.pth")
+    with pytest.raises(CheckpointError, match=r"model\.init_from"):
+        net = build_network("test_resnet", num_classes=3)
+        load_initial_weights(net, "test_resnet", init_from=str(tmp_path / "x.pth"), network_config=RECIPE)
+
+
+@pytest.mark.parametrize("read", [files.verify, files.read])
+def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    source = save(tmp_path / "whole.ckpt")
+    with zipfile.ZipFile(source) as whole, zipfile.ZipFile(tmp_path / "x.ckpt", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for name in whole.namelist():
+            bomb.writestr(name, whole.read(name))
+        bomb.writestr("whole/data/999", bytes(10**7))
+    with pytest.raises(CheckpointError, match="cannot be opened as a checkpoint"):
+        read(tmp_path / "x.ckpt")

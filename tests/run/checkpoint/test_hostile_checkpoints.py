@@ -51,7 +51,6 @@ def with_recipe(**changes: Any) -> dict[str, Any]:
         with_recipe(image_size="large"),
         with_recipe(classes=5),
     ],
-    ids=lambda changes: str(changes)[-60:],
 )
 def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ImagenetOptError, match=r"x\.ckpt") as raised:

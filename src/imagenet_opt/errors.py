@@ -90,6 +90,10 @@ class StorageFailed(DataError):
     resumes."""
 
 
+class StorageForbidden(StorageFailed):
+    """The identity of this run has no right to an object, or to the whole storage (403). Give it the right."""
+
+
 class WorkerDied(DataError):
     """A loader process was killed, or cannot hand over its batches, usually because memory or /dev/shm is full. Lower
     data.num_workers, data.prefetch_factor or data.batch_size."""

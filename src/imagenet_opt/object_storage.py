@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imagenet_opt.errors import ConfigError, StorageFailed, first_line, printable
+from imagenet_opt.errors import ConfigError, StorageFailed, StorageForbidden, first_line, printable
 
 SCHEMES = ("s3", "gs", "https", "http")
 _LISTED_AT_A_TIME = 1000
@@ -50,10 +50,6 @@ _SINCE = "since "
 _opening = threading.Lock()
 _opened_by: int | None = None
 """The process that opened the first client."""
-
-
-class Forbidden(StorageFailed):
-    """This identity has no right to an object, or to the whole storage (403)."""
 
 
 class FoundObject(NamedTuple):
@@ -294,5 +290,5 @@ def _explain(error: BaseException, name: str, key: str) -> Exception:
 
 
 def _failed(name: str, key: str, remedy: str, reason: str = "") -> StorageFailed:
-    kind = Forbidden if remedy == "403" else StorageFailed
+    kind = StorageForbidden if remedy == "403" else StorageFailed
     return kind(f"{name} ({key}): {f'{reason}: ' * bool(reason)}{_REMEDIES[remedy]}")

@@ -3,9 +3,6 @@
 import errno
 import os
 import re
-import signal
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from imagenet_opt.hydrate.hydrate import Tally, hydrate
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
 from tests.cli.hydrations import write_split
-from tests.processes import Forked
 
 
 def test_every_file_is_read(tiny_root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,21 +66,6 @@ def test_unsuitable_arguments_are_refused(argv: list[str], message: str) -> None
 def test_a_missing_data_root_is_named() -> None:
     with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main(["--in-flight", "3"])
-
-
-@pytest.mark.slow
-def test_a_stopped_hydration_says_what_is_left(tiny_root: Path, words: list[str], tmp_path: Path) -> None:
-    slow = tiny_root / "val/class0/image002.JPEG"
-    slow.unlink()
-    os.mkfifo(slow)
-    command = [sys.executable, "-m", "imagenet_opt.cli.main", "hydrate", *words, "--in-flight", "2"]
-    with (output := tmp_path / "output").open("w") as file:
-        process = Forked(command, stdout=file, stderr=file, env=os.environ)
-    while process.poll() is None and not re.search(r"2[123] of 24 files", output.read_text()):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert re.fullmatch(r"stopped with [123] files? left; .*", output.read_text().splitlines()[-1])
 
 
 def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.storage.object_store import ObjectStore
 from imagenet_opt.data.storage.retry import is_out, retry_transient
-from imagenet_opt.errors import PackStopped
-from imagenet_opt.object_storage import Forbidden
+from imagenet_opt.errors import PackStopped, StorageForbidden
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 
 _THREADS = 32
@@ -65,7 +64,7 @@ class Source:
         except OSError as error:
             self._check_storage(error, i)
             raise
-        except Forbidden as error:
+        except StorageForbidden as error:
             if is_out(i, len(self), self.read_once):
                 raise
             raise PermissionError(errno.EACCES, str(error)) from error

@@ -18,8 +18,8 @@ from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
-from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
-from imagenet_opt.object_storage import Forbidden, is_url
+from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
+from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class ReadPool:
         except BadSample as error:
             if len(indices) == 1:
                 return [error]
-        except Forbidden as error:
+        except StorageForbidden as error:
             if self._others_fail(task, int(indices[0])):
                 raise
             if len(indices) == 1:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
-from imagenet_opt.errors import BadSample
-from imagenet_opt.object_storage import Forbidden
+from imagenet_opt.errors import BadSample, StorageForbidden
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,7 +63,7 @@ def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
             return False
         except BadSample:
             return False
-        except Forbidden:
+        except StorageForbidden:
             continue
         except OSError as error:
             if error.errno not in TRANSIENT:

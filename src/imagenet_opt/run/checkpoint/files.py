@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ BEST = "best.ckpt"
 FOLDER = "checkpoints"
 COMPILED_CODE = "compiled_code.bin"
 """What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
+_STEP_FILE = re.compile(r"step_[0-9]{8,18}\.ckpt")
 _NEEDED = ("network", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
 
 
@@ -28,8 +30,9 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints with a step in their name, ordered by step."""
-    return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
+    """Checkpoints under the names of `step_file`, ordered by step. Other files in the folder are the user's own."""
+    named = [file for file in (run_folder / FOLDER).glob("step_*.ckpt") if _STEP_FILE.fullmatch(file.name)]
+    return sorted(named, key=lambda file: int(file.stem.removeprefix("step_")))
 
 
 def all_files(run_folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)
+
+_TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,9 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
+        source = f"the weights of {checkpoint} (resume_from)"
+        checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
+        _check_classes(saved, data.train.classes)
         checkpoints.check_network(saved, model.net, checkpoint)
         _check_saved(saved, config, trainer.max_epochs)
         if (order := saved.get(ImageData.__name__)) is not None:
@@ -144,6 +150,17 @@ def _say_random() -> None:
         )
     else:
         log.info("starting from random weights (model.pretrained=false, model.init_from=null)")
+
+
+def _check_classes(saved: dict[str, Any], classes: Sequence[str]) -> None:
+    """Raise CheckpointMismatch for classes of other names or in another order."""
+    before = saved.get("network_config", {}).get("classes", classes)
+    for number, (old, new) in enumerate(zip(before, classes, strict=False)):
+        if old != new:
+            raise CheckpointMismatch(
+                f"class {number} was {old}, is now {new}: the checkpoint was trained with other class names or another "
+                "order of them (data.root); use the same data, or start a new run with resume_from=null"
+            )
 
 
 def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:

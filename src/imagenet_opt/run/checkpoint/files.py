@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,30 @@ def _check(path: Path) -> None:
     checkpoint = read(path)
     if absent := [name for name in _NEEDED if name not in checkpoint]:
         raise CheckpointError(f"{path} holds no {', '.join(absent)}; expected a checkpoint that train.py wrote")
+
+
+def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys: Iterable[str], source: str) -> None:
+    """Compare settings that the weights depend on; most of them change neither names nor shapes of the weights.
+
+    expected: the network_config of the run, by the names of the keys without their group. source: for the message.
+    Raises CheckpointMismatch.
+    """
+    saved = checkpoint.get("network_config", {})
+    for key in keys:
+        name = key.partition(".")[2]
+        if name not in saved or name not in expected:
+            continue
+        before, now = (list(v) if isinstance(v, tuple) else v for v in (saved[name], expected[name]))
+        if before != now:
+            raise CheckpointMismatch(
+                f"{source} were trained with {key}={_word(before)}, and this run has {key}={_word(now)}; "
+                f"set {key}={_word(before)}"
+            )
+
+
+def _word(value: Any) -> str:
+    """As on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:

@@ -36,7 +36,9 @@ def test_a_refused_resume_keeps_rows_that_a_resume_drops(fit: Callable[..., Run]
     before = file.read_bytes()
     with pytest.raises(errors.CheckpointMismatch):
         fit("trainer.max_steps=3", "seed=1")
-    assert file.read_bytes() == before
+    with pytest.raises(errors.UnknownModel):
+        fit("trainer.max_steps=3", "resume_from=null", "model.name=none")
+    assert file.read_bytes() == before and (file.parent / "last.ckpt").exists()
     fit("trainer.max_steps=3")
     assert max(step for step, _ in read_rows(file)) == 2
 

@@ -83,7 +83,7 @@ def _last(url: str, key: str) -> Last | None:
 def _restore(url: str, last: Last, run_folder: Path, *, fetches_code: bool) -> Found:
     """Make the newest checkpoint of the mirror, its best.ckpt and OTHERS the files of the run folder."""
     path = run_folder / last.name
-    if not _is_first():
+    if not is_first():
         _wait_for(path, last.content.size, url)
         return Found(files.find(str(path), run_folder))
     is_new = not files.all_files(run_folder)
@@ -109,7 +109,7 @@ def _fetch(url: str, run_folder: Path) -> Found:
     about = call("head", folder, key, name=name)
     mark = zlib.crc32(f"{folder}/{name} {about['etag']}".encode())
     path = run_folder / f"resumed_from_{mark:08x}.ckpt"
-    if not path.is_file() and _is_first():
+    if not path.is_file() and is_first():
         log.info(f"{key}: {about['size'] / 1e6:.0f} MB are downloaded from {folder}/{name}")
         call("download", folder, key, files=[(name, str(path), None)])
     _wait_for(path, about["size"], url)
@@ -155,7 +155,7 @@ def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
     return folder, name
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
     """Whether this is the first of all processes of the run."""
     return rank_zero_only.rank == 0 and os.environ.get("NODE_RANK", "0") == "0"  # type: ignore[attr-defined]
 

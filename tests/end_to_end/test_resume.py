@@ -85,6 +85,9 @@ def preempt() -> None:
     raise Preempted("stop requested")
 
 
+sigterm = partial(signal.raise_signal, signal.SIGTERM)
+
+
 def fit(config: DictConfig, folder: Path, *callbacks: Callback) -> None:
     """Start the run in `folder`, or resume it."""
     config = deepcopy(config)
@@ -98,8 +101,9 @@ def fit(config: DictConfig, folder: Path, *callbacks: Callback) -> None:
 
 def cut(config: DictConfig, folder: Path, hook: str, call: int) -> int:
     """Start the run, stop it, and return the step from which it resumes."""
+    act = sigterm if hook == "on_save_checkpoint" else preempt  # nothing stops inside a save
     with pytest.raises(Preempted):
-        fit(config, folder, Stop(hook, call, preempt))
+        fit(config, folder, Stop(hook, call, act))
     return int(files.read(folder / files.LAST)["global_step"])
 
 
@@ -189,7 +193,7 @@ def stopped_by_signals(rank: int, config: DictConfig, folder: Path) -> list[int]
     fit(config, folder / "clean")
     reached = []
     for hook, call in SIGNALS:
-        stop = Stop(hook, call, partial(signal.raise_signal, signal.SIGTERM) if rank == 1 else lambda: None)
+        stop = Stop(hook, call, sigterm if rank == 1 else lambda: None)
         with pytest.raises(Preempted):
             fit(config, folder / "cut", stop)
         reached.append(int(files.read(folder / "cut" / files.LAST)["global_step"]))

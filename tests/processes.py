@@ -16,7 +16,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.fork_server import ForkedProgram
 
-_SECONDS = 120
+_SECONDS = 900
 _REPOSITORY = Path(__file__).parents[1]
 
 

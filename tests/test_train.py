@@ -159,11 +159,47 @@ def test_a_warned_slurm_job_saves_requeues_and_resumes_exactly(clean: Path, imag
 
 @pytest.mark.slow
 def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) -> None:
-    before = (clean / "summary.json").read_bytes(), (clean / "metrics.csv").read_bytes()
+    files = [clean / name for name in ("summary.json", "metrics.csv", ".hydra/config.yaml", ".hydra/overrides.yaml")]
+    before = [file.read_bytes() for file in files]
+    refused = train(clean, images_root, *CLEAN, "seed=1")
+    assert refused.returncode == 2, refused.stderr
     again = train(clean, images_root, *CLEAN)
     assert again.returncode == 0, again.stderr
     assert "nothing left to train after step 12: raise trainer.max_epochs or max_steps" in again.stdout + again.stderr
-    assert before == ((clean / "summary.json").read_bytes(), (clean / "metrics.csv").read_bytes())
+    assert before == [file.read_bytes() for file in files]
+
+
+CUT = """
+from imagenet_opt.errors import Preempted
+from lightning.pytorch import Callback
+
+class Cut(Callback):
+    def on_train_start(self, trainer, module):
+        raise Preempted("cut")
+"""
+
+
+@pytest.mark.slow
+def test_a_new_run_in_a_used_folder_begins_without_the_old_run(images_root: Path, tmp_path: Path) -> None:
+    """A job of a sweep with other values, and resume_from=null."""
+    run, job = tmp_path / "run", {"IMAGENET_OPT_SWEEP_JOB": "1"}
+    for lr in (0.125, 0.5):
+        done = train(run, images_root, "trainer.max_steps=2", f"optimizer.lr={lr}", **job)
+        assert done.returncode == 0, done.stderr
+        (run / "wandb_id.txt").write_text(f"{lr}\n")
+    assert "starts a new run" in done.stdout + done.stderr
+    for folder, lr in ((run / "replaced_1", 0.125), (run, 0.5)):
+        assert opened(folder / "last.ckpt")["optimizer_states"][0]["param_groups"][0]["initial_lr"] == lr * 6 / 256
+        assert [row["step"] for row in metrics(folder)] == ["1"]
+    assert (run / "replaced_1/wandb_id.txt").read_text() == "0.125\n"
+
+    (tmp_path / "cut.py").write_text(CUT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    cut = ("allow_targets=[cut]", "+callbacks.cut._target_=cut.Cut")
+    done = train(run, images_root, "resume_from=null", *cut, PYTHONPATH=path)
+    assert done.returncode == 75, done.stderr
+    assert "no step done, nothing to save" in done.stderr and " resume_from=null" in done.stderr
+    assert opened(run / "replaced_2/last.ckpt")["global_step"] == 2 and not (run / "last.ckpt").exists()
 
 
 RECORDER = '''

@@ -24,6 +24,7 @@ from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.metrics_rows import read_rows
 from imagenet_opt.run.loggers.wandb_logger import _run_id
 from imagenet_opt.sweep.rows import best, collect_rows
 from imagenet_opt.sweep.table import print_table, write_csv
@@ -179,6 +180,7 @@ def _metrics(folder: Path) -> None:
 
 
 def _read_metrics(folder: Path) -> None:
+    read_rows(folder / "metrics.csv")
     logger = MetricsCsv(folder=str(folder))
     logger.truncate_after(19)
     logger.log_metrics({"train/loss": 0.5}, step=29)

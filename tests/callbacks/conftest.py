@@ -172,8 +172,7 @@ class WatchKeys(Callback):
 
     watch: Callable[[], None]
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.fit_loop.setup_data()
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         keys: Any = trainer.train_dataloader.sampler  # type: ignore[union-attr]
         size_of = keys.size_of
 

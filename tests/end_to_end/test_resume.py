@@ -1,70 +1,209 @@
-"""A run with the options of a long recipe has the same result after a resume at any place."""
+"""A run that is stopped at any place and resumed ends as a run that nobody stops, in each bit and each row.
 
-from collections.abc import Iterator
+The runs have all default callbacks and the options of a long recipe: two epochs of four steps, with a validation after
+every two steps, and a row of metrics after every three.
+"""
+
+import signal
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from omegaconf import DictConfig
 
-from imagenet_opt.run.loggers.metrics_rows import read_rows
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run.checkpoint import files
 from imagenet_opt.training.build_run import build_run
-from tests.callbacks.test_checkpoint import Unhurried
+from tests.callbacks.conftest import AtCall, WatchKeys
 from tests.config.configs import composed
-from tests.test_train import assert_same, opened
+from tests.processes import on_ranks
+from tests.test_train import assert_same, metrics
 
-STEPS_PER_EPOCH = 3
-GROWTH = ("start=24", "end=32", "step=8", "grow_from=0.5", "grow_until=0.5")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
+    pytest.mark.filterwarnings("ignore:.*sync_dist=True"),  # which the sums of a validation do not need
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 RECIPE = (
-    "checkpoint.keep=20",
-    *("trainer.precision=32-true", "trainer.deterministic=true", "trainer.max_epochs=4", "trainer.log_every_n_steps=1"),
-    "callbacks=[acceleration,mixing,ema,resolution_schedule,checkpoint]",
-    *(f"callbacks.resolution_schedule.{option}" for option in GROWTH),
-    *("callbacks.mixing.mode=on", "callbacks.ema.decay=0.5", "schedule.warmup_epochs=1.5"),
-    *("data.num_workers=2", "data.global_batch_size=12", "data.augment=rand-m9-mstd0.5", "data.color_jitter=0.4"),
+    *("trainer.precision=32-true", "trainer.deterministic=true", "trainer.max_epochs=2", "trainer.log_every_n_steps=3"),
+    *(
+        "+trainer.val_check_interval=2",
+        "trainer.limit_val_batches=3",
+        "callbacks.mixing.mode=on",
+        "schedule.warmup_epochs=0.75",
+    ),
+    *("data.num_workers=0", "data.global_batch_size=8", "data.augment=rand-m9-mstd0.5", "data.color_jitter=0.4"),
     *("data.random_erasing=0.5", "data.random_erasing_mode=pixel"),
     *("model.name=test_resnet", "model.drop_path_rate=0.2"),
-    *("model.micro_batch_size=5", "model.batch_norm_momentum=per_step"),
+    *("model.micro_batch_size=3", "model.batch_norm_momentum=per_step"),
 )
+GROWTH = ("start=24", "end=32", "step=8", "grow_from=0.5", "grow_until=0.5")
+AVERAGING = (
+    *("+callbacks=[ema,resolution_schedule]", "callbacks.ema.decay=0.5"),
+    *(f"callbacks.resolution_schedule.{option}" for option in GROWTH),
+)
+PLACES = {
+    "fetch": ("watch", 7, 3),
+    "step": ("on_train_batch_start", 4, 3),
+    "first step of an epoch": ("on_train_batch_start", 5, 4),
+    "inside a step": ("on_before_optimizer_step", 7, 4),
+    "validation begin": ("on_validation_start", 1, 2),
+    "validation begin at the end of an epoch": ("on_validation_epoch_start", 4, 8),
+    "validation step": ("on_validation_batch_start", 2, 2),
+    "validation step at the end of an epoch": ("on_validation_batch_end", 5, 4),
+    "validation end": ("on_validation_epoch_end", 3, 6),
+    "validation end at the end of an epoch": ("on_validation_epoch_end", 2, 4),
+    "epoch end": ("on_train_epoch_end", 1, 4),
+    "epoch begin": ("on_train_epoch_start", 2, 4),
+    "save": ("on_save_checkpoint", 2, 4),
+    "run end": ("on_train_end", 1, 8),
+}
+"""Hook, its call that is stopped, step from which the run resumes. A batch has two keys."""
+WITHOUT_AVERAGING = ("fetch", "step", "inside a step", "validation step", "epoch begin")
+
+
+class Noise(Callback):
+    """Draws from the random state of the run while it validates."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        torch.rand(1)
+
+
+class Stop(AtCall, WatchKeys):
+    """Calls `act` at one call of a hook, or of `watch`, the wait for the next batch."""
+
+    def watch(self) -> None:
+        pass
+
+
+def preempt() -> None:
+    raise Preempted("stop requested")
+
+
+sigterm = partial(signal.raise_signal, signal.SIGTERM)
+
+
+def fit(config: DictConfig, folder: Path, *callbacks: Callback) -> None:
+    """Start the run in `folder`, or resume it."""
+    config = deepcopy(config)
+    config.run_folder = str(folder)
+    run = build_run(config)
+    own: list[Any] = run.trainer.callbacks  # type: ignore[attr-defined]
+    own[-1:-1] = [Noise(), *callbacks]  # before the callback that saves
+    torch.manual_seed(2)
+    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+
+
+def cut(config: DictConfig, folder: Path, hook: str, call: int) -> int:
+    """Start the run, stop it, and return the step from which it resumes."""
+    act = sigterm if hook == "on_save_checkpoint" else preempt  # nothing stops inside a save
+    with pytest.raises(Preempted):
+        fit(config, folder, Stop(hook, call, act))
+    return int(files.read(folder / files.LAST)["global_step"])
+
+
+def assert_same_end(first: Path, second: Path) -> None:
+    for name in (files.LAST, files.BEST):
+        assert_same(files.load(first / name), files.load(second / name), name)
+    assert metrics(first) == metrics(second)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a run that keeps a checkpoint of each step."""
+def configs(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, DictConfig]:
+    """By whether weights are averaged."""
+    folder = tmp_path_factory.mktemp("configs")
+    data = (f"data.root={images_root}", f"data.cache_dir={folder}", "data.image_size=32")
+    return {ema: composed(folder, *data, *RECIPE, *(AVERAGING if ema else ())) for ema in (True, False)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_parts() -> Any:
+    """Split a batch of 8 like a batch of thousands."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("imagenet_opt.data.order.PART_IMAGES", 5)  # splits a batch of 12 like a batch of thousands
-        yield fit(tmp_path_factory.mktemp("whole"), images_root, "checkpoint.every_n_steps=1")
+        patch.setattr("imagenet_opt.data.order.PART_IMAGES", 5)
+        yield
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.fixture(scope="module")
+def clean(configs: dict[bool, DictConfig], tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    folders = {ema: tmp_path_factory.mktemp("clean") for ema in configs}
+    for ema, folder in folders.items():
+        fit(configs[ema], folder)
+    return folders
+
+
 @pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(2, id="inside the warmup, inside an epoch"),
-        pytest.param(2 * STEPS_PER_EPOCH, id="where the images grow"),
-        pytest.param(2 * STEPS_PER_EPOCH + 1, id="after the images grew"),
-    ],
+    ("ema", "place"), [*((True, place) for place in PLACES), *((False, place) for place in WITHOUT_AVERAGING)]
 )
-def test_a_resumed_run_ends_as_an_uninterrupted_run(
-    step: int, uninterrupted: Path, images_root: Path, tmp_path: Path
+def test_a_run_that_is_stopped_at_any_place_ends_as_the_undisturbed_run(
+    ema: bool, place: str, configs: dict[bool, DictConfig], clean: dict[bool, Path], tmp_path: Path
 ) -> None:
-    resumed = fit(tmp_path / "resumed", images_root, f"resume_from={uninterrupted}/checkpoints/step_{step:08}.ckpt")
-    assert_same(*[opened(folder / "last.ckpt") for folder in (uninterrupted, resumed)])
-    assert rows(resumed) == [row for row in rows(uninterrupted) if row[0] >= step] != []
+    hook, call, saved = PLACES[place]
+    assert cut(configs[ema], tmp_path, hook, call) == saved
+    fit(configs[ema], tmp_path)
+    assert_same_end(clean[ema], tmp_path)
 
 
-def fit(folder: Path, images_root: Path, *overrides: str) -> Path:
-    """Trains to the end and returns the folder of the run."""
-    run = build_run(composed(folder, f"data.root={images_root}", *RECIPE, *overrides))
-    run.trainer.callbacks.append(Unhurried())  # type: ignore[attr-defined]
-    torch.manual_seed(0 if run.checkpoint is None else 99)
-    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-    return folder / "run"
+def test_a_run_is_stopped_again_and_again(
+    configs: dict[bool, DictConfig], clean: dict[bool, Path], tmp_path: Path
+) -> None:
+    """Before the first step, in a validation, in that validation again, after it, and before the last step."""
+    with pytest.raises(Preempted):
+        fit(configs[True], tmp_path, Stop("on_train_batch_start", 1, preempt))
+    assert not files.all_files(tmp_path)
+    stops = ("on_validation_batch_start", 2), ("on_validation_epoch_end", 1), ("on_train_epoch_end", 1), ("watch", 7)
+    assert [cut(configs[True], tmp_path, *stop) for stop in stops] == [2, 2, 4, 7]
+    fit(configs[True], tmp_path)
+    assert_same_end(clean[True], tmp_path)
 
 
-def rows(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """Training metrics of each step."""
-    training = [(step, row) for step, row in read_rows(folder / "metrics.csv") if "train/loss" in row]
-    return [
-        (step, {key: row[key] for key in ("train/loss", "train/acc1", "lr") if key in row}) for step, row in training
-    ]
+def test_a_run_without_steps_left_repeats_its_last_validation(configs: dict[bool, DictConfig], tmp_path: Path) -> None:
+    config = deepcopy(configs[True])
+    config.trainer.max_steps = 6
+    fit(config, tmp_path / "clean")
+    assert cut(config, tmp_path / "cut", "on_validation_batch_start", 8) == 6
+    fit(config, tmp_path / "cut")
+    assert_same_end(tmp_path / "clean", tmp_path / "cut")
+
+
+def test_a_run_that_fails_keeps_its_checkpoints(configs: dict[bool, DictConfig], tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fit(configs[False], tmp_path, AtCall("on_train_epoch_start", 2, fail))
+    assert files.read(tmp_path / files.LAST)["global_step"] == 4
+    assert not list(tmp_path.glob("**/*.new"))
+
+
+SIGNALS = (
+    *(("watch", 2), ("on_train_batch_start", 2), ("on_validation_start", 2), ("on_validation_batch_start", 4)),
+    *(("on_validation_epoch_end", 2), ("on_save_checkpoint", 1), ("on_train_epoch_end", 1)),
+)
+"""Hook, its call with a signal, in each start after its first step: before that, a process stops without the others."""
+
+
+def stopped_by_signals(rank: int, config: DictConfig, folder: Path) -> list[int]:
+    """The steps at which a run of two processes stopped, one stop after the other, each by a signal to process 1."""
+    fit(config, folder / "clean")
+    reached = []
+    for hook, call in SIGNALS:
+        stop = Stop(hook, call, sigterm if rank == 1 else lambda: None)
+        with pytest.raises(Preempted):
+            fit(config, folder / "cut", stop)
+        reached.append(int(files.read(folder / "cut" / files.LAST)["global_step"]))
+    fit(config, folder / "cut")
+    return reached
+
+
+def test_two_processes_of_which_one_gets_the_signals(configs: dict[bool, DictConfig], tmp_path: Path) -> None:
+    config = deepcopy(configs[True])
+    config.trainer.devices, config.trainer.max_epochs = 2, 5
+    first, second = on_ranks(partial(stopped_by_signals, config=config, folder=tmp_path))
+    assert first == second == sorted(first)
+    assert_same_end(tmp_path / "clean", tmp_path / "cut")

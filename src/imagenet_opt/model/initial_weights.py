@@ -61,30 +61,11 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
     content = checkpoints.load(path, "model.init_from", expected=_EXPECTED)
-    _check_trained_with(path, content.get("network_config"), network_config)
+    checkpoints.check_settings(content, network_config, _TRAINED_WITH, f"the weights of {path} (model.init_from)")
     wrapped = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
     if not wrapped or not all(checkpoints.is_weight(*item) for item in wrapped.items()):
         raise CheckpointError(f"{path} holds no weights by name (model.init_from); expected a state dict")
     return {name.removeprefix("module."): tensor for name, tensor in wrapped.items()}
-
-
-def _check_trained_with(path: Path, saved: object, expected: Mapping[str, Any]) -> None:
-    """Compare settings that the weights depend on; most of them change neither names nor shapes of the weights."""
-    for key in _TRAINED_WITH:
-        name = key.partition(".")[2]
-        if not isinstance(saved, Mapping) or name not in saved or name not in expected:
-            continue
-        before, now = (list(v) if isinstance(v, tuple) else v for v in (saved[name], expected[name]))
-        if before != now:
-            raise CheckpointMismatch(
-                f"the weights of {path} (model.init_from) were trained with {key}={_word(before)}, and this run has "
-                f"{key}={_word(now)}; set {key}={_word(before)}"
-            )
-
-
-def _word(value: Any) -> str:
-    """As on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:

@@ -2,7 +2,10 @@
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +24,28 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.overrides import is_key_typed, is_typed
+from imagenet_opt.config.overrides import has_other_overrides, is_key_typed, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
+from imagenet_opt.run.loggers import metrics_rows
+from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
+from imagenet_opt.training.summary_file import SUMMARY
 
 log = logging.getLogger(__name__)
+
+_OF_A_RUN = (checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE)
+"""What a later start of a run reads, and would take for its own."""
+_TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,38 @@ def build_run(config: DictConfig) -> Run:
     seed_everything(config.seed, verbose=False)
     # Compiled code is executed, so no recipe chooses its source.
     fetches_code = is_key_typed(mirror.KEY)
-    found = restore.find(config.resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
-    with found.removed_if_refused():
+    resume_from = config.resume_from
+    if SWEEP_JOB in os.environ and has_other_overrides(folder):
+        log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
+        resume_from = None
+    found = restore.find(resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
+    with found.removed_if_refused(), _old_run_set_aside(folder, is_new=resume_from is None):
         run = _build(config, folder, found.path)
     for callback in run.trainer.checkpoint_callbacks:
         callback.replaced = found.replaced  # type: ignore[attr-defined]
     return run
+
+
+@contextmanager
+def _old_run_set_aside(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N; an
+    ImagenetOptError moves them back."""
+    names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
+    if not names:
+        yield
+        return
+    aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
+    aside.mkdir()
+    for name in names:
+        (folder / name).rename(aside / name)
+    log.info(f"a new run: the files of the run before are now in {aside}")
+    try:
+        yield
+    except ImagenetOptError:
+        for name in names:
+            (aside / name).replace(folder / name)
+        aside.rmdir()
+        raise
 
 
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
@@ -80,6 +116,9 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)
+        source = f"the weights of {checkpoint} (resume_from)"
+        checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
+        _check_classes(saved, data.train.classes)
         checkpoints.check_network(saved, model.net, checkpoint)
         _check_saved(saved, config, trainer.max_epochs)
         if (order := saved.get(ImageData.__name__)) is not None:
@@ -147,6 +186,17 @@ def _say_random() -> None:
         )
     else:
         log.info("starting from random weights (model.pretrained=false, model.init_from=null)")
+
+
+def _check_classes(saved: dict[str, Any], classes: Sequence[str]) -> None:
+    """Raise CheckpointMismatch for classes of other names or in another order."""
+    before = saved.get("network_config", {}).get("classes", classes)
+    for number, (old, new) in enumerate(zip(before, classes, strict=False)):
+        if old != new:
+            raise CheckpointMismatch(
+                f"class {number} was {old}, is now {new}: the checkpoint was trained with other class names or another "
+                "order of them (data.root); use the same data, or start a new run with resume_from=null"
+            )
 
 
 def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:

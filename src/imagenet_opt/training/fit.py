@@ -1,14 +1,17 @@
 """One run of train.py, from its configuration to its summary."""
 
 import time
+from copy import deepcopy
 from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
+from imagenet_opt.config.overrides import record_configuration
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
+from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
 from imagenet_opt.run.stop.rank_watchdog import explain
 from imagenet_opt.run.stop.signals import stop
@@ -28,13 +31,17 @@ def fit(config: DictConfig, *, began: float) -> None:
     import_seconds = time.time() - began
     quiet()
     lock_folder(Path(config.run_folder).resolve())
-    run = build_run(config)
+    run = build_run(deepcopy(config))
     clear(run.folder)
+    if is_first():
+        record_configuration(config, run.folder)
     exit_code = 1
     try:
         _train(run)
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
-            rank_zero_info(f"nothing left to train after step {run.done_steps}: raise trainer.max_epochs or max_steps")
+            ended = "it stopped early; raise callbacks.early_stop.stopping_threshold"
+            limit = ended if run.trainer.should_stop else "raise trainer.max_epochs or max_steps"
+            rank_zero_info(f"nothing left to train after step {run.done_steps}: {limit}")
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
             write_summary(numbers, run.folder)
@@ -45,7 +52,8 @@ def fit(config: DictConfig, *, began: float) -> None:
     except Preempted:
         exit_code = STATUS
         if run.trainer.is_global_zero:  # the other ranks exit with 0: launchers would report their status as a failure
-            newest = next(reversed(step_files(run.folder)), None)
+            is_ours = config.resume_from == "auto" or run.trainer.global_step > run.done_steps
+            newest = next(reversed(step_files(run.folder)), None) if is_ours else None
             raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
         stop.over = True

@@ -35,7 +35,8 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
     with suppress(OSError):  # a full disk must not change how the run ends
         write_atomically(folder / FILE, json.dumps(facts, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
-    return Preempted(f"{stop.reason}: {where}; to resume:\n{command('hydra.run.dir', folder)}")
+    resume = command("hydra.run.dir", folder, resumes=newest is not None)
+    return Preempted(f"{stop.reason}: {where}; to resume:\n{resume}")
 
 
 def clear(folder: Path) -> None:
@@ -43,12 +44,13 @@ def clear(folder: Path) -> None:
     (folder / FILE).unlink(missing_ok=True)
 
 
-def command(key: str, folder: Path) -> str:
+def command(key: str, folder: Path, *, resumes: bool = True) -> str:
     """The command that resumes the run: this process's command line with `key=folder` and without `resume_from`.
 
-    key: hydra.run.dir or hydra.sweep.dir.
+    key: hydra.run.dir or hydra.sweep.dir. resumes: whether there is a checkpoint; else `resume_from` stays, so that the
+    run begins again where it began.
     """
-    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("resume_from=")]
+    arguments = [argument for argument in sys.argv[1:] if not (resumes and argument.startswith("resume_from="))]
     if not any(argument.startswith(f"{key}=") for argument in arguments):
         arguments = [*arguments, f"{key}={os.path.relpath(folder)}"]
     return shlex.join(["python", sys.argv[0], *arguments])

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -67,11 +68,14 @@ def test_ages_of_files_mislead_neither_the_search_nor_the_removal(tmp_path: Path
     assert step_of(files.find("auto", tmp_path)) == 4
 
 
-def test_a_run_that_went_back_leaves_no_later_steps(tmp_path: Path) -> None:
+def test_a_run_that_went_back_leaves_no_later_steps_but_copies_of_the_user(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=2)
     write(writer, 10, 20, 30)
+    mine = shutil.copy(files.step_file(tmp_path, 20), tmp_path / "checkpoints/step_before_the_change.ckpt")
+    assert step_of(files.find("auto", tmp_path)) == 30
     write(writer, 12)
     assert [step_of(file) for file in files.step_files(tmp_path)] == [12]
+    assert step_of(mine) == 20
     assert step_of(tmp_path / "last.ckpt") == 12
 
 

@@ -88,6 +88,22 @@ def test_a_reopened_file_is_appended_to_and_damaged_rows_are_dropped(garbage: st
     assert [row["lr"] for row in rows(tmp_path)] == ["0.5"] * 3
 
 
+@pytest.mark.parametrize(
+    ("damaged", "expected"),
+    [
+        ("19,2;318,0.5", (19, {"lr": 0.5})),
+        pytest.param(f"{'9' * 5000},2.318,0.5", None, id="a step of too many digits for int"),
+    ],
+)
+def test_one_damaged_character_loses_one_cell_or_one_row(
+    damaged: str, expected: tuple[int, dict[str, float]] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics.csv").write_text(f"step,train/loss,lr\n9,2.5,0.5\n{damaged}\n")
+    rows = [(9, {"train/loss": 2.5, "lr": 0.5}), *([expected] if expected else [])]
+    assert read_rows(tmp_path / "metrics.csv") == rows
+    MetricsCsv(folder=str(tmp_path)).truncate_after(9)
+
+
 def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logger = MetricsCsv(folder=str(tmp_path))
     for step in (9, 19):

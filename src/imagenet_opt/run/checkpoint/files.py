@@ -2,8 +2,10 @@
 
 import logging
 import os
+import re
 import shutil
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ BEST = "best.ckpt"
 FOLDER = "checkpoints"
 COMPILED_CODE = "compiled_code.bin"
 """What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
+_STEP_FILE = re.compile(r"step_[0-9]{8,18}\.ckpt")
 _NEEDED = ("network", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
 
 
@@ -28,8 +31,9 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints with a step in their name, ordered by step."""
-    return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
+    """Checkpoints under the names of `step_file`, ordered by step. Other files in the folder are the user's own."""
+    named = [file for file in (run_folder / FOLDER).glob("step_*.ckpt") if _STEP_FILE.fullmatch(file.name)]
+    return sorted(named, key=lambda file: int(file.stem.removeprefix("step_")))
 
 
 def all_files(run_folder: Path) -> list[Path]:
@@ -170,6 +174,30 @@ def _check(path: Path) -> None:
         raise CheckpointError(f"{path} holds no {', '.join(absent)}; expected a checkpoint that train.py wrote")
     if not isinstance(checkpoint["global_step"], int):
         raise CheckpointError(f"{path} holds no number as global_step; expected a checkpoint that train.py wrote")
+
+
+def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys: Iterable[str], source: str) -> None:
+    """Compare settings that the weights depend on; most of them change neither names nor shapes of the weights.
+
+    expected: the network_config of the run, by the names of the keys without their group. source: for the message.
+    Raises CheckpointMismatch.
+    """
+    saved = checkpoint.get("network_config")
+    for key in keys:
+        name = key.partition(".")[2]
+        if not isinstance(saved, Mapping) or name not in saved or name not in expected:
+            continue
+        before, now = (list(v) if isinstance(v, tuple) else v for v in (saved[name], expected[name]))
+        if before != now:
+            raise CheckpointMismatch(
+                f"{source} were trained with {key}={_word(before)}, and this run has {key}={_word(now)}; "
+                f"set {key}={_word(before)}"
+            )
+
+
+def _word(value: Any) -> str:
+    """As on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:

@@ -106,7 +106,7 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path, *, fetches_
         except CheckpointError as error:
             log.warning(f"checkpoint skipped: {url}/{each.path}: {error}")
             continue
-        if _is_first():
+        if is_first():
             files.link(path, run_folder / files.LAST)
         return Found(path, url, downloaded if is_new else [])
     if local is not None:
@@ -118,7 +118,7 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path, *, fetches_
 
 def _download(url: str, checkpoint: FoundObject, path: Path, others: Sequence[str]) -> None:
     """Download the files of the names `others`, and then a checkpoint, so that an interrupted start repeats all."""
-    if not _is_first():
+    if not is_first():
         _wait_for(path, checkpoint.size, url)
         return
     run_folder, step = path.parent.parent, mirror.step_of(checkpoint.path)
@@ -151,7 +151,7 @@ def _fetch(url: str, run_folder: Path) -> Found:
     about = call("head", folder, key, name=name)
     mark = zlib.crc32(f"{folder}/{name} {about['etag']}".encode())
     path = run_folder / f"resumed_from_{mark:08x}.ckpt"
-    if not path.is_file() and _is_first():
+    if not path.is_file() and is_first():
         log.info(f"{key}: {about['size'] / 1e6:.0f} MB are downloaded from {folder}/{name}")
         call("download", folder, key, name=name, target=str(path))
     _wait_for(path, about["size"], url)
@@ -201,7 +201,7 @@ def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
     return folder, name or files.LAST
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
     """Whether this is the first of all processes of the run."""
     return rank_zero_only.rank == 0 and os.environ.get("NODE_RANK", "0") == "0"  # type: ignore[attr-defined]
 

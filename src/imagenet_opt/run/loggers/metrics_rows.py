@@ -1,27 +1,28 @@
 """Reads metrics.csv. Imports neither torch nor Lightning, so that a view of a run starts fast."""
 
 import csv
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.errors import RunFolderError
 
 FILE = "metrics.csv"
+_STEP = re.compile(r"[0-9]{1,18}")
 
 
 def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The complete rows of a metrics.csv, as (step, metrics of the row)."""
+    """The complete rows of a metrics.csv, as (step, metrics of the row); damaged cells are left out."""
     _, rows, _ = read_table(path)
-    return [
-        (int(row["step"]), {name: _number(text) for name, text in row.items() if text and name != "step"})
-        for row in rows
-    ]
+    numbers = [(int(row.pop("step")), {name: _number(text) for name, text in row.items()}) for row in rows]
+    return [(step, {name: value for name, value in row.items() if value is not None}) for step, row in numbers]
 
 
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+def _number(text: str) -> float | None:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None
 
 
 def _cells(line: str) -> list[str]:
@@ -46,5 +47,5 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
     if not cells or "step" not in cells[0]:
         return [], [], not lines
     rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]
-    rows = [row for row in rows if row["step"].isdecimal()]
+    rows = [row for row in rows if _STEP.fullmatch(row["step"])]
     return cells[0], rows, len(rows) + 1 == len(lines)

@@ -229,7 +229,8 @@ def _augmenter(options: LoaderOptions) -> Augmenter | None:
 def _prefetcher(
     dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
 ) -> DevicePrefetcher:
-    load_codec()
+    with suppress(ImportError):  # a decoder says why it decodes whole images
+        load_codec()
     machine.allow_open_files()
     budget = fit_loader(
         num_workers=options.num_workers,

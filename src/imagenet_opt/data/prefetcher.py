@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -70,7 +71,6 @@ class DevicePrefetcher:
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
         self._ahead: BackgroundIterator[list[Sent]] | None = None
-        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -181,7 +181,8 @@ class DevicePrefetcher:
             )
             if any(stats.cache):
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
-            self._warn_of_whole_decode(stats, num_images)
+            if 2 * stats.num_given_up > num_images:
+                _warn_of_whole_decode(stats.codec_error)
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -200,22 +201,21 @@ class DevicePrefetcher:
             parts.clear()
             return self.finish(batch)
 
-    def _warn_of_whole_decode(self, stats: LoadStats, num_images: int) -> None:
-        """Warn once if region decode gives up for most images of a batch."""
-        if self._has_warned or 2 * stats.num_given_up <= num_images:
-            return
-        self._has_warned = True
-        reason = f"region decode gave up for {stats.num_given_up} of the {num_images} images of a batch"
-        if stats.codec_error:
-            reason = f"nvImageCodec cannot make a decoder here ({stats.codec_error})"
-        log.warning(
-            f"{reason}; whole images are decoded instead, which is slower. "
-            "data.region_decode=false decodes whole images without this warning"
-        )
-
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
+
+
+@cache
+def _warn_of_whole_decode(codec_error: str) -> None:
+    """Warn once in this process that most images of a batch are decoded whole."""
+    reason = "region decode gave up for most images of a batch"
+    if codec_error:
+        reason = f"nvImageCodec does not work here ({codec_error})"
+    log.warning(
+        f"{reason}; whole images are decoded instead, which is slower. "
+        "data.region_decode=false decodes whole images without this warning"
+    )
 
 
 def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: float) -> dict[str, float]:

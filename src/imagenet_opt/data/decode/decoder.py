@@ -1,7 +1,7 @@
 """Decodes crops of encoded images, and only the region of the crop if the file allows it.
 
 nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, with the same bits as a whole decode and
-a crop. torchvision decodes other JPEGs whole; Pillow decodes other formats, and JPEGs that torchvision refuses.
+a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.image_file import (
@@ -30,7 +29,7 @@ from imagenet_opt.errors import BadSample
 class Opened:
     """An image whose size is known and whose pixels are not decoded yet.
 
-    height, width: after rotation. stream: for decoding regions; None if only the whole image can be decoded.
+    height, width: after rotation. stream: for decoding with nvImageCodec; None if only Pillow can decode the image.
     orientation: 1 to 8, as in EXIF data; 1 is upright.
     """
 
@@ -47,7 +46,7 @@ class Decoder:
 
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
     max_crop_pixels: larger crops are reduced by a whole factor, by averaging. region_decode: False decodes whole
-    images, with the same bits. num_given_up: images so far that were decoded whole because region decode gave up.
+    images, with the same bits. num_given_up: JPEGs so far that were decoded whole because region decode gave up.
     """
 
     def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
@@ -62,17 +61,15 @@ class Decoder:
             raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
         turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
         orientation = exif_orientation(encoded) if turned else 1
-        stream = region_codec().parse(encoded) if orientation == 1 else None
+        stream = region_codec().parse(encoded)
         try:
-            if stream is not None:
-                check_size(stream.height, stream.width)
-                return Opened(encoded, name, stream.height, stream.width, stream)
-            width, height = open_image(encoded).size
+            width, height = open_image(encoded).size if stream is None else (stream.width, stream.height)
+            check_size(height, width)
         except REFUSED as error:
             raise _bad(name, error) from error
         if orientation >= 5:  # a quarter turn
             width, height = height, width
-        return Opened(encoded, name, height, width, orientation=orientation)
+        return Opened(encoded, name, height, width, stream, orientation)
 
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
@@ -81,11 +78,11 @@ class Decoder:
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
         if (large or large_whole) and image.orientation == 1:
             return _reduced(image, box, self.max_crop_pixels)
-        if image.stream is not None and self.region_decode:
-            region = region_codec().decode(image.stream, box)
+        if self.region_decode and image.orientation == 1:
+            region = None if image.stream is None else region_codec().decode(image.stream, box)
             if region is not None:
                 return region
-            self.num_given_up += 1
+            self.num_given_up += is_jpeg(image.encoded)
         crop = decode_whole(image)[top : top + height, left : left + width]
         if large:
             return _means(Image.fromarray(crop), self.max_crop_pixels)
@@ -94,7 +91,10 @@ class Decoder:
 
 def decode_whole(image: Opened) -> Pixels:
     """All pixels, upright. Raises BadSample, also if the header states another size."""
-    pixels = upright(_decoded(image.encoded, image.name), image.orientation)
+    pixels = None if image.stream is None else region_codec().decode_whole(image.stream)
+    if pixels is None:
+        pixels = _decoded_by_pillow(image.encoded, image.name)
+    pixels = upright(pixels, image.orientation)
     height, width, _ = pixels.shape
     if (height, width) != (image.height, image.width):
         sizes = f"the image has {width} x {height} pixels, but its header states {image.width} x {image.height}"
@@ -102,20 +102,8 @@ def decode_whole(image: Opened) -> Pixels:
     return pixels
 
 
-def _decoded(encoded: bytes, name: str) -> Pixels:
-    """All pixels. torchvision decodes JPEGs; Pillow decodes JPEGs that torchvision refuses, and other formats, because
-    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits per channel become 8; of an animation
-    the first frame counts. Raises BadSample, with `name`.
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    try:
-        if is_jpeg(encoded):
-            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-            pixels = decode_jpeg(data, ImageReadMode.RGB)
-            return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
-    except (RuntimeError, ValueError):
-        pass
+def _decoded_by_pillow(encoded: bytes, name: str) -> Pixels:
+    """All pixels. 16 bits per channel become 8; of an animation the first frame counts. Raises BadSample."""
     try:
         image = open_image(encoded)
         return np.array(image if image.mode == "RGB" else eight_bits(image).convert("RGB"))

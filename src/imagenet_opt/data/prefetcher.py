@@ -127,9 +127,8 @@ class DevicePrefetcher:
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
-        copies = self.copies.finished_seconds()
-        self._add(copies=len(copies) / self.sampler.num_parts, copy_seconds=sum(copies))
-        return dict(self._totals)
+        num_copies, seconds = self.copies.finished()
+        return self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
 
     def pop_metrics(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""

@@ -102,6 +102,17 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
     assert "data.region_decode=false" in warning
 
 
+def test_a_slow_image_is_named_once(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("imagenet_opt.data.decode.decoder.SLOW_SECONDS", -1.0)
+    made = loader(images_root, num_workers=2)
+    for epoch in (0, 1):
+        batches(made, epoch)
+    names = [message.partition(": decoding takes over")[0] for message in caplog.messages]
+    assert len(names) == len(set(names)) > 30 and set(names) <= set(map(str, files_of(images_root)))
+
+
 @pytest.mark.parametrize(("given_up", "warnings"), [(3, 0), (4, 1)])
 def test_region_decode_that_gives_up_for_most_images_of_a_batch_is_logged_once(
     images_root: Path,

@@ -199,6 +199,7 @@ def _dataset(
         decoder=Decoder(
             exif_rotation=options.exif_rotation,
             max_crop_pixels=options.max_crop_pixels,
+            max_pixels=options.max_pixels,
             region_decode=options.region_decode,
         ),
         labels=index.labels,

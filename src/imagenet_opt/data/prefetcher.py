@@ -17,6 +17,7 @@ from torch.utils.data._utils import signal_handling
 
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.decode.decoder import SLOW_SECONDS
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
@@ -182,6 +183,11 @@ class DevicePrefetcher:
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
             if 2 * stats.num_given_up > num_images:
                 _warn_of_whole_decode(stats.codec_error)
+            for name in stats.slow:
+                _warn_once(
+                    f"{name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
+                    "smaller or remove the file (data.root)"
+                )
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -206,12 +212,16 @@ class DevicePrefetcher:
 
 
 @cache
+def _warn_once(message: str) -> None:
+    """Once in this process."""
+    log.warning(message)
+
+
 def _warn_of_whole_decode(codec_error: str) -> None:
-    """Warn once in this process that most images of a batch are decoded whole."""
     reason = "region decode gave up for most images of a batch"
     if codec_error:
         reason = f"nvImageCodec does not work here ({codec_error})"
-    log.warning(
+    _warn_once(
         f"{reason}; whole images are decoded instead, which is slower. "
         "data.region_decode=false decodes whole images without this warning"
     )

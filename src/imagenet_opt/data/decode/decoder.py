@@ -4,6 +4,7 @@ nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, w
 a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
 """
 
+import time
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any
@@ -17,12 +18,15 @@ from imagenet_opt.data.decode.image_file import (
     eight_bits,
     exif_orientation,
     is_jpeg,
-    no_bomb_warning,
+    no_pixel_limit,
     open_image,
     upright,
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
 from imagenet_opt.errors import BadSample
+
+SLOW_SECONDS = 5.0
+"""CPU time after which an image delays training so much that its name is reported. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -45,34 +49,45 @@ class Decoder:
     """Decodes crops; use one per thread.
 
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
-    max_crop_pixels: larger crops are reduced by a whole factor, by averaging. region_decode: False decodes whole
-    images, with the same bits. num_given_up: JPEGs so far that were decoded whole because region decode gave up.
+    max_crop_pixels: larger crops are reduced by a whole factor, by averaging. max_pixels: larger images are bad.
+    region_decode: False decodes whole images, with the same bits. num_given_up: JPEGs so far that were decoded whole
+    because region decode gave up. slow: names of images that took over SLOW_SECONDS; the caller empties the list.
     """
 
-    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
+    def __init__(
+        self, *, exif_rotation: bool, max_crop_pixels: int, max_pixels: int = 10**8, region_decode: bool = True
+    ) -> None:
         self.exif_rotation = exif_rotation
         self.max_crop_pixels = max_crop_pixels
+        self.max_pixels = max_pixels
         self.region_decode = region_decode
+        self.slow: list[str] = []
         self.num_given_up = 0
 
     def open(self, encoded: bytes, name: str) -> Opened:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
         if not encoded:
             raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
-        turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
-        orientation = exif_orientation(encoded) if turned else 1
         stream = region_codec().parse(encoded)
         try:
             width, height = open_image(encoded).size if stream is None else (stream.width, stream.height)
-            check_size(height, width)
+            check_size(encoded, height, width, self.max_pixels)
         except REFUSED as error:
             raise _bad(name, error) from error
+        orientation = exif_orientation(encoded) if self.exif_rotation else 1
         if orientation >= 5:  # a quarter turn
             width, height = height, width
         return Opened(encoded, name, height, width, stream, orientation)
 
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
+        began = time.thread_time()
+        pixels = self._crop(image, box)
+        if time.thread_time() - began > SLOW_SECONDS:
+            self.slow.append(image.name)
+        return pixels
+
+    def _crop(self, image: Opened, box: Box) -> Pixels:
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
@@ -121,7 +136,7 @@ def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
         first = left * picture.width // image.width, top * picture.height // image.height
         right = _ceil_div((left + width) * picture.width, image.width)
         bottom = _ceil_div((top + height) * picture.height, image.height)
-        with no_bomb_warning():
+        with no_pixel_limit():
             crop = picture.crop((*first, right, bottom))
         return _means(eight_bits(crop).convert("RGB"), max_pixels)
     except REFUSED as error:

@@ -30,7 +30,7 @@ IMPORTED = (
 )
 """Modules that the server imports. None may start CUDA, which does not survive a fork. W&B imports wandb.sdk.launch in
 every run; after torch that takes longer, because pydantic then searches all modules of torch (before Python 3.13)."""
-IMPORTED_BY_WORKERS = ("imagenet_opt.data.dataset", "torchvision.io")
+IMPORTED_BY_WORKERS = ("imagenet_opt.data.dataset",)
 """Modules that a server for workers of a loader imports, if this process has no server yet."""
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
 """Prefixes of environment variables that libraries read during their import. A program with other values of these

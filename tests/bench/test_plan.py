@@ -166,6 +166,7 @@ def test_other_images_of_a_peer_fail_its_turn(images: Any, delivered: str, job: 
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in.*FileIO")  # timm leaves its files to the collector
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")  # of torchvision's peer
 def test_added_latency_is_slept_at_every_open(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)

@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import shutil
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -78,19 +79,38 @@ def test_the_resize_of_worker_and_device_agree(images_root: Path, loader: MakeLo
         assert (pixels(a) - pixels(b)).abs().mean() <= 0.5
 
 
-def no_decoder(**_: object) -> None:
-    raise RuntimeError("nvImageCodec failure: '#8'\nand a second line")
-
-
+@pytest.mark.parametrize(("broken", "reason"), [("nvidia", "import of nvidia halted"), ("Decoder", "failure: '#8'")])
 def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_why(
-    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    images_root: Path,
+    loader: MakeLoader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+    reason: str,
 ) -> None:
+    def no_decoder(**_: object) -> None:
+        raise RuntimeError("nvImageCodec failure: '#8'\nand a second line")
+
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    assert_equal(batches(loader(images_root, num_workers=2)), expected)
+    if broken == "nvidia":
+        monkeypatch.setitem(sys.modules, "nvidia", None)
+    for _ in range(2):
+        assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warning.startswith("nvImageCodec cannot make a decoder here (nvImageCodec failure: '#8'); whole images")
+    assert reason in warning and "\n" not in warning
     assert "data.region_decode=false" in warning
+
+
+def test_a_slow_image_is_named_once(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("imagenet_opt.data.decode.decoder.SLOW_SECONDS", -1.0)
+    made = loader(images_root, num_workers=2)
+    for epoch in (0, 1):
+        batches(made, epoch)
+    names = [message.partition(": decoding takes over")[0] for message in caplog.messages]
+    assert len(names) == len(set(names)) > 30 and set(names) <= set(map(str, files_of(images_root)))
 
 
 @pytest.mark.parametrize(("given_up", "warnings"), [(3, 0), (4, 1)])

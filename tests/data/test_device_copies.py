@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -34,9 +35,7 @@ class LateDevice:
         self.refusal = ""
         self.lock = threading.Lock()
         self.copy_threads: set[int] = set()
-        event = SimpleNamespace(
-            record=lambda: None, synchronize=self.wait, query=lambda: True, elapsed_time=lambda other: 1.0
-        )
+        self.events: WeakSet[Any] = WeakSet()
         blocking = torch.Tensor.to
 
         def to(tensor: Tensor, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Tensor:
@@ -48,10 +47,16 @@ class LateDevice:
         patch.setattr(torch.Tensor, "to", to)
         patch.setattr(torch.Tensor, "pin_memory", self.pinned)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-        patch.setattr(torch.cuda, "Event", lambda **_: event)
+        patch.setattr(torch.cuda, "Event", self.event)
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
         patch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_event=lambda event: self.wait()))
         patch.setattr(torch.cuda, "set_device", lambda _: None)
+
+    def event(self, **_: Any) -> Any:
+        calls = {"record": lambda _: None, "synchronize": lambda _: self.wait()}
+        made = type("Event", (), calls | {"query": lambda _: True, "elapsed_time": lambda *_: 1.0})()
+        self.events.add(made)
+        return made
 
     def wait(self) -> None:
         with self.lock:
@@ -118,6 +123,17 @@ def test_batches_arrive_whole_also_after_an_epoch_that_ends_early(
     assert device.log.count("register") <= 1 or not refusal
     made.close()
     assert not device.registered
+
+
+def test_events_of_finished_copies_are_freed_although_nobody_reads_the_metrics(
+    images_root: Path, loader: MakeLoader, device: LateDevice
+) -> None:
+    made = loader(images_root)
+    made.copies = device.copies("pinned", made.buffers)
+    assert len(batches(made)) == 6
+    assert len(device.events) <= 2  # of the last copy
+    assert made.pop_metrics()["loader/copy_seconds"] == 0.001
+    assert made.totals()["copies"] == 6
 
 
 @pytest.mark.parametrize(("num_workers", "expected"), [(0, 3), (1, 2)])

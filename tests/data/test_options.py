@@ -23,6 +23,7 @@ from tests.data.conftest import loading
         ({"crop_scale": (0.5, 0.1)}, r"data\.crop_scale"),
         ({"val_crop_ratio": 1.5}, r"data\.val_crop_ratio=1\.5"),
         ({"max_crop_pixels": 0}, r"data\.max_crop_pixels=0"),
+        ({"max_pixels": 1e8}, r"data\.max_pixels=100000000\.0 must be a whole number"),
         ({"region_decode": "off"}, r"data\.region_decode=off must be true or false"),
         ({"augment": "trivialaugment", "image_size": 2}, r"image_size=2 is smaller than the 3 .*data\.augment=null"),
         ({"repeated_augmentation": 0}, r"data\.repeated_augmentation=0 must be a whole number of at least 1"),

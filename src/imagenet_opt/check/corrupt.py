@@ -95,7 +95,7 @@ class _Examiner:
     def __init__(self, index: FileIndex | ShardIndex, loading: LoaderOptions) -> None:
         store, patience = store_of(index, loading), loading.read_timeout
         self.reader = ReadAhead(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=patience)
-        self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
+        self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62, max_pixels=loading.max_pixels)
 
     def examine(self, rows: Rows) -> list[ScanResult]:
         samples = self.reader.read_unplanned(rows)

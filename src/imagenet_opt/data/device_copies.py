@@ -36,6 +36,7 @@ class DeviceCopies:
         self.slots = slots or LockedSlots()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._clock = CudaClock() if device.type == "cuda" else None
+        self._num_finished, self._seconds = 0, 0.0
 
     def use_device(self) -> None:
         """Select the device in a new thread, which starts with the first GPU."""
@@ -67,11 +68,15 @@ class DeviceCopies:
 
     def arrived(self, parts: Iterable[Sent]) -> Part:
         """The whole batch on the device, for use by the computing stream."""
+        self.finished()  # frees the events of finished copies, because nobody else may ask
         return joined([self._arrived(*sent) for sent in parts])
 
-    def finished_seconds(self) -> list[float]:
-        """Seconds of each copy that the device has finished since the last call."""
-        return [] if self._clock is None else self._clock.finished_seconds()
+    def finished(self) -> tuple[int, float]:
+        """Number of copies that the device has finished so far, and their seconds. To be called from one thread."""
+        if self._clock is not None:
+            seconds = self._clock.finished_seconds()
+            self._num_finished, self._seconds = self._num_finished + len(seconds), self._seconds + sum(seconds)
+        return self._num_finished, self._seconds
 
     def close(self) -> None:
         """End the page-locking of slots. No copy may be under way."""

@@ -199,6 +199,7 @@ def _dataset(
         decoder=Decoder(
             exif_rotation=options.exif_rotation,
             max_crop_pixels=options.max_crop_pixels,
+            max_pixels=options.max_pixels,
             region_decode=options.region_decode,
         ),
         labels=index.labels,
@@ -229,7 +230,8 @@ def _augmenter(options: LoaderOptions) -> Augmenter | None:
 def _prefetcher(
     dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
 ) -> DevicePrefetcher:
-    load_codec()
+    with suppress(ImportError):  # a decoder says why it decodes whole images
+        load_codec()
     machine.allow_open_files()
     budget = fit_loader(
         num_workers=options.num_workers,

@@ -23,7 +23,7 @@ _CHOICES = {
 _LEAST = {"num_workers": 0, "random_shift": 0} | dict.fromkeys(
     (
         *("batch_size", "global_batch_size", "image_size", "val_image_size", "samples_per_epoch"),
-        *("repeated_augmentation", "max_crop_pixels", "prefetch_factor", "reads_in_flight"),
+        *("repeated_augmentation", "max_crop_pixels", "max_pixels", "prefetch_factor", "reads_in_flight"),
     ),
     1,
 )
@@ -107,6 +107,9 @@ class LoaderOptions:
     from the workers' shared memory, which is page-locked once. The speed of "registered" on a GPU was not measured."""
     max_crop_pixels: int = 4194304
     """A crop of more pixels is reduced by a whole factor."""
+    max_pixels: int = 100_000_000
+    """An image of more pixels is a bad sample, of whatever format, because its decoding takes gigabytes. At most
+    536870912 pixels are decoded in any case."""
     exif_rotation: bool = False
     """Rotate images by their EXIF data."""
     on_bad_sample: str = "skip"

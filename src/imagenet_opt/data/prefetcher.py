@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -16,6 +17,7 @@ from torch.utils.data._utils import signal_handling
 
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.decode.decoder import SLOW_SECONDS
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
@@ -70,7 +72,6 @@ class DevicePrefetcher:
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
         self._ahead: BackgroundIterator[list[Sent]] | None = None
-        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -127,9 +128,8 @@ class DevicePrefetcher:
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
-        copies = self.copies.finished_seconds()
-        self._add(copies=len(copies) / self.sampler.num_parts, copy_seconds=sum(copies))
-        return dict(self._totals)
+        num_copies, seconds = self.copies.finished()
+        return self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
 
     def pop_metrics(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
@@ -181,7 +181,13 @@ class DevicePrefetcher:
             )
             if any(stats.cache):
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
-            self._warn_of_whole_decode(stats, num_images)
+            if 2 * stats.num_given_up > num_images:
+                _warn_of_whole_decode(stats.codec_error)
+            for name in stats.slow:
+                _warn_once(
+                    f"{name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
+                    "smaller or remove the file (data.root)"
+                )
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -200,22 +206,25 @@ class DevicePrefetcher:
             parts.clear()
             return self.finish(batch)
 
-    def _warn_of_whole_decode(self, stats: LoadStats, num_images: int) -> None:
-        """Warn once if region decode gives up for most images of a batch."""
-        if self._has_warned or 2 * stats.num_given_up <= num_images:
-            return
-        self._has_warned = True
-        reason = f"region decode gave up for {stats.num_given_up} of the {num_images} images of a batch"
-        if stats.codec_error:
-            reason = f"nvImageCodec cannot make a decoder here ({stats.codec_error})"
-        log.warning(
-            f"{reason}; whole images are decoded instead, which is slower. "
-            "data.region_decode=false decodes whole images without this warning"
-        )
-
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Once in this process."""
+    log.warning(message)
+
+
+def _warn_of_whole_decode(codec_error: str) -> None:
+    reason = "region decode gave up for most images of a batch"
+    if codec_error:
+        reason = f"nvImageCodec does not work here ({codec_error})"
+    _warn_once(
+        f"{reason}; whole images are decoded instead, which is slower. "
+        "data.region_decode=false decodes whole images without this warning"
+    )
 
 
 def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: float) -> dict[str, float]:

@@ -71,7 +71,9 @@ def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Te
 def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:
     """Load the weights into `net`, and return the end of a sentence about the head."""
     shapes = {name: tensor.shape for name, tensor in net.state_dict().items()}
-    head = {f"{net.pretrained_cfg['classifier']}.{part}" for part in ("weight", "bias")}  # type: ignore[index]
+    heads = net.pretrained_cfg["classifier"]  # type: ignore[index]
+    heads = heads if isinstance(heads, tuple) else (heads,)  # distilled networks have two
+    head = {f"{name}.{part}" for name in heads for part in ("weight", "bias")}
     other_head = [name for name in head & weights.keys() & shapes.keys() if weights[name].shape != shapes[name]]
     sentence = ""
     if other_head:

@@ -16,7 +16,6 @@ _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
     "You're resuming from a checkpoint that ended before the epoch ended",  # data/datamodule.py supports this
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
-    "The image decoding and encoding capabilities of TorchVision are deprecated",
     "It is recommended to use .*sync_dist=True",  # epoch metrics are rank 0's own or already reduced
     "You defined a `validation_step` but have no `val_dataloader`",
     "The number of training batches .* is smaller than the logging interval",

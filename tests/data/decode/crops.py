@@ -1,8 +1,9 @@
 """Crops of encoded images."""
 
+import io
+
 import numpy as np
-import torch
-from torchvision.io import ImageReadMode, decode_image
+from PIL import Image
 
 from imagenet_opt.data.decode.decoder import Decoder
 
@@ -18,9 +19,9 @@ def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.nda
     return decoder.crop(decoder.open(data, "some.JPEG"), box).copy()
 
 
-def whole(data: bytes, **options) -> np.ndarray:
-    actual = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB, **options)
-    return actual.permute(1, 2, 0).numpy()
+def whole(data: bytes) -> np.ndarray:
+    """All pixels, by Pillow."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
 def part(pixels: np.ndarray, box: tuple[int, int, int, int] = BOX) -> np.ndarray:

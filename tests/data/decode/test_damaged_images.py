@@ -45,7 +45,8 @@ def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: b
         "from imagenet_opt.data.decode.region_codec import load_codec; load_codec();"
         "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
         "data = sys.stdin.buffer.read();"
-        f"decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, region_decode={region_decode});"
+        "limits = {'max_crop_pixels': 2**22, 'max_pixels': 2**29};"
+        f"decoder = Decoder(exif_rotation=False, region_decode={region_decode}, **limits);"
         "before = peak_gib(cpu);"
         f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
         "print(pixels.size, peak_gib(cpu) - before)"
@@ -74,20 +75,43 @@ def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decod
     assert grown_mb < 50 if region_decode else grown_mb > 150  # of 192
 
 
-def test_a_decompression_bomb_is_refused() -> None:
-    data = encoded(Image.new("RGB", (8, 8)), "PNG")
-    header = b"IHDR" + struct.pack(">II", 60_000, 60_000) + data[24:29]
-    with pytest.raises(BadSample, match=r"some\.JPEG"):
-        crop(data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:])
-
-
-@pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None:
-    data = bytearray(encoded(picture(48, 64), **options))
+def claiming(side: int, kind: str, scans: int = 1, **options) -> bytes:
+    """A small file whose header states `side` x `side` pixels. scans: how often the last scan comes."""
+    data = bytearray(encoded(picture(48, 64), kind, **options))
+    if kind == "PNG":
+        header = b"IHDR" + struct.pack(">II", side, side) + data[24:29]
+        return bytes(data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:])
+    if kind == "WEBP":  # 14 bits each of width - 1 and height - 1, after the mark of lossless data
+        start = data.index(b"VP8L") + 9
+        rest = int.from_bytes(data[start : start + 4], "little") >> 28 << 28
+        data[start : start + 4] = (rest | (side - 1) << 14 | side - 1).to_bytes(4, "little")
+        return bytes(data)
     frame = data.index(b"\xff\xc2" if options else b"\xff\xc0")
-    data[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_400)
-    with pytest.raises(BadSample, match=r"some\.JPEG: the header claims 65400 x 65500 pixels.*data\.root"):
-        crop(bytes(data))
+    data[frame + 5 : frame + 9] = struct.pack(">HH", side, side)
+    return bytes(data[:-2] + data[data.rindex(b"\xff\xda") : -2] * (scans - 1) + data[-2:])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (claiming(60_000, "PNG"), "the header claims 60000 x 60000 pixels"),
+        (claiming(60_000, "JPEG"), "the header claims 60000 x 60000 pixels"),
+        (claiming(60_000, "JPEG", progressive=True), "the header claims 60000 x 60000 pixels"),
+        (claiming(12_000, "PNG"), r"data\.max_pixels=100000000"),
+        (claiming(13_000, "WEBP", lossless=True), r"data\.max_pixels=100000000"),
+        (claiming(23_170, "JPEG"), r"data\.max_pixels=100000000"),
+        (claiming(9_000, "JPEG"), "9000 x 9000 pixels, but the file has only"),
+        (claiming(4_000, "JPEG", scans=3000, progressive=True), "scans would take long"),
+    ],
+    ids=range(8),
+)
+def test_small_files_that_would_take_gigabytes_or_minutes_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(BadSample, match=rf"some\.JPEG: .*{words}.*data\.root"):
+        crop(data, (0, 0, 9, 9))
+
+
+def test_many_scans_of_a_small_image_are_decoded() -> None:
+    assert crop(claiming(48, "JPEG", scans=300, progressive=True), (0, 0, 48, 48)).shape == (48, 48, 3)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])

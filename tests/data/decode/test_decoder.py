@@ -125,7 +125,10 @@ def test_exif_data_rotate_only_on_request() -> None:
     assert np.abs(smaller - turned.reshape(32, 2, 24, 2, 3).mean((1, 3))).max() < 1
 
 
-@pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("JPEG", {"progressive": True}), ("TIFF", {})])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("JPEG", {}), ("JPEG", {"progressive": True}), ("TIFF", {}), ("PNG", {}), ("WEBP", {"lossless": True})],
+)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_rotated_as_pillow_rotates_them(orientation: int, kind: str, options: dict) -> None:
     data = encoded(picture(48, 64), kind, exif=exif(orientation), **options)

@@ -1,15 +1,15 @@
 """Decodes crops of encoded images, and only the region of the crop if the file allows it.
 
 nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, with the same bits as a whole decode and
-a crop. torchvision decodes other JPEGs whole; Pillow decodes other formats, and JPEGs that torchvision refuses.
+a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
 """
 
+import time
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.image_file import (
@@ -18,19 +18,22 @@ from imagenet_opt.data.decode.image_file import (
     eight_bits,
     exif_orientation,
     is_jpeg,
-    no_bomb_warning,
+    no_pixel_limit,
     open_image,
     upright,
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
 from imagenet_opt.errors import BadSample
 
+SLOW_SECONDS = 5.0
+"""CPU time after which an image delays training so much that its name is reported. Our choice."""
+
 
 @dataclass(frozen=True)
 class Opened:
     """An image whose size is known and whose pixels are not decoded yet.
 
-    height, width: after rotation. stream: for decoding regions; None if only the whole image can be decoded.
+    height, width: after rotation. stream: for decoding with nvImageCodec; None if only Pillow can decode the image.
     orientation: 1 to 8, as in EXIF data; 1 is upright.
     """
 
@@ -46,46 +49,55 @@ class Decoder:
     """Decodes crops; use one per thread.
 
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
-    max_crop_pixels: larger crops are reduced by a whole factor, by averaging. region_decode: False decodes whole
-    images, with the same bits. num_given_up: images so far that were decoded whole because region decode gave up.
+    max_crop_pixels: larger crops are reduced by a whole factor, by averaging. max_pixels: larger images are bad.
+    region_decode: False decodes whole images, with the same bits. num_given_up: JPEGs so far that were decoded whole
+    because region decode gave up. slow: names of images that took over SLOW_SECONDS; the caller empties the list.
     """
 
-    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
+    def __init__(
+        self, *, exif_rotation: bool, max_crop_pixels: int, max_pixels: int = 10**8, region_decode: bool = True
+    ) -> None:
         self.exif_rotation = exif_rotation
         self.max_crop_pixels = max_crop_pixels
+        self.max_pixels = max_pixels
         self.region_decode = region_decode
+        self.slow: list[str] = []
         self.num_given_up = 0
 
     def open(self, encoded: bytes, name: str) -> Opened:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
         if not encoded:
             raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
-        turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
-        orientation = exif_orientation(encoded) if turned else 1
-        stream = region_codec().parse(encoded) if orientation == 1 else None
+        stream = region_codec().parse(encoded)
         try:
-            if stream is not None:
-                check_size(stream.height, stream.width)
-                return Opened(encoded, name, stream.height, stream.width, stream)
-            width, height = open_image(encoded).size
+            width, height = open_image(encoded).size if stream is None else (stream.width, stream.height)
+            check_size(encoded, height, width, self.max_pixels)
         except REFUSED as error:
             raise _bad(name, error) from error
+        orientation = exif_orientation(encoded) if self.exif_rotation else 1
         if orientation >= 5:  # a quarter turn
             width, height = height, width
-        return Opened(encoded, name, height, width, orientation=orientation)
+        return Opened(encoded, name, height, width, stream, orientation)
 
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
+        began = time.thread_time()
+        pixels = self._crop(image, box)
+        if time.thread_time() - began > SLOW_SECONDS:
+            self.slow.append(image.name)
+        return pixels
+
+    def _crop(self, image: Opened, box: Box) -> Pixels:
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
         if (large or large_whole) and image.orientation == 1:
             return _reduced(image, box, self.max_crop_pixels)
-        if image.stream is not None and self.region_decode:
-            region = region_codec().decode(image.stream, box)
+        if self.region_decode and image.orientation == 1:
+            region = None if image.stream is None else region_codec().decode(image.stream, box)
             if region is not None:
                 return region
-            self.num_given_up += 1
+            self.num_given_up += is_jpeg(image.encoded)
         crop = decode_whole(image)[top : top + height, left : left + width]
         if large:
             return _means(Image.fromarray(crop), self.max_crop_pixels)
@@ -94,7 +106,10 @@ class Decoder:
 
 def decode_whole(image: Opened) -> Pixels:
     """All pixels, upright. Raises BadSample, also if the header states another size."""
-    pixels = upright(_decoded(image.encoded, image.name), image.orientation)
+    pixels = None if image.stream is None else region_codec().decode_whole(image.stream)
+    if pixels is None:
+        pixels = _decoded_by_pillow(image.encoded, image.name)
+    pixels = upright(pixels, image.orientation)
     height, width, _ = pixels.shape
     if (height, width) != (image.height, image.width):
         sizes = f"the image has {width} x {height} pixels, but its header states {image.width} x {image.height}"
@@ -102,20 +117,8 @@ def decode_whole(image: Opened) -> Pixels:
     return pixels
 
 
-def _decoded(encoded: bytes, name: str) -> Pixels:
-    """All pixels. torchvision decodes JPEGs; Pillow decodes JPEGs that torchvision refuses, and other formats, because
-    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits per channel become 8; of an animation
-    the first frame counts. Raises BadSample, with `name`.
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    try:
-        if is_jpeg(encoded):
-            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-            pixels = decode_jpeg(data, ImageReadMode.RGB)
-            return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
-    except (RuntimeError, ValueError):
-        pass
+def _decoded_by_pillow(encoded: bytes, name: str) -> Pixels:
+    """All pixels. 16 bits per channel become 8; of an animation the first frame counts. Raises BadSample."""
     try:
         image = open_image(encoded)
         return np.array(image if image.mode == "RGB" else eight_bits(image).convert("RGB"))
@@ -133,7 +136,7 @@ def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
         first = left * picture.width // image.width, top * picture.height // image.height
         right = _ceil_div((left + width) * picture.width, image.width)
         bottom = _ceil_div((top + height) * picture.height, image.height)
-        with no_bomb_warning():
+        with no_pixel_limit():
             crop = picture.crop((*first, right, bottom))
         return _means(eight_bits(crop).convert("RGB"), max_pixels)
     except REFUSED as error:

@@ -4,7 +4,6 @@ The content decides, because names mislead: ImageNet has a PNG that is named .JP
 """
 
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,8 +30,14 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 _TAIL = 1024
 """The end mark of a JPEG must be within these last bytes; some writers add padding."""
 _MOST_PIXELS = 2**29
-"""Most pixels of an image, and the only limit for JPEGs. Even a small crop of a progressive JPEG takes up to 6 bytes
-per pixel of the image."""
+"""Most pixels of an image that is opened, whatever the configuration: even a small crop of a progressive JPEG takes up
+to 6 bytes per pixel of the image."""
+_PIXELS_PER_BYTE = 2000
+"""A complete JPEG has at most 512 pixels a byte: each block of 8 x 8 pixels takes a bit."""
+_SCAN, _MOST_SCANS = b"\xff\xda\0", 100
+"""Start of a scan, and most scans of a JPEG. Progressive JPEGs have about 10; thousands take minutes."""
+_SCAN_BYTES, _QUICK = 10, 2**34
+"""Fewest bytes of a scan, and pixels times scans that take few seconds, so that scans need not be counted."""
 
 
 def is_jpeg(encoded: bytes) -> bool:
@@ -45,22 +50,18 @@ def is_whole_jpeg(encoded: bytes) -> bool:
 
 
 def open_image(encoded: bytes) -> Image.Image:
-    """Open with Pillow without decoding. JPEGs may have more pixels than other formats, because they are decoded at
-    a suitable scale. Raises one of REFUSED."""
-    limit = Image.MAX_IMAGE_PIXELS
-    try:
-        if is_jpeg(encoded):
-            Image.MAX_IMAGE_PIXELS = None
-        with no_bomb_warning():
-            image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-    finally:
-        Image.MAX_IMAGE_PIXELS = limit
-    check_size(image.height, image.width)
+    """Open with Pillow without decoding. Raises one of REFUSED."""
+    with no_pixel_limit():
+        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    check_size(encoded, image.height, image.width)
     return image
 
 
 def exif_orientation(encoded: bytes) -> int:
     """1 to 8; 1 is upright, also for damaged EXIF data, and for TIFF, which Pillow rotates by itself."""
+    place, marks = (encoded[:4096], (b"Exif\0",)) if is_jpeg(encoded) else (encoded, (b"eXIf", b"EXIF"))
+    if not any(mark in place for mark in marks):  # Pillow would decode a PNG to search for EXIF data at its end
+        return 1
     try:
         image = open_image(encoded)
         orientation = 1 if image.format == "TIFF" else image.getexif().get(ExifTags.Base.Orientation, 1)
@@ -80,10 +81,20 @@ def upright(pixels_HWC: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8
     return pixels_HWC
 
 
-def check_size(height: int, width: int) -> None:
-    """Raise ValueError for too many pixels."""
-    if height * width > _MOST_PIXELS:
-        raise ValueError(f"the header claims {width} x {height} pixels, probably because the file is damaged")
+def check_size(encoded: bytes, height: int, width: int, max_pixels: int = _MOST_PIXELS) -> None:
+    """Raise ValueError for a file whose decoding would take too much memory or time."""
+    num_pixels, size = height * width, f"{width} x {height} pixels"
+    if num_pixels > _MOST_PIXELS:
+        raise ValueError(f"the header claims {size}, probably because the file is damaged")
+    if num_pixels > max_pixels:
+        raise ValueError(f"{size} are more than data.max_pixels={max_pixels}")
+    if not is_jpeg(encoded):
+        return
+    if num_pixels > _PIXELS_PER_BYTE * len(encoded):
+        raise ValueError(f"the header claims {size}, but the file has only {len(encoded)} bytes")
+    may_be_slow = len(encoded) // _SCAN_BYTES * num_pixels > _QUICK
+    if may_be_slow and (num_scans := encoded.count(_SCAN)) > _MOST_SCANS:
+        raise ValueError(f"{size} in {num_scans} scans would take long; at most {_MOST_SCANS} scans are decoded")
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
@@ -94,8 +105,11 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def no_bomb_warning() -> Iterator[None]:
-    """Silence Pillow's warning about images with more pixels than Image.MAX_IMAGE_PIXELS."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+def no_pixel_limit() -> Iterator[None]:
+    """Lift Pillow's limit of pixels, and the warning before the limit; check_size has its own limits."""
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
         yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit

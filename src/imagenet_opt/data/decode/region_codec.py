@@ -1,6 +1,6 @@
 """Decodes a region of an ordinary JPEG with nvImageCodec on the CPU, without the rest of the image.
 
-The pixels have the same bits as after a whole decode by torchvision and a crop.
+The pixels have the same bits as after a whole decode by libjpeg-turbo and a crop.
 """
 
 import os
@@ -22,39 +22,35 @@ Box = tuple[int, int, int, int]
 
 
 def load_codec() -> Any:
-    """nvImageCodec's module; None if it is not installed. If it is loaded before a fork, workers share its memory."""
+    """nvImageCodec's module. If it is loaded before a fork, workers share its memory. Raises ImportError."""
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
     with _no_stderr():  # nvImageCodec reports every GPU library that it does not find
-        try:
-            from nvidia import nvimgcodec
-        except ImportError:
-            return None
+        from nvidia import nvimgcodec
     return nvimgcodec
 
 
 class RegionCodec:
-    """nvImageCodec on the CPU, without threads. error: why this process has no decoder, so that every image is
-    decoded whole; "" if it has one."""
+    """nvImageCodec on the CPU, without threads. error: why this process cannot decode with it; "" if it can."""
 
-    def __init__(self, nvimgcodec: Any) -> None:
-        self.library = nvimgcodec
+    def __init__(self) -> None:
         self.decoder: Any = None
         self.error = ""
         try:
+            self.library = library = load_codec()
             with _no_stderr():
-                self.decoder = nvimgcodec.Decoder(
-                    device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-                    backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+                self.decoder = library.Decoder(
+                    device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
+                    backends=[library.Backend(library.CPU_ONLY)],
                     max_num_cpu_threads=1,
                 )
+            self.params = library.DecodeParams(apply_exif_orientation=False, color_spec=library.ColorSpec.SRGB)
         except Exception as error:  # nvImageCodec does not export its type of error
             self.error = first_line(error)
-        self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
         self.image: Any = None
 
     def parse(self, encoded: bytes) -> Any:
-        """The stream of a complete JPEG in grey or YCbCr; None for all other files."""
-        if not is_whole_jpeg(encoded):
+        """The stream of a complete JPEG in grey or YCbCr; None for all other files, and without a decoder."""
+        if self.decoder is None or not is_whole_jpeg(encoded):
             return None
         colour = self.library.ColorSpec
         try:
@@ -66,8 +62,6 @@ class RegionCodec:
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
         """The box's pixels, in memory that the next call reuses; None if the codec gives up."""
-        if self.decoder is None:
-            return None
         top, left, height, width = box
         part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, left + width))
         self.image = self.decoder.decode(part, image=self.image, params=self.params)
@@ -75,17 +69,10 @@ class RegionCodec:
             return None
         return np.asarray(self.image)
 
-
-class NoCodec:
-    """Replaces RegionCodec if nvImageCodec is not installed: every image is decoded whole."""
-
-    error = ""
-
-    def parse(self, encoded: bytes) -> Any:
-        return None
-
-    def decode(self, stream: Any, box: Box) -> Pixels | None:
-        return None
+    def decode_whole(self, stream: Any) -> Pixels | None:
+        """All pixels, in memory of their own, because whole images may be large; None if the codec gives up."""
+        image = self.decoder.decode(stream, params=self.params)
+        return None if image is None else np.asarray(image)
 
 
 @contextmanager
@@ -101,12 +88,11 @@ def _no_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def region_codec() -> RegionCodec | NoCodec:
+def region_codec() -> RegionCodec:
     """The codec of this process. A fork gets a new codec."""
     return _codec_of(os.getpid())
 
 
 @lru_cache(1)
-def _codec_of(process: int) -> RegionCodec | NoCodec:
-    library = load_codec()
-    return NoCodec() if library is None else RegionCodec(library)
+def _codec_of(process: int) -> RegionCodec:
+    return RegionCodec()

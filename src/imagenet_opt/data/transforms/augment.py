@@ -31,8 +31,9 @@ class Augmentation:
             layers.append(Layer(np.concatenate(operations), np.concatenate(arguments), fills[0]))
         erased = [part.erased for part in parts if part.erased is not None]
         starts = accumulate(sizes, initial=0)
-        boxes = [each.boxes + np.array([start, 0, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
-        return cls(layers=tuple(layers), erased=Erased(np.concatenate(boxes), erased[0].mode) if erased else None)
+        boxes = [each.boxes + np.array([start, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
+        joined = erased[0]._replace(boxes=np.concatenate(boxes)) if erased else None
+        return cls(layers=tuple(layers), erased=joined)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,12 @@ _RATIO = (0.3, 1 / 0.3)
 class Erased(NamedTuple):
     """Boxes to erase, at most one for each image.
 
-    boxes: int64 (num_boxes, 6): row in the batch; top, left, height, width in pixels; seed of the noise.
+    boxes: int64 (num_boxes, 5): row in the batch; top, left, height, width in pixels. seed: of the noise.
     """
 
     boxes: NDArray[np.int64]
     mode: str
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,14 @@ class RandomErasing:
         heights, widths = sides[:, rows, first]
         tops = (u[rows, first, 2] * (size - heights + 1)).astype(np.int64)
         lefts = (u[rows, first, 3] * (size - widths + 1)).astype(np.int64)
-        seeds = (draws[:, 1] * 2**53).astype(np.int64)
-        boxes = np.stack([rows, tops, lefts, heights, widths, seeds], axis=1)
-        return Erased(boxes[fits.any(axis=1) & (draws[:, 0] < self.probability)], self.mode)
+        boxes = np.stack([rows, tops, lefts, heights, widths], axis=1)
+        chosen = fits.any(axis=1) & (draws[:, 0] < self.probability)
+        return Erased(boxes[chosen], self.mode, int(draws[0, 1] * 2**53))
 
 
 def erase(images: Tensor, erased: Erased) -> None:
     """Erase the boxes of normalised images in place, by a number of operations that does not depend on the number of
-    boxes. One generator draws the noise of a batch, from the seed of its first box; the noise also depends on the kind
+    boxes. One generator draws the noise of a batch, from the seed of its first image, and depends on the kind
     of device."""
     if not len(erased.boxes):
         return
@@ -72,5 +73,5 @@ def erase(images: Tensor, erased: Erased) -> None:
     if erased.mode == "const":
         images.masked_fill_(mask, 0)
     else:
-        generator = torch.Generator(images.device).manual_seed(int(erased.boxes[0, 5]))
+        generator = torch.Generator(images.device).manual_seed(erased.seed)
         torch.where(mask, torch.empty_like(images).normal_(generator=generator), images, out=images)

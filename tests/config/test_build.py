@@ -154,6 +154,16 @@ def test_lightnings_own_callbacks_may_be_asked_for(images_root: Path, tmp_path: 
     assert trainer.progress_bar_callback is not None
 
 
+def test_synchronised_batch_norms_keep_the_activations_inside_them(images_root: Path, tmp_path: Path) -> None:
+    words = ("model.name=efficientnet_b0", "+trainer.sync_batchnorm=true", "trainer.strategy=ddp")
+    run = build_run(tiny(tmp_path, images_root, *words))
+    images = torch.rand(2, 3, 32, 32, generator=torch.manual_seed(0))
+    before = run.model.net.eval()(images)
+    run.trainer.strategy._layer_sync.apply(run.model)  # type: ignore[attr-defined]
+    assert any(isinstance(part, torch.nn.SyncBatchNorm) for part in run.model.net.modules())
+    torch.testing.assert_close(run.model.net.eval()(images), before)
+
+
 def test_log_of_a_new_run(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The learning rate, too many processes, and too many classes."""
     caplog.set_level(logging.INFO)

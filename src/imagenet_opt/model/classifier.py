@@ -134,8 +134,8 @@ class Classifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
-        for part in self._frozen:
-            part.eval()  # Lightning restores this after each validation
+        for name in self._frozen:
+            self.net.get_submodule(name).eval()  # Lightning restores this after each validation
         self._before = Rollback(self.net.buffers())
         self._set_momentum()
         optimizer: Any = self.optimizers()

@@ -46,7 +46,7 @@ def test_a_run_that_is_stopped_in_validations_resumes_by_the_printed_command(
     (tmp_path / "stopper.py").write_text(STOPPER)
     batch_size = 6 // num_processes
     options = (
-        *(f"trainer.devices={num_processes}", f"data.batch_size={batch_size}", "+trainer.val_check_interval=3"),
+        *(f"trainer.devices={num_processes}", f"data.batch_size={batch_size}", "trainer.val_check_interval=3"),
         "checkpoint.every_minutes=1e-9",  # saves at logging steps
     )
     undisturbed = train(tmp_path / "undisturbed", images_root, *options)

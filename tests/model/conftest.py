@@ -56,7 +56,7 @@ OPTIMIZER = partial(
 )
 
 
-TRAINER = {"max_epochs": 2, "log_every_n_steps": 1, "logger": False, "plugins": None}
+TRAINER = {"max_epochs": 2, "log_every_n_steps": 1, "logger": False, "plugins": None, "val_check_interval": None}
 
 
 class Synced(Callback):

@@ -184,6 +184,11 @@ def test_frozen_parts_keep_weights_and_statistics(freeze: str, norm: set[str], c
     assert changed == FC | norm
 
 
+def test_validations_further_apart_than_an_epoch_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.val_check_interval=5 .* 4 steps.*check_val_every_n_epoch=null"):
+        fit(network(), batches(4), val_check_interval=5)
+
+
 def test_parts_are_frozen_up_to_a_stage() -> None:
     net = timm.create_model("resnet18", num_classes=3)
     assert set(frozen_parts(net, "layer2")) == {"conv1", "bn1", "act1", "maxpool", "layer1", "layer2"}

@@ -109,6 +109,7 @@ def _validated_with(config: DictConfig) -> dict[str, Any]:
     data = config.data
     values = {key: data.get(key) for key in VALIDATED_WITH}
     values |= {"image_size": data.val_image_size or data.image_size, "val_flip": config.model.val_flip}
+    values["precision"] = str(config.trainer.precision)
     values["val_interpolation"] = values["val_interpolation"] or data.get("interpolation")
     return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 

@@ -76,10 +76,11 @@ def test_images_follow_the_runs_validation_and_then_the_user(
 
 
 def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: Path, tmp_path: Path) -> None:
-    run = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=1", "trainer.precision=bf16-mixed"))
+    words = ("trainer.max_epochs=1", "trainer.precision=bf16-mixed", "trainer.log_every_n_steps=1")
+    run = build_run(tiny(tmp_path, images_root, *words, "~callbacks.timeline"))
     run.trainer.fit(run.model, datamodule=run.data)
     logged = float(run.trainer.callback_metrics["val/loss"])
-    words = [f"ckpt={run.folder}", f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
+    words = (f"ckpt={run.folder}", f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0")
     results = []
     for changes in ([], ["trainer.precision=32-true"]):
         main([*words, "data.batch_size=6", *changes, "--json", f"{tmp_path}/out.json"])

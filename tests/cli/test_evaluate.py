@@ -51,7 +51,7 @@ def test_logits_without_data_are_left_out(
 ) -> None:
     words = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
     main([*words, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
-    assert "crop 0.875, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
+    assert "crop 0.875, 32-true, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
     results = json.loads((tmp_path / "out.json").read_text())
     assert (results["num_logits"], results["classes"]) == (5, ["class0", "class1", "class2"])
 

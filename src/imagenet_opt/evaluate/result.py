@@ -48,10 +48,9 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
         unit = _of_images(result.real_top1, result.real_images)
         rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
     title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
-    title += ", with the mirror image" * view.tta
+    title += ", with the mirror image" * view.tta + f", {result.precision}"
     if len(classes) < result.num_logits:
         title += f", logits restricted to {len(classes)} of {result.num_logits} classes"
-    title += f", {result.precision}"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))
     tables = [Table(title, columns, tuple(rows))]
     if by_class:

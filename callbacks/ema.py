@@ -13,15 +13,17 @@ from imagenet_opt.errors import ConfigError
 class Ema(WeightAveraging):
     """Averages weights and batch-norm statistics; validation and checkpoints use the average.
 
-    After a step: average = decay * average + (1 - decay) * weights. The first update copies the weights, and integer
-    buffers are always copied.
+    After a step: average = decay * average + (1 - decay) * weights. Integer buffers are copied. The decay rises to its
+    value, as in TensorFlow's `ExponentialMovingAverage`: the n-th update, counted from 0, has min(decay, n / (9 + n)).
+    So the first update copies the weights, and the average of a short run is that of its last steps. A decay of 0.9998
+    is reached after 45,000 updates, and 0.99 after 900.
 
     Lightning's `EMAWeightAveraging` creates the average before the strategy has moved the module, so it averages on the
     CPU and copies every weight to the host in each step. Here the average lies on the training device, and an update
     launches one kernel per list of tensors without waiting for the device.
 
-    decay: of one update, at least 0 and below 1. half_life_steps: steps after which weights count half. Set one of
-    decay and half_life_steps, and the other to None.
+    decay: of one update after the rise, at least 0 and below 1. half_life_steps: steps after which weights count half.
+    Set one of decay and half_life_steps, and the other to None.
     update_every_n_steps: steps between two updates.
     Raises ConfigError for values out of range.
 
@@ -52,7 +54,7 @@ class Ema(WeightAveraging):
         """Move the average to the device, after a checkpoint was loaded. The counter of updates stays on the host."""
         assert self._average_model is not None
         average = self._average_model.module.to(trainer.strategy.root_device)
-        self._empty = int(self._average_model.n_averaged) == 0
+        self._num_updates = int(self._average_model.n_averaged)
         self._averages, self._weights = _by_kind(average), _by_kind(pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -63,11 +65,12 @@ class Ema(WeightAveraging):
     def _update(self) -> None:
         assert self._average_model is not None
         (floats, integers), (new_floats, new_integers) = self._averages, self._weights
-        torch._foreach_lerp_(floats, new_floats, 1.0 if self._empty else 1 - self.decay)
+        decay = min(self.decay, self._num_updates / (9 + self._num_updates))
+        torch._foreach_lerp_(floats, new_floats, 1 - decay)
         if integers:
             torch._foreach_copy_(integers, new_integers)
         self._average_model.n_averaged += 1
-        self._empty = False
+        self._num_updates += 1
 
 
 def _by_kind(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

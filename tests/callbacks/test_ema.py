@@ -1,4 +1,5 @@
-"""The average is Lightning's own, but lies on the training device and costs no wait for it."""
+"""The average is that of Lightning's callback with TensorFlow's rise of the decay, but lies on the training device and
+costs no wait for it."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
+from torch import Tensor
 
 from imagenet_opt.callbacks.ema import Ema
 from imagenet_opt.errors import ConfigError
@@ -30,10 +32,26 @@ class WaitsOf(Callback):
         callback.on_train_batch_end = counted  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_the_average_is_that_of_lightnings_class(project: Project, every: int) -> None:
-    ours = project.fit(Ema(decay=0.7, update_every_n_steps=every), module=Plain())
-    theirs = Project().fit(EMAWeightAveraging(decay=0.7, update_every_n_steps=every), module=Plain())
+class RisingAverage(WeightAveraging):
+    """Lightning's average, with the decay of TensorFlow's ExponentialMovingAverage. torch copies the first weights."""
+
+    def __init__(self, decay: float, every: int) -> None:
+        def average(old: Tensor, new: Tensor, num_averaged: Tensor) -> Tensor:
+            num_updates = int(num_averaged) - 1
+            share = min(decay, (1 + num_updates) / (10 + num_updates))
+            return share * old + (1 - share) * new
+
+        super().__init__(avg_fn=average)
+        self.every = every
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and step_idx % self.every == 0
+
+
+@pytest.mark.parametrize(("decay", "every"), [(0.5, 1), (0.3, 3), (0.9998, 1)])
+def test_the_average_is_that_of_lightnings_class(project: Project, decay: float, every: int) -> None:
+    ours = project.fit(Ema(decay=decay, update_every_n_steps=every), module=Plain())
+    theirs = Project().fit(RisingAverage(decay, every), module=Plain())
     for (name, average), expected in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
         if average.is_floating_point():
             torch.testing.assert_close(average, expected, msg=name)

@@ -10,6 +10,8 @@ import torch
 from imagenet_opt.cli.evaluate import main, parse
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError
 from imagenet_opt.model.network import build_network
+from imagenet_opt.training.build_run import build_run
+from tests.config.configs import tiny
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_logits_without_data_are_left_out(
 ) -> None:
     words = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
     main([*words, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
-    assert "crop 0.875, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
+    assert "crop 0.875, 32-true, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
     results = json.loads((tmp_path / "out.json").read_text())
     assert (results["num_logits"], results["classes"]) == (5, ["class0", "class1", "class2"])
 
@@ -69,8 +71,23 @@ def test_images_follow_the_runs_validation_and_then_the_user(
         main([*words, *changes])
         losses.append(json.loads((tmp_path / "out.json").read_text())["nll"])
     output = " ".join(capsys.readouterr().out.split())
-    assert "32 px bicubic, crop 0.9 " in output and "32 px bicubic, crop 1 " in output
+    assert "32 px bicubic, crop 0.9, 32-true" in output and "32 px bicubic, crop 1, 32-true" in output
     assert len(set(losses)) == 3
+
+
+def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: Path, tmp_path: Path) -> None:
+    words = ("trainer.max_epochs=1", "trainer.precision=bf16-mixed", "trainer.log_every_n_steps=1")
+    run = build_run(tiny(tmp_path, images_root, *words, "~callbacks.timeline"))
+    run.trainer.fit(run.model, datamodule=run.data)
+    logged = float(run.trainer.callback_metrics["val/loss"])
+    words = (f"ckpt={run.folder}", f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0")
+    results = []
+    for changes in ([], ["trainer.precision=32-true"]):
+        main([*words, "data.batch_size=6", *changes, "--json", f"{tmp_path}/out.json"])
+        results.append(json.loads((tmp_path / "out.json").read_text()))
+    assert [result["precision"] for result in results] == ["bf16-mixed", "32-true"]
+    assert results[0]["nll"] == pytest.approx(logged, rel=1e-6)
+    assert results[1]["nll"] != pytest.approx(logged, rel=1e-6)
 
 
 def test_the_mirror_image_is_used_if_the_run_validated_with_it(images_root: Path, tmp_path: Path) -> None:

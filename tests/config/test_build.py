@@ -44,6 +44,33 @@ def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: 
     assert run.checkpoint is None
 
 
+def test_a_recipe_of_published_accuracy_has_its_batch_on_any_number_of_gpus() -> None:
+    files = {name: yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text()) for name in RECIPES}
+    recipes = {name: file for name, file in files.items() if "recipe" in file}
+    assert len(recipes) == 20
+    for name, file in recipes.items():
+        bases = [files[base].get("data", {}) for base in map(str, file.get("defaults", [])) if base in files]
+        own = file.get("data", {})
+        assert "batch_size" not in own, name
+        assert any("global_batch_size" in data for data in (own, *bases)), name
+
+
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [("schedule.warmup_epochs=0", True), ("schedule=multistep", True), ("", False)],
+)
+def test_a_large_batch_without_a_warm_up_is_reported_with_its_rate(
+    words: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = next(images_root.rglob("*.JPEG"))
+    for folder in (tmp_path / split / label for split in ("train", "val") for label in "ab"):
+        folder.mkdir(parents=True)
+        for i in range(640):
+            (folder / f"{i}.JPEG").hardlink_to(image)
+    build_run(tiny(tmp_path, tmp_path, "data.batch_size=1280", *words.split()))
+    assert ("full learning rate of 0.5 for 1280 images" in caplog.text) is is_warned
+
+
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
     names = ("baseline", "aggressive")
     baseline, aggressive = (_flat(composed(tmp_path, "data.root=/data", f"experiment={name}")) for name in names)
@@ -100,6 +127,13 @@ WRONG_VALUES = (
             ("no images of 256 pixels", "data.val_image_size", "model (224). Set both keys to 224"),
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
+        ("~callbacks.mixing seed=null", errors.ConfigError, ("seed=None must be",)),
+        (
+            "trainer.strategy={_target_:lightning.pytorch.strategies.DDPStrategy,static_graph:true} "
+            "model.micro_batch_size=3",
+            errors.ConfigError,
+            ("trainer.strategy.static_graph=true", "model.micro_batch_size=null"),
+        ),
         ("trainer.precision=fp16", errors.ConfigError, ("or '16-true' or", "; did you mean 16-mixed?")),
     ],
 )
@@ -152,6 +186,16 @@ def test_lightnings_own_callbacks_may_be_asked_for(images_root: Path, tmp_path: 
     trainer = build_run(tiny(tmp_path, images_root, *words, theirs)).trainer
     assert type(trainer.checkpoint_callback).__name__ == "ModelCheckpoint"
     assert trainer.progress_bar_callback is not None
+
+
+def test_synchronised_batch_norms_keep_the_activations_inside_them(images_root: Path, tmp_path: Path) -> None:
+    words = ("model.name=efficientnet_b0", "+trainer.sync_batchnorm=true", "trainer.strategy=ddp")
+    run = build_run(tiny(tmp_path, images_root, *words))
+    images = torch.rand(2, 3, 32, 32, generator=torch.manual_seed(0))
+    before = run.model.net.eval()(images)
+    run.trainer.strategy._layer_sync.apply(run.model)  # type: ignore[attr-defined]
+    assert any(isinstance(part, torch.nn.SyncBatchNorm) for part in run.model.net.modules())
+    torch.testing.assert_close(run.model.net.eval()(images), before)
 
 
 def test_log_of_a_new_run(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

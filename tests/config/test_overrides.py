@@ -26,6 +26,8 @@ from tests.test_config_keys import FROZEN
             "rehearse=a10g data.root=/d experiment=mine --cfg job",
         ),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
+        ("data=demo +callbacks=ema a=1 +callbacks=[b,c]", "experiment=demo data=demo +callbacks=[ema,b,c] a=1"),
+        ("data=demo +callbacks=ema +callbacks=b,c", "experiment=demo data=demo +callbacks=ema +callbacks=b,c"),
     ],
 )
 def test_command_line_is_completed_once(words: str, completed: str) -> None:

@@ -9,6 +9,7 @@ from tests.data.conftest import loading
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"seed": None}, r"data\.seed=None must be a whole number of at least 0"),
         ({"batch_size": 0}, r"data\.batch_size=0 must be a whole number of at least 1"),
         ({"num_workers": -1}, r"data\.num_workers=-1 .*at least 0, or auto"),
         ({"num_workers": None}, r"data\.num_workers=None .*, or auto"),

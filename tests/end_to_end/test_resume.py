@@ -32,7 +32,7 @@ pytestmark = [
 RECIPE = (
     *("trainer.precision=32-true", "trainer.deterministic=true", "trainer.max_epochs=2", "trainer.log_every_n_steps=3"),
     *(
-        "+trainer.val_check_interval=2",
+        "trainer.val_check_interval=2",
         "trainer.limit_val_batches=3",
         "callbacks.mixing.mode=on",
         "schedule.warmup_epochs=0.75",

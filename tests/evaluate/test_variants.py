@@ -54,7 +54,7 @@ def test_only_the_logits_of_the_classes_count(
     assert result.nll == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
     assert result.correct == [int(hits[labels == label].sum()) for label in range(3)]
     title = tables(result, index.classes, "net", VIEW, by_class=False)[0].title
-    assert title == "net, 16 px bilinear, crop 0.875, logits restricted to 3 of 5 classes"
+    assert title == "net, 16 px bilinear, crop 0.875, 32-true, logits restricted to 3 of 5 classes"
 
 
 def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import Memory
-from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
+from tests.model.conftest import OPTIMIZER, Loader, Synced, batches, fit, network
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -173,20 +173,25 @@ LAST_NORM = {
 }
 
 
+@pytest.mark.parametrize("callbacks", [(), (Synced(),)])
 @pytest.mark.parametrize(("freeze", "norm"), [("all_but_head", set[str]()), ("all_but_head_and_last_norm", LAST_NORM)])
-def test_frozen_parts_keep_weights_and_statistics(freeze: str, norm: set[str]) -> None:
+def test_frozen_parts_keep_weights_and_statistics(freeze: str, norm: set[str], callbacks: tuple[Callback, ...]) -> None:
     """In training too, a frozen batch norm uses the statistics of before."""
     net = timm.create_model("test_resnet", num_classes=3)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    _, module = fit(net, batches(4), batches(2), freeze=freeze)
+    _, module = fit(net, batches(4), batches(2), *callbacks, freeze=freeze)
     changed = {name for name, tensor in module.net.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == FC | norm
 
 
+def test_validations_further_apart_than_an_epoch_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.val_check_interval=5 .* 4 steps.*check_val_every_n_epoch=null"):
+        fit(network(), batches(4), val_check_interval=5)
+
+
 def test_parts_are_frozen_up_to_a_stage() -> None:
     net = timm.create_model("resnet18", num_classes=3)
-    frozen = {name for name, part in net.named_children() if part in frozen_parts(net, "layer2")}
-    assert frozen == {"conv1", "bn1", "act1", "maxpool", "layer1", "layer2"}
+    assert set(frozen_parts(net, "layer2")) == {"conv1", "bn1", "act1", "maxpool", "layer1", "layer2"}
     for name in ("layer9", "fc"):
         with pytest.raises(
             ConfigError, match=rf"model.freeze={name} must be all_but_head, .* or a part .*: conv1, bn1, l"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.micro_batch import MicroBatches
-from tests.model.conftest import batches, fit
+from tests.model.conftest import Synced, batches, fit
 
 OF_THREE: dict[str, Any] = {"batch_size": 6, "micro_batch_size": 2, "max_epochs": 1}
 """One step of three parts."""
@@ -167,12 +167,14 @@ def test_a_bad_size_is_refused() -> None:
         MicroBatches(0)
 
 
-def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does() -> None:
+@pytest.mark.parametrize("callbacks", [(), (Synced(),)])
+def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does(callbacks: tuple[Callback, ...]) -> None:
     """After a step of k parts with means m_1 to m_k: running = a^k running + (1 - a)(a^(k-1) m_1 + ... + m_k)."""
     images = batches(1)[0].images
     for rule, keep in (("per_micro_batch", 0.9), ("per_step", 0.9 ** (1 / 3))):
         norm = nn.BatchNorm2d(3)
-        fit(nn.Sequential(norm, nn.Flatten(), nn.Linear(48, 3)), batches(1), **OF_THREE | {"batch_norm_momentum": rule})
+        net = nn.Sequential(norm, nn.Flatten(), nn.Linear(48, 3))
+        fit(net, batches(1), None, *callbacks, **OF_THREE | {"batch_norm_momentum": rule})
         mean, var = torch.zeros(3), torch.ones(3)
         for part in images.split(2):
             channels = part.transpose(0, 1).flatten(1)

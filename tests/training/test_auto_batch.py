@@ -25,7 +25,7 @@ def test_auto_finds_and_logs_the_largest_batch(
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
     run = build_run(config)
     assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
-    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.0156"
+    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.00312"
     assert f"data.batch_size=auto: {result}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
 
@@ -60,7 +60,7 @@ def test_a_resumed_run_keeps_its_batch(
     caplog.set_level(logging.INFO)
     run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
     assert run.data.loading.batch_size == 6, "a search would find 8"
-    assert "data.batch_size=auto: 6 images, the batch size of the resumed run; lr 0.0117" in caplog.messages
+    assert "data.batch_size=auto: 6 images, the batch size of the resumed run; lr 0.00234" in caplog.messages
     assert not [message for message in caplog.messages if "searching" in message]
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3

@@ -26,6 +26,7 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
                  (232 to 224 px), timm (224 px, crop 0.95, bicubic), ffcv (256 px, crop 0.875, area, mirror image
                  added), fixres (384 px, crop 0.875). Without it: as the run of the checkpoint validated, or by
                  data.val_image_size, data.val_crop_ratio, data.val_interpolation and model.val_flip
+  trainer.precision=NAME   of the network; without it that of the checkpoint's run, and 32-true for timm's weights
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
   --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
                  ImageNet's validation set. Images without such a class do not count
@@ -55,6 +56,9 @@ class Options:
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
+    import torch
+
+    from imagenet_opt.config.build import precision_of
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.progress import progress
@@ -74,10 +78,14 @@ def main(argv: list[str]) -> None:
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    precision = str(precision_of(config.trainer.precision, device))
     val = data.open("val")
     try:
         with progress("evaluating", "images") as show:
-            result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
+            result = evaluate(
+                network, val, data.loading, view, precision=precision, real_labels=real_labels, on_progress=show
+            )
     except CheckpointMismatch as error:
         if "root" in config.data:
             raise

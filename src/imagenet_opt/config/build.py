@@ -14,9 +14,12 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.plugins import TorchSyncBatchNorm
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
+from timm.layers import convert_sync_batchnorm
+from torch import nn
 
 from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
@@ -106,6 +109,7 @@ def _validated_with(config: DictConfig) -> dict[str, Any]:
     data = config.data
     values = {key: data.get(key) for key in VALIDATED_WITH}
     values |= {"image_size": data.val_image_size or data.image_size, "val_flip": config.model.val_flip}
+    values["precision"] = str(config.trainer.precision)
     values["val_interpolation"] = values["val_interpolation"] or data.get("interpolation")
     return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 
@@ -144,6 +148,7 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             log_every_n_steps=every,
             callbacks=callbacks,
             logger=list(make(config.logger, "logger").values()),
+            **{"plugins": [_SyncBatchNorm()]} if config.trainer.get("sync_batchnorm") else {},
             **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
@@ -152,6 +157,14 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
     if sharing > (cpus := machine.usable_cpus()):  # and each process has loader workers
         rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
     return trainer
+
+
+class _SyncBatchNorm(TorchSyncBatchNorm):
+    """trainer.sync_batchnorm for timm's networks. torch's conversion drops the activation inside timm's batch norms
+    (EfficientNet, RegNet, DenseNet and others)."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        return convert_sync_batchnorm(model)  # type: ignore[no-any-return]
 
 
 def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:

@@ -26,9 +26,10 @@ def config_folder() -> Path:
 def complete(overrides: list[str]) -> list[str]:
     """Add implied overrides: data.root implies data=folder; demo data alone implies experiment=demo.
 
-    The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
+    The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out. Several
+    additions to callbacks, or to logger, become one.
     """
-    overrides = [_of_default_group(word) for word in overrides]
+    overrides = _joined(_joined([_of_default_group(word) for word in overrides], "+callbacks="), "+logger=")
 
     def has(*beginnings: str) -> bool:
         return any(override.startswith(beginnings) for override in overrides)
@@ -48,6 +49,16 @@ def _of_default_group(word: str) -> str:
     if name not in ("experiment", "rehearse"):
         return word
     return f"~{name}" if option == "null" else f"{name}={option}"
+
+
+def _joined(words: list[str], beginning: str) -> list[str]:
+    """Join `+GROUP=A +GROUP=B` to `+GROUP=[A,B]`: Hydra takes one addition to each group. Additions with alternatives
+    of a sweep (`A,B`) stay as they are."""
+    options = [word.removeprefix(beginning) for word in words if word.startswith(beginning)]
+    if len(options) < 2 or any("," in option and not option.startswith("[") for option in options):
+        return words
+    joined = f"{beginning}[{','.join(option.strip('[]') for option in options)}]"
+    return list(dict.fromkeys(joined if word.startswith(beginning) else word for word in words))
 
 
 def is_typed(word: str) -> bool:

@@ -20,7 +20,7 @@ _CHOICES = {
     "copies": ("ahead", "pinned", "pageable", "registered"),
     "random_erasing_mode": ("const", "pixel"),
 }
-_LEAST = {"num_workers": 0, "random_shift": 0} | dict.fromkeys(
+_LEAST = {"num_workers": 0, "random_shift": 0, "seed": 0} | dict.fromkeys(
     (
         *("batch_size", "global_batch_size", "image_size", "val_image_size", "samples_per_epoch"),
         *("repeated_augmentation", "max_crop_pixels", "max_pixels", "prefetch_factor", "reads_in_flight"),

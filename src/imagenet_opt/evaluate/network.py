@@ -4,11 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
+
+FLOAT32 = "32-true"
+DTYPES: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
+    **dict.fromkeys((FLOAT32, "32"), (torch.float32, None)),
+    **dict.fromkeys(("64-true", "64"), (torch.float64, None)),
+    "16-true": (torch.float16, None),
+    "bf16-true": (torch.bfloat16, None),
+    **dict.fromkeys(("16-mixed", "16"), (torch.float32, torch.float16)),
+    **dict.fromkeys(("bf16-mixed", "bf16"), (torch.float32, torch.bfloat16)),
+}
+"""Lightning's precision -> dtypes of weights and images, and of autocast."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,9 @@ def saved(ckpt: Path) -> Network:
     classes = tuple(config["classes"]) if "classes" in config else None
     known = {"val_image_size": config["image_size"]} | {key: config[key] for key in VALIDATED_WITH if config.get(key)}
     flip = f"model.val_flip={str(config.get('val_flip', False)).lower()}"
-    overrides = (*(f"data.{key}={value}" for key, value in known.items()), flip)
+    precision = str(config.get("precision"))
+    word = f"trainer.precision={precision if precision in DTYPES else FLOAT32}"
+    overrides = (*(f"data.{key}={value}" for key, value in known.items()), flip, word)
     return Network(net, config["num_classes"], classes, overrides, config["name"])
 
 
@@ -39,4 +53,5 @@ def pretrained(name: str) -> Network:
     facts: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
     subset = infer_imagenet_subset(facts)
     classes = tuple(ImageNetInfo(subset).label_names()) if subset else None
-    return Network(net, facts["num_classes"], classes, (f"data.val_image_size={facts['input_size'][-1]}",))
+    overrides = (f"data.val_image_size={facts['input_size'][-1]}", f"trainer.precision={FLOAT32}")
+    return Network(net, facts["num_classes"], classes, overrides)

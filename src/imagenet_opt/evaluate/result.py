@@ -20,7 +20,8 @@ _BINS = 15
 class Result:
     """Shares from 0 to 1. top5: None with five classes or fewer. nll: mean negative log-likelihood, in nats.
     calibration_error: see `Sums`. correct, images: numbers for each class. num_logits: of the network. real_top1: by
-    ReaL labels, on the real_images that have labels; None without ReaL labels."""
+    ReaL labels, on the real_images that have labels; None without ReaL labels. precision: of the network, Lightning's
+    name."""
 
     top1: float
     top5: float | None
@@ -31,6 +32,7 @@ class Result:
     num_logits: int
     real_top1: float | None = None
     real_images: int = 0
+    precision: str = "32-true"
 
 
 def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
@@ -46,7 +48,7 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
         unit = _of_images(result.real_top1, result.real_images)
         rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
     title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
-    title += ", with the mirror image" * view.tta
+    title += ", with the mirror image" * view.tta + f", {result.precision}"
     if len(classes) < result.num_logits:
         title += f", logits restricted to {len(classes)} of {result.num_logits} classes"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))

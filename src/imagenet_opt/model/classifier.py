@@ -115,7 +115,7 @@ class Classifier(LightningModule):
         ]
         if self._saved_groups is not None:
             check_saved_groups(self._saved_groups, optimizer)
-        self.trainer.fit_loop.setup_data()  # otherwise the number of batches may be unknown
+        self._set_up_data()  # otherwise the number of batches may be unknown
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
@@ -123,6 +123,19 @@ class Classifier(LightningModule):
         factor = partial(self.schedule, num_steps=int(num_steps), steps_per_epoch=steps_per_epoch)
         scheduler = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def _set_up_data(self) -> None:
+        """Raises ConfigError for an interval of validations that is longer than an epoch."""
+        try:
+            self.trainer.fit_loop.setup_data()
+        except ValueError as error:
+            if "val_check_interval" not in str(error):
+                raise
+            num = self.trainer.num_training_batches
+            raise ConfigError(
+                f"trainer.val_check_interval={self.trainer.val_check_interval} is more than the {num} steps of an "
+                f"epoch; set at most {num}, or trainer.check_val_every_n_epoch=null to count steps over epochs"
+            ) from error
 
     def on_fit_start(self) -> None:
         self.train_tally = ClassificationMetrics(self.device)
@@ -134,8 +147,8 @@ class Classifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
-        for part in self._frozen:
-            part.eval()  # Lightning restores this after each validation
+        for name in self._frozen:
+            self.net.get_submodule(name).eval()  # Lightning restores this after each validation
         self._before = Rollback(self.net.buffers())
         self._set_momentum()
         optimizer: Any = self.optimizers()

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -65,12 +65,13 @@ class StepMomentum:
     Running statistics are updated with each micro-batch. With momentum m the old value keeps the share (1 - m)^k after
     a step of k micro-batches, and 1 - m if m is replaced by 1 - (1 - m)^(1/k): 0.01308 instead of 0.1 for k = 8. The
     first micro-batch then weighs slightly less than the last. Batch norms with a cumulative mean (momentum=None) are
-    not changed.
+    not changed. Norms are found by their names, since Lightning replaces them for trainer.sync_batchnorm.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        norms = [part for part in net.modules() if isinstance(part, _NORMS)]
-        self._norms = [(norm, norm.momentum) for norm in norms if norm.momentum is not None]
+        norms = {name: part.momentum for name, part in net.named_modules() if isinstance(part, _NORMS)}
+        self._momenta = {name: momentum for name, momentum in norms.items() if momentum is not None}
+        self._net = net
         self._num_parts = 1
 
     def set(self, num_parts: int) -> None:
@@ -78,7 +79,8 @@ class StepMomentum:
         if num_parts == self._num_parts:  # so that the momentum of whole batches has no rounding error
             return
         self._num_parts = num_parts
-        for norm, momentum in self._norms:
+        for name, momentum in self._momenta.items():
+            norm: Any = self._net.get_submodule(name)
             norm.momentum = 1 - (1 - momentum) ** (1 / num_parts)
 
 

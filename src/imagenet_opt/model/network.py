@@ -123,8 +123,8 @@ _SHORTCUT = "downsample"
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
-def frozen_parts(network: nn.Module, freeze: str | None) -> list[nn.Module]:
-    """Stop the gradients of the parts that are not trained, and return these parts.
+def frozen_parts(network: nn.Module, freeze: str | None) -> list[str]:
+    """Stop the gradients of the parts that are not trained, and return the names of these parts.
 
     freeze: None for nothing; "all_but_head"; "all_but_head_and_last_norm", whose statistics change too (FixRes, arXiv
     1906.06423); or the name of a part such as "layer2", with all parts before it. Parameters of no part, such as class
@@ -136,7 +136,8 @@ def frozen_parts(network: nn.Module, freeze: str | None) -> list[nn.Module]:
     weights = {id(weight) for part in trained for weight in part.parameters()}
     for weight in network.parameters():
         weight.requires_grad_(id(weight) in weights)
-    return _outside(network, trained)
+    outside = _outside(network, trained)
+    return [name for name, part in network.named_modules() if part in outside]
 
 
 def _trained_parts(network: nn.Module, freeze: str) -> list[nn.Module]:

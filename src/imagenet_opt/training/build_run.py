@@ -27,9 +27,11 @@ from imagenet_opt.config.build import (
 from imagenet_opt.config.overrides import has_other_overrides, is_key_typed, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 _OF_A_RUN = (checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE)
 """What a later start of a run reads, and would take for its own."""
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
+_LARGE_BATCH = 1024
+"""Images of a step above which a run that starts at its full learning rate is reported: our choice. Goyal et al. (arXiv
+1706.02677) warm up batches of 8,192 images, and the published recipes here that do without have 512 or fewer."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def build_run(config: DictConfig) -> Run:
     """Build a run without starting workers or training. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = _writable(Path(config.run_folder))
-    check_types(seed_everything, {"seed": config.seed}, "")
+    check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     # Compiled code is executed, so no recipe chooses its source.
     fetches_code = is_key_typed(mirror.KEY)
@@ -107,7 +112,10 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
-    model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    _check_static_graph(config)
+    global_batch = data.loading.batch_size * trainer.world_size
+    model = build_model(config, global_batch=global_batch)
+    _warn_of_full_rate(model, config.optimizer.lr, global_batch)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
         _load_first_weights(config, model)
@@ -158,6 +166,28 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
 
 def _world_size(config: DictConfig) -> int:
     return int(build_trainer(only(config, callbacks=())).world_size)
+
+
+def _check_static_graph(config: DictConfig) -> None:
+    """Raise ConfigError for DDP's static graph with several micro-batches: DDP is told of the last one only."""
+    strategy, at_once = config.trainer.get("strategy"), config.model.micro_batch_size
+    is_static = isinstance(strategy, DictConfig) and strategy.get("static_graph")
+    if is_static and at_once is not None and at_once < config.data.batch_size:
+        raise ConfigError(
+            f"trainer.strategy.static_graph=true does not work with model.micro_batch_size={at_once} below the "
+            f"{config.data.batch_size} images of a process; leave static_graph out, or set model.micro_batch_size=null"
+        )
+
+
+@rank_zero_only
+def _warn_of_full_rate(model: Classifier, lr: float, global_batch: int) -> None:
+    """Warn of a large batch without warm-up."""
+    if global_batch > _LARGE_BATCH and model.schedule(0, num_steps=1000, steps_per_epoch=10) >= 1:
+        rate = lr * global_batch / REFERENCE_BATCH
+        log.warning(
+            f"the first step has the full learning rate of {rate:.3g} for {global_batch} images (optimizer.lr times "
+            "global batch / 256): set schedule=cosine schedule.warmup_epochs=5, or lower optimizer.lr"
+        )
 
 
 def _load_first_weights(config: DictConfig, model: Classifier) -> None:

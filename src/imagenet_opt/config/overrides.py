@@ -52,12 +52,6 @@ def is_typed(word: str) -> bool:
     return any(one.lstrip("+").lower() == word for one in typed)
 
 
-def is_key_typed(key: str) -> bool:
-    """Whether the command line of this run of train.py sets `key`; False outside of train.py."""
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return any(one.lstrip("+").startswith(f"{key}=") for one in typed)
-
-
 def follow_job(overrides: list[str]) -> list[str]:
     """Add hydra.run.dir, or hydra.sweep.dir, in a SLURM job: a folder whose name stays the same when SLURM requeues
     the job. A folder on the command line is kept.

@@ -21,7 +21,7 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.overrides import is_key_typed, is_typed
+from imagenet_opt.config.overrides import is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
@@ -56,9 +56,7 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    # Compiled code is executed, so no recipe chooses its source.
-    fetches_code = is_key_typed(mirror.KEY)
-    found = restore.find(config.resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
+    found = restore.find(config.resume_from, folder, url=_mirror(config, folder))
     with found.removed_if_refused():
         return _build(config, folder, found.path)
 

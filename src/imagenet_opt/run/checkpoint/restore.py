@@ -50,11 +50,10 @@ class Found:
             raise type(error)(f"the checkpoint from {self.source}: {error}") from error
 
 
-def find(resume_from: str | None, run_folder: Path, *, url: str | None, fetches_code: bool = False) -> Found:
+def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found:
     """The checkpoint to resume from, as `files.find`, with a mirror at `url` (None: no mirror).
 
     "auto" is the checkpoint with the larger step of the run folder and the mirror, the run folder's if they are equal.
-    fetches_code: whether compiled code, which a run executes, is downloaded from the mirror too.
     The first process downloads, and the other processes wait for the file.
     Raises CheckpointError, StorageFailed or ConfigError, also if the mirror cannot be read.
     """
@@ -72,7 +71,7 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None, fetches_
         local = None
     if local is not None and files.load(local)["global_step"] >= mirrored.step:
         return Found(local)
-    return _restore(url, mirrored, run_folder, fetches_code=fetches_code)
+    return _restore(url, mirrored, run_folder)
 
 
 def _last(url: str, key: str) -> Last | None:
@@ -80,7 +79,7 @@ def _last(url: str, key: str) -> Last | None:
     return None if found is None else LAST_FIELDS.validate_python(found)
 
 
-def _restore(url: str, last: Last, run_folder: Path, *, fetches_code: bool) -> Found:
+def _restore(url: str, last: Last, run_folder: Path) -> Found:
     """Make the newest checkpoint of the mirror, its best.ckpt and OTHERS the files of the run folder."""
     path = run_folder / last.name
     if not _is_first():
@@ -88,8 +87,7 @@ def _restore(url: str, last: Last, run_folder: Path, *, fetches_code: bool) -> F
         return Found(files.find(str(path), run_folder))
     is_new = not files.all_files(run_folder)
     log.info(f"{mirror.KEY}: step {last.step} ({last.content.size / 1e6:.0f} MB) is downloaded from {url}")
-    others = tuple(name for name in OTHERS if fetches_code or name != files.COMPILED_CODE)
-    more = (*others, files.BEST) if last.best is not None else others
+    more = (*OTHERS, files.BEST) if last.best is not None else OTHERS
     newest = (last.name, str(path), asdict(last.content))  # comes last, so that an interrupted start repeats all
     call("download", url, files=[*((name, str(run_folder / name), None) for name in more), newest])
     with suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
-from imagenet_opt.config.compose import check_all
+from imagenet_opt.config.compose import prepare_hydra
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.run.stop.signals import stop
@@ -54,5 +54,5 @@ if __name__ == "__main__":
     stop.install()
     report_mistakes(lambda: check_flags(sys.argv[1:]))
     sys.argv[1:] = report_mistakes(lambda: follow_job(complete(sys.argv[1:])))
-    check_all()
+    report_mistakes(lambda: prepare_hydra(sys.argv[1:]))
     report_mistakes(main)

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.core.utils import setup_globals
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from PIL import Image
 
 from imagenet_opt import fork_server
@@ -88,18 +86,6 @@ def let_others_read(*files: Path) -> None:
 
 
 composition.register_resolvers()  # conf/ is composed without the checks in most tests
-
-
-@pytest.fixture
-def checked() -> Iterator[None]:
-    """In this test, Hydra composes with the checks of train.py."""
-    usual = composition.hydra_internal.ConfigLoaderImpl
-    composition.check_all()
-    yield
-    composition.hydra_internal.ConfigLoaderImpl = usual
-    OmegaConf.clear_resolvers()  # back to OmegaConf's own resolvers
-    setup_globals()
-    composition.register_resolvers()
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -46,7 +46,7 @@ FILES = ("--json", "--out", "--page")
 
 
 @pytest.fixture
-def accept(checked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
+def accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
     """A function that raises if the programs refuse the words of a command."""
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text((config_folder() / "study/ladder.yaml").read_text())

@@ -111,9 +111,7 @@ def words_of_jobs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "words"), words_of_jobs())
-def test_what_a_job_trains_is_a_configuration(
-    name: str, words: str, checked: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_job_trains_is_a_configuration(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "experiment=imagenette" in words and not (config_folder() / "experiment/imagenette.yaml").exists():
         pytest.skip("there is no experiment=imagenette yet")
     monkeypatch.setattr(fits, "TINY", "")
@@ -126,7 +124,7 @@ def test_what_a_job_trains_is_a_configuration(
     assert config.trainer.max_epochs
 
 
-def test_a_row_can_multiply_a_number_and_lower_the_priority_of_workers(checked: None) -> None:
+def test_a_row_can_multiply_a_number_and_lower_the_priority_of_workers() -> None:
     (plain, nothing), (doubled, five) = fits.configured([]), fits.configured(["optimizer.lr*=2", "nice=5"])
     assert doubled.optimizer.lr == 2 * plain.optimizer.lr
     assert (nothing, five) == (0, 5) and "checkpoint" not in doubled.callbacks

@@ -8,13 +8,13 @@ import pytest
 
 from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.display.printable import make_printable, printable
+from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.terminal_table import print_tables
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.rows import Row
 from imagenet_opt.sweep.table import print_table
 from imagenet_opt.training.summary import Setup, print_summary
-
-pytestmark = pytest.mark.usefixtures("checked")
 
 HOSTILE = (
     "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
@@ -73,6 +73,10 @@ def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
     assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown
+
+    lines = Table("a\nb", (Column("class"),), (("c\nConfigError: fake",),))
+    print_tables([lines])
+    assert not any(line.startswith(("b", "ConfigError")) for line in capsys.readouterr().out.splitlines())
 
     print_summary({}, Path("[red]run[/red]\x1b[2J"), Setup())
     assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")

@@ -105,7 +105,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     ],
 )
 def test_multi_node_takes_its_numbers_from_slurm_or_torchrun(
-    environment: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch, checked: None
+    environment: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

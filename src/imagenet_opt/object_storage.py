@@ -75,7 +75,8 @@ def is_web(url: str) -> bool:
 def connection_remedy(url: str) -> str:
     """What to check if requests to `url` fail for a long time; names the address of S3 if the user has set one."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else ""
-    place = f"the network and AWS_ENDPOINT_URL={printable(endpoint)}" if endpoint else "the network and the service"
+    host = printable(endpoint.rpartition("@")[2])  # without user and password
+    place = f"the network and AWS_ENDPOINT_URL={host}" if endpoint else "the network and the service"
     return f"check {place}, then run the same command again"
 
 

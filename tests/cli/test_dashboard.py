@@ -1,5 +1,7 @@
 """The charts of the workspace; tests/test_train.py compares them with the metrics of a run."""
 
+import sys
+
 import pytest
 
 from imagenet_opt.cli.dashboard import SECTIONS, SWEEP, axis, main, workspace
@@ -16,6 +18,12 @@ def test_each_chart_has_the_axis_of_its_metric(capsys: pytest.CaptureFixture[str
 def test_a_workspace_needs_an_owner() -> None:
     with pytest.raises(ConfigError, match="--entity is missing"):
         main([])
+
+
+def test_without_its_package_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    with pytest.raises(ConfigError, match=r"imagenet-opt\[dashboard\]"):
+        main(["--entity", "me"])
 
 
 def test_the_workspace_has_each_chart_and_compares_the_runs_of_a_sweep() -> None:

@@ -45,7 +45,7 @@ def test_a_wrong_argument_is_refused_before_measuring(argument: str, message: st
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """doctor.json in the working folder; budgets may be short."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
@@ -56,7 +56,7 @@ def printed_text(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-def test_a_profile_needs_a_gpu(tmp_path: Path, checked: None) -> None:
+def test_a_profile_needs_a_gpu(tmp_path: Path) -> None:
     few = ("data.num_train=64", "data.num_val=10", "data.batch_size=4", f"data.cache_dir={tmp_path}")
     with pytest.raises(ConfigError, match="there is none here"):
         main(["trainer.accelerator=cpu", *few, "--record-profile"])

@@ -103,7 +103,7 @@ def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
         run_study(request)
 
 
-def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path: Path, checked: None) -> None:
+def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot write .*; choose another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path:
     held.release()
 
 
-def test_a_refused_study_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:
+def test_a_refused_study_leaves_no_folder(mine: Path, tmp_path: Path) -> None:
     mine.write_text(MINE.replace("order:", "ordr:"))
     (tmp_path / "own").mkdir()
     for folder in ("new", "own"):

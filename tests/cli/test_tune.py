@@ -73,7 +73,7 @@ def test_tuned_settings_become_an_experiment_that_trains(own_conf: Path, images_
 
 
 def test_an_unwritable_json_file_keeps_the_experiment(
-    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of the JSON file vanishes during the measurement."""
     (folder := tmp_path / "found").mkdir()
@@ -208,9 +208,7 @@ def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_setting_fails_its_turn(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_a_refused_setting_fails_its_turn(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     turns = Turns((f"data.root={images_root}", "trainer.accelerator=cpu"), 3, Deadline(60), lambda what: None)
     both = ("callbacks.acceleration.cuda_graph=true", "callbacks.acceleration.gradient_checkpointing=true")
@@ -219,7 +217,7 @@ def test_a_refused_setting_fails_its_turn(
 
 
 def test_a_setting_that_lacks_time_fails_its_turn(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
         raise Hung(f"not finished after {limit_seconds:g} s")
@@ -244,9 +242,7 @@ def test_a_loader_that_cannot_be_measured_fails_its_turn(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_out_of_memory_ends_the_trial_only(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_out_of_memory_ends_the_trial_only(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, images_root, "model.num_classes=3")
     monkeypatch.setattr(memory, "SPARE", 0.9999)
     trials = MemoryTrials(config)
@@ -256,7 +252,7 @@ def test_out_of_memory_ends_the_trial_only(
 
 @pytest.mark.slow
 def test_a_small_tuning_of_the_demo_data(
-    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
+    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It names the settings without a turn, and leaves no other files."""
     monkeypatch.chdir(tmp_path)
@@ -277,7 +273,7 @@ def test_a_small_tuning_of_the_demo_data(
 
 @pytest.mark.slow
 def test_with_a_simulated_gpu_only_the_loader_is_tuned(
-    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
+    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)

@@ -3,10 +3,10 @@
 import pytest
 
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.config.removed_keys import REMOVED
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples, did_you_mean
-from tests.conftest import composed
 from tests.test_config_keys import FROZEN
 
 
@@ -41,7 +41,7 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     def command() -> None:
         if isinstance(mistake, ImagenetOptError):
             raise mistake
-        composed("~hydra", *mistake.split(" "))
+        composed(tuple(mistake.split(" ")))
 
     with pytest.raises(SystemExit) as ended:
         report_mistakes(command)
@@ -94,7 +94,6 @@ def test_a_mistake_is_reported_in_one_line(
     assert reported(mistake, capsys) == line
 
 
-@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("word", ["model.on_nonfinite=skip", "+model.on_nonfinite=null"])
 def test_a_removed_key_names_its_replacement(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     expected = "ConfigError: model.on_nonfinite was removed: a run stops at a loss that is not finite; "
@@ -119,6 +118,6 @@ def test_all_equally_similar_names_are_suggested() -> None:
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (config_folder() / "data").glob("*.yaml")))
 def test_each_choice_of_data_has_the_loading_options(name: str) -> None:
-    config = composed("~hydra", f"data={name}", "data.reads_in_flight=3")
+    config = composed((f"data={name}", "data.reads_in_flight=3"))
     assert config.data["_target_"].startswith("imagenet_opt.data.datamodule.")
     assert config.data.reads_in_flight == 3

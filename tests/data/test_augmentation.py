@@ -107,7 +107,6 @@ class KeepImages(Callback):
         self.images.append(batch.images.clone())
 
 
-@pytest.mark.usefixtures("checked")
 def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_conf: Path, tmp_path: Path) -> None:
     (own_conf / "experiment/augmented.yaml").write_text("# @package _global_\ndata:\n  augment: trivialaugment\n")
 

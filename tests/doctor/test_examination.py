@@ -76,7 +76,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def testbed(root: Path, checked: None) -> Brief:
+def testbed(root: Path) -> Brief:
     return Brief(root)
 
 
@@ -108,7 +108,7 @@ def examined(testbed: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, li
     return examination.evidence(command="mine"), announced
 
 
-def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads, checked: None) -> None:
+def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads) -> None:
     seconds = []
     for budget in (90.0, 30.0):
         testbed = Brief(root)
@@ -120,9 +120,7 @@ def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads, checke
     assert 0.5 * 90 < sum(long) <= 90
 
 
-def test_the_plan_has_the_time_of_each_experiment(
-    root: Path, reads: Reads, checked: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_has_the_time_of_each_experiment(root: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a budget of 30 s a unit is a second. The spans of experiments that only read are not recorded here."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 4)
     testbed, passed = Brief(root, "data.num_workers=2"), list[float]()
@@ -163,7 +161,7 @@ def test_limits_of_the_machine_are_printed_before_the_first_experiment(
 
 @pytest.mark.parametrize(("batches", "fired"), [(60, False), (50, True)])
 def test_the_memory_is_judged_by_the_workers_that_the_cpus_allow(
-    batches: int, fired: bool, root: Path, checked: None, monkeypatch: pytest.MonkeyPatch
+    batches: int, fired: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2 workers x (4 + 3) batches in each of two loaders are 28 batches, in half of the room."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)

@@ -15,7 +15,7 @@ SMALL = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "train
 
 
 @pytest.fixture
-def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> Testbed:
+def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Testbed:
     """~/set/train is a link to a bucket."""
     home, bucket = tmp_path / "home", tmp_path / "bucket"
     (home / "set").mkdir(parents=True)

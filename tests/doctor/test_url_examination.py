@@ -20,7 +20,7 @@ LATENCY = 0.1
 
 
 @pytest.fixture
-def overrides(bucket: str, proxy: FaultyProxy, tmp_path: Path, checked: None) -> tuple[str, ...]:
+def overrides(bucket: str, proxy: FaultyProxy, tmp_path: Path) -> tuple[str, ...]:
     url = upload(write_images(tmp_path / "images", num_classes=3, per_class=40), f"{bucket}/in1k")
     proxy.delay_seconds = LATENCY
     return (

@@ -19,7 +19,7 @@ from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
 
-pytestmark = [pytest.mark.usefixtures("checked"), pytest.mark.filterwarnings("ignore:.*does not have many workers")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 aten = torch.ops.aten
 READS = (

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.slow
 SMALL = ("data=demo", "data.num_train=2000", "data.batch_size=32", "logger=csv")
 
 
-def test_all_experiments_run_and_the_gpu_is_seen_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_all_experiments_run_and_the_gpu_is_seen_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "doctor.json"
     main([*SMALL, "data.cache_dir=cache", "--budget=30s", f"--json={file}"])
@@ -35,7 +33,7 @@ def test_all_experiments_run_and_the_gpu_is_seen_at_work(
     assert json.loads(file.read_text())["machine"]["gpu"] != "none"
 
 
-def test_a_profile_is_kept_for_rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
+def test_a_profile_is_kept_for_rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf/rehearse").mkdir(parents=True)
     overrides = (*SMALL, "data.image_size=224", "model.name=resnet50", f"data.cache_dir={tmp_path}/cache")
     for entry in config_folder().iterdir():

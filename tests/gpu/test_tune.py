@@ -9,7 +9,7 @@ from tests.config.configs import tiny
 
 
 @pytest.mark.slow
-def test_out_of_memory_ends_the_trial_only(images_root: Path, tmp_path: Path, checked: None) -> None:
+def test_out_of_memory_ends_the_trial_only(images_root: Path, tmp_path: Path) -> None:
     """8192 images of 224 pixels take hundreds of GiB in ResNet-50; the next trial finds the device as it was."""
     large = ("model.name=resnet50", "model.num_classes=3", "data.image_size=224", "trainer.accelerator=gpu")
     trials = MemoryTrials(tiny(tmp_path, images_root, *large))

@@ -1,11 +1,12 @@
 """Step times from a timeline or from the doctor."""
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from imagenet_opt.report.run_files import Record
+from imagenet_opt.report.run_files import CONFIG, OVERRIDES, Record, read_record
 from tests.doctor.diagnoses import make_diagnosis
 from tests.report.recordings import recorded
 
@@ -34,3 +35,19 @@ def test_the_longer_series_of_steps_is_used(tmp_path: Path, num_doctor: int, num
     steps = Record("run", make_diagnosis(step_seconds=(7.0,) * num_doctor), of_run).steps
     assert steps is not None and (len(steps.seconds), steps.whose) == (max(num_doctor, num_run), whose)
     assert set(steps.seconds) == ({7.0} if num_doctor > num_run else {1.0})
+
+
+def test_a_strangers_run_folder_gives_a_command_of_words_and_does_not_fill_the_memory(tmp_path: Path) -> None:
+    word = "data.root=/data/$(touch${IFS}COPIED) 'a'"
+    levels = [f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(40)]
+    written = {
+        OVERRIDES: f'- "{word}"\n',
+        CONFIG: "\n".join(["a0: &a0 [1, 1]", *levels]),
+        Path("summary.json"): '{"a": 1}',
+    }
+    for name, text in written.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    record = read_record(tmp_path)
+    assert shlex.split(record.command) == ["python", "train.py", word]
+    assert "config.yaml cannot be read" in record.absent["config"]

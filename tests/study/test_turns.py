@@ -21,7 +21,7 @@ from tests.study.studies import small_request
 
 
 @pytest.fixture
-def study(tmp_path: Path, checked: None) -> Request:
+def study(tmp_path: Path) -> Request:
     return replace(small_request("scaling", tmp_path), name="mine", repeats=3)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.sweep.ray_hosts import check_hosts
+from imagenet_opt.sweep.plugins import check_hosts, check_job
 from imagenet_opt.sweep.rows import collect_rows
-from tests.config.test_hydra_plugins import app, finished  # noqa: F401
-from tests.conftest import composed
+from tests.sweep.test_plugins import app, finished  # noqa: F401
 
 LARGE, SMALL, HEAD = {"GPU": 4.0, "CPU": 48.0}, {"GPU": 1.0, "CPU": 4.0}, {"CPU": 8.0}
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs pip install "imagenet-opt[ray]"')
@@ -44,21 +43,18 @@ def test_other_hosts_are_refused_with_the_reason_and_the_key(
         check_hosts(hosts, num_gpus=num_gpus, num_cpus=num_cpus)
 
 
-@needs_ray
-@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("remote", "sweep_dir", "expected"),
     [
-        ("hydra.launcher.ray.remote.num_gpus=0.5", r"remote\.num_gpus=0\.5 must be a whole number, .* images per sec"),
-        ("hydra.launcher.ray.remote.num_cpus=0", r"remote\.num_cpus=0 must be a whole number, at least 1"),
-        ("hydra.sweep.dir=runs/sweep", r"hydra\.sweep\.dir=runs/sweep must be the full path"),
-        ("+hydra.launcher.ray.init.runtime_env={pip: [x]}", r"a recipe may not set .*runtime_env"),
+        ({"num_gpus": 0.5}, "/fsx/sweep", r"remote\.num_gpus=0\.5"),
+        ({"num_cpus": 0}, "/fsx/sweep", r"remote\.num_cpus=0 .* at least 1"),
+        ({}, "runs/sweep", r"hydra\.sweep\.dir=runs/sweep"),
     ],
 )
-def test_shares_of_a_host_are_refused(override: str, expected: str) -> None:
-    composed("hydra/launcher=ray", "hydra.sweep.dir=/fsx/sweep")
+def test_shares_of_a_host_are_refused(remote: dict[str, float], sweep_dir: str, expected: str) -> None:
+    check_job({"num_gpus": 1, "num_cpus": 4}, "/fsx/sweep")
     with pytest.raises(ConfigError, match=expected):
-        composed("hydra/launcher=ray", "hydra.sweep.dir=/fsx/sweep", override)
+        check_job({"num_gpus": 1, "num_cpus": 4} | remote, sweep_dir)
 
 
 @needs_ray

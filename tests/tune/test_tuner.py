@@ -62,7 +62,6 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     images_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    checked: None,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
@@ -84,7 +83,7 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
 
 @pytest.mark.parametrize(("epoch", "start"), [(12, 2), (66, 16)])
 def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
-    epoch: int, start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+    epoch: int, start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)

@@ -14,7 +14,8 @@ imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
   --dry-run  only print the sections and their charts
 
 Charts over the steps of each run; and for sweeps a table of the differences between runs and a chart with an axis for
-batch size, workers, prefetch, data wait, GPU and images/s. Needs a key (`wandb login`)."""
+batch size, workers, prefetch, data wait, GPU and images/s. Needs a key (`wandb login`), and
+pip install "imagenet-opt[dashboard]"."""
 
 
 def _named(group: str, *names: str) -> tuple[str, ...]:
@@ -77,17 +78,21 @@ def create(entity: str, project: str) -> str:
     """Save the workspace and return its address. Raises ConfigError without a key."""
     from imagenet_opt.run.loggers.wandb_logger import has_key
 
+    made = workspace(entity, project)
     if not has_key():
         raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")
-    made = workspace(entity, project)
     made.save()
     return str(made.url)
 
 
 def workspace(entity: str, project: str) -> Any:
-    """The workspace, not yet saved. The numbers of SWEEP are also columns of W&B's table of runs."""
-    import wandb_workspaces.reports.v2 as reports
-    import wandb_workspaces.workspaces as workspaces
+    """The workspace, not yet saved. The numbers of SWEEP are also columns of W&B's table of runs. Raises ConfigError
+    without wandb-workspaces."""
+    try:
+        import wandb_workspaces.reports.v2 as reports
+        import wandb_workspaces.workspaces as workspaces
+    except ModuleNotFoundError as error:
+        raise ConfigError('dashboard needs wandb-workspaces: pip install "imagenet-opt[dashboard]"') from error
 
     sections = []
     for name, metrics in SECTIONS.items():

@@ -27,6 +27,10 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
         sys.exit(leave(error))
     except ImagenetOptError as error:
         sys.exit(_say(f"{type(error).__name__}: {error}"))
+    except SystemExit as end:  # with an error: of a callback of Hydra, which turns other exceptions into warnings
+        if isinstance(end.code, ImagenetOptError):
+            sys.exit(_say(f"{type(end.code).__name__}: {end.code}"))
+        raise
     except (HydraException, OmegaConfBaseException) as error:
         sys.exit(_say(f"ConfigError: {explain(error)}"))
     except OSError as error:

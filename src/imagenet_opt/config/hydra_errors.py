@@ -11,11 +11,11 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.config.hydra_plugins import INSTALL
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.config.removed_keys import explain_removed
 from imagenet_opt.errors import did_you_mean
 
+INSTALL = 'pip install "imagenet-opt[sweep]"'
 _HINTS = {
     "model/": "; any other network of timm: model.name=NAME, such as model.name=resnet101",
     "optimizer/": "; any other optimizer of timm: optimizer.name=NAME",

@@ -67,12 +67,6 @@ def is_typed(word: str) -> bool:
     return any(one.lstrip("+").lower() == word for one in typed)
 
 
-def is_key_typed(key: str) -> bool:
-    """Whether the command line of this run of train.py sets `key`; False outside of train.py."""
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return any(one.lstrip("+").startswith(f"{key}=") for one in typed)
-
-
 def has_other_overrides(folder: Path) -> bool:
     """Whether `record_configuration` wrote other overrides into `folder` than this run of train.py has."""
     file = folder / RECORD / "overrides.yaml"

@@ -3,28 +3,28 @@
 Run folders, sweeps, logs and Weights & Biases get copies of a configuration. No message repeats a secret value.
 """
 
-import os
 import re
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from imagenet_opt.config.allowed_targets import leaves
 from imagenet_opt.errors import ConfigError
 
-_NAME = re.compile(r"(^|[_.-])(api_?key|access_?key(_id)?|private_?key|secret|passw(or)?d|token|credentials?)$", re.I)
+_NAME = re.compile(
+    r"(^|[_.-])(api_?key|access_?key(_id)?|private_?key|secret|passw(or)?d|pass|passphrase|pwd|token|credentials?)$",
+    re.I,
+)
 _VALUE = re.compile(
     r"wandb_v\d_\w{10}"
     r"|(?<![0-9a-zA-Z])(AKIA|ASIA)[0-9A-Z]{16}(?![0-9a-zA-Z])"  # AWS
-    r"|(?<!\w)hf_[0-9a-zA-Z]{20}"  # Hugging Face
-    r"|(?<!\w)(gh[pousr]_|github_pat_)\w{20}"
+    r"|(?<!\w)(hf_|gh[pousr]_|github_pat_|sk-proj-|sk-ant-|AIza|xox[a-z]-)[\w-]{10}"  # Hugging Face, GitHub, Google ...
+    r"|(?<!\w)eyJ[\w-]+\.eyJ|(?i:bearer\s+\S{10})"  # a JSON web token
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|://[^/\s:@]*:[^/\s@]+@"  # user and password in an address
-    r"|(?i:X-Amz-(Signature|Credential)=)"
+    r"|://[^/\s@]+@"  # a user, or a password, in an address
+    r"|(?i:[?&](sig|X-(Amz|Goog)-(Signature|Credential))=)"  # a signed address
+    r"|(?i:oc\.env:\w*(key|token|secret|pass|pwd|credential))"  # ${oc.env:DB_PASSWORD}
 )
 _WORDS = re.compile(r"[^\s,=&'\"()\[\]{}]+")
 _HEX = re.compile(r"(?<![\w-])(local-)?[0-9a-fA-F]{40}(?![\w-])")  # W&B, and its own servers
-_VARIABLE = re.compile(r"key|token|secret|passw|credential|auth(?!or)|cookie|netrc|dsn", re.I)
 
 
 def names_secret(name: str) -> bool:
@@ -54,25 +54,6 @@ def check_overrides(overrides: list[str]) -> None:
         name, _, value = override.partition("=")
         if looks_secret(override) or (names_secret(name) and value.lower() not in ("", "null", "true", "false")):
             raise _refusal("an override" if looks_secret(name) else name.lstrip("+~"))
-
-
-def guard_environment() -> None:
-    """Make `${oc.env:NAME}` refuse variables that contain a secret."""
-    OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
-
-
-_ABSENT = object()
-
-
-def _variable(name: str, default: Any = _ABSENT) -> str | None:
-    value = os.environ.get(name)
-    if _VARIABLE.search(name) or looks_secret(value or ""):
-        raise ConfigError(f"the environment variable {name} is a secret, which no configuration may hold")
-    if value is None and default is _ABSENT:
-        raise ConfigError(f"the environment variable {name} is not set; set it, or write ${{oc.env:{name},DEFAULT}}")
-    if value is not None:
-        return value
-    return None if default is None else str(default)
 
 
 def _refusal(place: str) -> ConfigError:

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from imagenet_opt import machine
+from imagenet_opt import errors, machine
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.screen import styles
 from imagenet_opt.display.table import Table
@@ -79,13 +79,13 @@ def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) 
     """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow.
     styles: of each row."""
     texts = [[column.heading for column in table.columns], *table.texts()]
-    columns = [[printable(text) for text in column] for column in zip(*texts, strict=True)]
+    columns = [[errors.printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
     if sum(map(_longest_word, columns)) + gaps > width:
         columns = [[heading, *(_ENDS.sub("- ", cell) for cell in cells)] for heading, *cells in columns]
     wide = sum(map(_longest_word, columns)) + 2 * gaps <= width
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
-    drawn.title, drawn.title_justify = printable(table.title), "left"
+    drawn.title, drawn.title_justify = errors.printable(table.title), "left"
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
         drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)

@@ -1,11 +1,13 @@
 """Reads the files of a run for its report."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
 from imagenet_opt.doctor import diagnosis_file
@@ -141,12 +143,14 @@ def _command(diagnosis: Diagnosis | None, folder: Path) -> str:
         overrides = _yaml(folder / OVERRIDES)
     except ConfigError:
         return ""
-    return " ".join(["python train.py", *map(str, overrides)])
+    return shlex.join(["python", "train.py", *map(str, overrides)])
 
 
 def _yaml(file: Path) -> Any:
     """Read a YAML file as plain containers. Raises ConfigError."""
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file.read_text())):
+            raise ValueError("it has aliases, which no run writes, and a few of them can stand for gigabytes")
         return OmegaConf.to_container(OmegaConf.load(file))
     except Exception as error:  # OSError, or errors of OmegaConf and YAML
         raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())})") from error

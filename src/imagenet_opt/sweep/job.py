@@ -25,11 +25,10 @@ from omegaconf import DictConfig
 
 from imagenet_opt import fork_server
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.hydra_plugins import RAY, end_of_multirun
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
 from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
-from imagenet_opt.sweep.ray_hosts import connect
+from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
 from imagenet_opt.sweep.table import print_table, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
@@ -86,12 +85,19 @@ class SweepTable(Callback):
     """Folder of the multirun that this process started."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        try:
+            check_installed(config.hydra)
+            self._start(config)
+        except ConfigError as error:  # Hydra would turn it into a warning
+            sys.exit(error)  # type: ignore[arg-type]  # cli/mistakes.py reports it
+
+    def _start(self, config: DictConfig) -> None:
         SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
         if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
             overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
             SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
         if _has_queue(config.hydra):
-            _leave_to_queue(config.hydra.launcher, SweepTable.folder)
+            _leave_to_queue(config.hydra, SweepTable.folder)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
@@ -103,16 +109,12 @@ def _has_queue(hydra: HydraConf) -> bool:
     return not hydra.launcher._target_.endswith(".BasicLauncher")
 
 
-def _leave_to_queue(launcher: DictConfig, sweep_dir: Path) -> None:
+def _leave_to_queue(hydra: HydraConf, sweep_dir: Path) -> None:
     """Restore the usual signal handling, because this process only waits. Connect to Ray, if it runs the jobs."""
     stop.restore()
     resume = command("hydra.sweep.dir", sweep_dir)
-    if launcher._target_ == RAY:
-        try:
-            connect(launcher)
-        except ConfigError as error:  # Hydra would turn it into a warning
-            print(f"ConfigError: {error}", file=sys.stderr)
-            sys.exit(2)
+    if hydra.launcher._target_ == RAY:
+        connect(hydra.launcher, hydra.sweep.dir)
         log.info(f"Ray runs the jobs, one on each host; they end with this command, and `{resume}` resumes them")
         return
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # jobs save on SIGUSR1, not on the default signal of submitit

@@ -24,7 +24,7 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.overrides import has_other_overrides, is_key_typed, is_typed
+from imagenet_opt.config.overrides import has_other_overrides, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
@@ -71,13 +71,11 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    # Compiled code is executed, so no recipe chooses its source.
-    fetches_code = is_key_typed(mirror.KEY)
     resume_from = config.resume_from
     if SWEEP_JOB in os.environ and has_other_overrides(folder):
         log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
         resume_from = None
-    found = restore.find(resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
+    found = restore.find(resume_from, folder, url=_mirror(config, folder))
     with found.removed_if_refused(), _old_run_set_aside(folder, is_new=resume_from is None):
         run = _build(config, folder, found.path)
     for callback in run.trainer.checkpoint_callbacks:

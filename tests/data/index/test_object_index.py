@@ -105,12 +105,13 @@ def test_a_command_says_once_that_it_reuses_a_listing(
 def test_without_a_server_the_error_names_the_address(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:hunter2@127.0.0.1:1")
     monkeypatch.setattr(object_index, "_PATIENCE", 0.5)
     with pytest.raises(StorageFailed) as raised:
         open_index(f"{bucket}/x", "train", tmp_path)
     assert str(raised.value).startswith(f"cannot read {bucket}/x/train (data.root): no connection")
-    assert "check the network and AWS_ENDPOINT_URL=http://127.0.0.1:1, then run" in str(raised.value)
+    assert "check the network and AWS_ENDPOINT_URL=127.0.0.1:1, then run" in str(raised.value)
+    assert "hunter2" not in str(raised.value) + caplog.text
     assert [record.getMessage().rpartition("; ")[2] for record in caplog.records] == ["retrying for up to 0.5 s"]
 
 

@@ -75,9 +75,10 @@ def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, caplog: pytest.Log
     (tmp_path / "2.npz").touch()
     content = next(tmp_path.glob("?????*.npz")).read_bytes()
     (tmp_path / "3.npz").write_bytes(content[: len(content) // 2])
+    np.savez_compressed(tmp_path / "4.npz", bomb=np.zeros(2**28, np.uint8))
     with caplog.at_level(logging.WARNING):
         assert len(read_timeline(tmp_path).samples["unix_seconds"]) == 3
-    assert sum("left out of the timeline" in record.getMessage() for record in caplog.records) == 3
+    assert sum("left out of the timeline" in record.getMessage() for record in caplog.records) == 4
 
 
 def test_a_folder_without_a_timeline_is_a_mistake(tmp_path: Path) -> None:

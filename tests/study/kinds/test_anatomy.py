@@ -140,7 +140,7 @@ class Small(SyntheticStep):
 
 
 @pytest.mark.slow
-def test_the_step_is_compiled_as_configured(checked: None) -> None:
+def test_the_step_is_compiled_as_configured() -> None:
     """With the backend "eager", because Inductor would only add time."""
     torch._dynamo.reset()
     compiling, plain = (TrainingStep(Small(**vars(subject_of((*SMALL, *more))))) for more in ([COMPILING], []))
@@ -153,7 +153,7 @@ def test_the_step_is_compiled_as_configured(checked: None) -> None:
         plain()
 
 
-def test_a_failed_compilation_becomes_a_note(checked: None) -> None:
+def test_a_failed_compilation_becomes_a_note() -> None:
     subject = replace(subject_of((*SMALL, COMPILING)), compile={"mode": "none such"})
     result = compiled(TrainingStep(subject), seconds=0.1)
     assert result is not None and result.seconds is None

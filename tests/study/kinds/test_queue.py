@@ -20,9 +20,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_each_depth_beside_the_law(
-    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_each_depth_beside_the_law(overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.06}
     request = small_request("queue", tmp_path, *overrides, **options)
     measured, calculated = run(request)
@@ -35,7 +33,7 @@ def test_each_depth_beside_the_law(
 
 
 @pytest.mark.slow
-def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
+def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...]) -> None:
     """The DataLoader keeps prefetch_factor batches, the prefetcher's thread holds one more, also of a slow loader."""
     testbed = Testbed(composed(overrides))
     loading = slowed(testbed.loading, 0.6, num_requests=6)
@@ -46,13 +44,13 @@ def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], che
     assert len(drained.waits) == 6
 
 
-def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str, ...], checked: None) -> None:
+def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str, ...]) -> None:
     testbed = Testbed(composed(overrides))
     loading = replace(slowed(testbed.loading, None, 6), prefetch_factor=1)
     assert len(drain(testbed, loading, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
 
 
-def test_a_loader_faster_than_the_device_is_refused(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+def test_a_loader_faster_than_the_device_is_refused(overrides: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="study=queue: load_over_compute"):
         run(small_request("queue", tmp_path, *overrides, load_over_compute=0.5))
 

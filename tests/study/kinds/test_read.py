@@ -33,7 +33,7 @@ def overrides(root: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def testbed(overrides: tuple[str, ...], checked: None) -> Testbed:
+def testbed(overrides: tuple[str, ...]) -> Testbed:
     return Testbed(composed(overrides))
 
 
@@ -68,7 +68,7 @@ def test_every_setting_of_the_grid_has_a_row(
 
 
 @pytest.mark.slow
-def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) -> None:
+def test_shards_are_read_in_blocks(root: Path, tmp_path: Path) -> None:
     pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
     overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
     grid = GRID | {"num_workers": [2], "batch_size": [24]}
@@ -78,9 +78,7 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
 
 
 @pytest.mark.slow
-def test_objects_are_read_from_the_service_or_from_the_local_cache(
-    root: Path, bucket: str, tmp_path: Path, checked: None
-) -> None:
+def test_objects_are_read_from_the_service_or_from_the_local_cache(root: Path, bucket: str, tmp_path: Path) -> None:
     overrides = (f"data.root={upload(root, bucket)}", f"data.cache_dir={tmp_path}/cache")
     request = partial(small_request, "read", tmp_path, *overrides)
     (table,) = run(request(seconds=0.05, state=["cold", "warm"], **GRID | {"reads_in_flight": [4]}))
@@ -109,7 +107,7 @@ def test_warm_files_are_never_dropped(testbed: Testbed) -> None:
         assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64)[0].tolist())
 
 
-def test_unreadable_files_are_counted_or_fail_the_turn(tmp_path: Path, checked: None) -> None:
+def test_unreadable_files_are_counted_or_fail_the_turn(tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", num_classes=3, per_class=30)
     testbed = Testbed(composed((f"data.root={root}", f"data.cache_dir={tmp_path}/cache")))
     files = Files(testbed.samples, [Setting("warm", 2, 4, 8)])
@@ -148,7 +146,7 @@ def test_a_turn_has_the_requested_length(testbed: Testbed, monkeypatch: pytest.M
     assert not [*used_up(files, {cold: [short]}, 2), *used_up(files, {warm: [short]}, 16)]
 
 
-def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"study=read: cold, .*batch 256: only 90 files; set smaller study.batch_size="
     ):

@@ -99,7 +99,7 @@ TINY = ("model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "da
 
 @pytest.mark.slow
 def test_a_turn_continues_after_the_end_of_an_epoch(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(30.0, 5.0, 5.0, 0.1)
 

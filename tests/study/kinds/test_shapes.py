@@ -26,7 +26,7 @@ from tests.study.studies import TINY, small_request
 CPU = (*TINY, "trainer.accelerator=cpu")
 
 
-def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
+def test_all_sizes_take_turns(tmp_path: Path) -> None:
     few = {"channels": [7, 8], "batches": [8, 9], "outputs": [8, 9]}
     (table,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
     assert [row[:3] for row in table.rows] == [
@@ -41,7 +41,7 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     assert len(table.plots) == 3
 
 
-def test_a_size_too_large_for_the_memory_has_a_note_and_no_row(tmp_path: Path, checked: None) -> None:
+def test_a_size_too_large_for_the_memory_has_a_note_and_no_row(tmp_path: Path) -> None:
     """The failed multiple of 64 would be the nearest better size of 1000; all convolutions fail."""
     few = {"channels": [10**9, 10**9 + 1], "batches": [8, 9], "outputs": [1000, 1001, 64 * 10**12]}
     (table,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
@@ -52,7 +52,7 @@ def test_a_size_too_large_for_the_memory_has_a_note_and_no_row(tmp_path: Path, c
     assert len(table.plots) == 2
 
 
-def test_flops_are_those_that_torch_counts(checked: None) -> None:
+def test_flops_are_those_that_torch_counts() -> None:
     def counted(layer: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
         for tensor in tensors:
             tensor.requires_grad_()
@@ -69,7 +69,7 @@ def test_flops_are_those_that_torch_counts(checked: None) -> None:
         assert layer.num_images == num_images
 
 
-def test_ratios_are_of_flops(checked: None) -> None:
+def test_ratios_are_of_flops() -> None:
     """Twice the time for 257 / 256 of the work."""
     subject = subject_of(CPU)
     even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
@@ -79,14 +79,14 @@ def test_ratios_are_of_flops(checked: None) -> None:
     assert "last layer: outputs 257 (0.50)" in table.sentences[0]
 
 
-def test_small_rates_have_two_digits(checked: None) -> None:
+def test_small_rates_have_two_digits() -> None:
     layer = last_layer(subject_of(CPU), OUTPUTS, 8)
     table = table_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
     assert table.texts()[0][4:6] == ["0.033", "0.031-0.034"]
 
 
 @pytest.mark.parametrize("channels", [[], [0, 8]])
-def test_invalid_sizes_name_their_key(channels: list[int], tmp_path: Path, checked: None) -> None:
+def test_invalid_sizes_name_their_key(channels: list[int], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="study=shapes: channels"):
         run(small_request("shapes", tmp_path, *CPU, channels=channels))
 

@@ -25,7 +25,7 @@ CPU = (*TINY, "trainer.accelerator=cpu")
 
 
 @pytest.mark.slow
-def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path, checked: None) -> None:
+def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path) -> None:
     (table,) = run(small_request("streams", tmp_path, *CPU, num_batches=[2], seconds=0.01))
     assert [row[:3] for row in table.rows] == [("2", EACH, 2.0), ("2", ADDED, 1.0), ("2", WHOLE, 1.0)]
     assert all(float(row[3] or 0) > 0 for row in table.rows)
@@ -34,7 +34,7 @@ def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path, checked: N
     assert any("CUDA streams need a GPU, and this ran on the CPU" in note for note in table.notes)
 
 
-def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
+def test_streams_are_compared_with_the_same_step_in_turn() -> None:
     def rate(images_per_second: float) -> list[Trained]:
         return [Trained(images_per_second * (1 + i / 100), 1.5) for i in range(6)]
 
@@ -59,7 +59,7 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
     assert f"4 {WHOLE}: the GPU's memory does not hold it" in table.notes
 
 
-def test_without_the_baseline_nothing_is_compared(checked: None) -> None:
+def test_without_the_baseline_nothing_is_compared() -> None:
     turns = [Trained(90.0 + i, None) for i in range(3)]
     rounds = Rounds({f"2 {EACH}": turns, f"2 {ADDED}": [], f"2 {WHOLE}": turns}, {f"2 {ADDED}": "no"})
     rows = {row[1]: row for row in table_of(rounds, subject_of(CPU), (2,)).rows}

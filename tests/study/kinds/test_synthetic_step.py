@@ -25,7 +25,7 @@ def test_an_unknown_precision_is_refused() -> None:
         types_of("transformer-engine")
 
 
-def test_a_step_as_configured(checked: None) -> None:
+def test_a_step_as_configured() -> None:
     subject = subject_of((*TINY, CPU, "trainer.precision=bf16-mixed", "callbacks.acceleration.channels_last=true"))
     net, (images, labels) = subject.net(), subject.batch()
     assert images.shape == (4, 3, 32, 32)
@@ -51,12 +51,12 @@ def test_a_step_as_configured(checked: None) -> None:
         (("experiment=demo",), ("resnet10t", 48, 50, 1000)),
     ],
 )
-def test_the_default_data_is_imagenet(overrides: tuple[str, ...], what: tuple[object, ...], checked: None) -> None:
+def test_the_default_data_is_imagenet(overrides: tuple[str, ...], what: tuple[object, ...]) -> None:
     subject = subject_of((*overrides, CPU))
     assert (subject.network["name"], subject.image_size, subject.num_images, subject.network["num_classes"]) == what
 
 
-def test_mistakes_are_named(checked: None, tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match="resnet5O"):
         subject_of((*TINY, CPU, "model.name=resnet5O")).net()
     for wrong in ("data.batch_size=auto", "data.batch_size=0", "data.image_size=abc", "data.image_size=1.5"):

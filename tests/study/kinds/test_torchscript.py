@@ -18,7 +18,7 @@ def times(seconds: float) -> list[Found]:
     return [Found(seconds + i / 1000, ready_seconds=9.0 - i, first_loss=6.9, again=i > 0) for i in range(6)]
 
 
-def test_forms_beside_eager(checked: None) -> None:
+def test_forms_beside_eager() -> None:
     rounds = Rounds(
         {EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."}
     )
@@ -36,9 +36,7 @@ def test_forms_beside_eager(checked: None) -> None:
     assert table.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
 
 
-def test_a_resumed_study_knows_which_processes_had_a_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_a_resumed_study_knows_which_processes_had_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops at the start of the second of three rounds; the compiled code of the first round is deleted."""
     calls = 0
 
@@ -61,7 +59,7 @@ def test_a_resumed_study_knows_which_processes_had_a_cache(
     assert [row[6:8] for row in table.rows] == [(9.0, 1.0)] * len(WAYS)
 
 
-def test_without_gain_or_without_eager_a_note_says_so(checked: None) -> None:
+def test_without_gain_or_without_eager_a_note_says_so() -> None:
     table = table_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
     assert "No form is certain to be faster than eager here." in table.sentences
     table = table_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
@@ -70,7 +68,7 @@ def test_without_gain_or_without_eager_a_note_says_so(checked: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_separate_process_measures_a_form_or_fails(checked: None) -> None:
+def test_a_separate_process_measures_a_form_or_fails() -> None:
     subject = subject_of(CPU)
     function = f"{measure.__module__}.measure"
     eager, traced = (call_isolated(function, Job(subject, way, 0.01)) for way in (EAGER, TRACE))

@@ -7,7 +7,7 @@ from tests.study.turns import Processes
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     processes = Processes()
     monkeypatch.setattr(turn, "call_isolated", processes.call)
     return processes

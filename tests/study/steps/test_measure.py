@@ -183,7 +183,7 @@ def test_a_turn_may_compile_for_an_hour_before_it_counts_as_hung(
 
 
 def test_overrides_without_effect_are_printed_beforehand(
-    tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
@@ -250,7 +250,7 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
     ],
 )
 def test_apply_refuses_steps_that_an_experiment_cannot_contain(
-    word: str, reason: str, tmp_path: Path, own_conf: Path, checked: None
+    word: str, reason: str, tmp_path: Path, own_conf: Path
 ) -> None:
     steps = [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}]
     with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
@@ -258,7 +258,7 @@ def test_apply_refuses_steps_that_an_experiment_cannot_contain(
 
 
 def test_apply_needs_a_folder_of_experiments_that_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):

@@ -17,7 +17,7 @@ WHY = r"^4 images at once do not fit into the device's memory .*; set model\.mic
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> tuple[str, ...]:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.chdir(tmp_path)
     own = (f"data.cache_dir={tmp_path}/cache", "data.num_train=100", "data.num_val=20", "data.num_workers=0")
     return (*TINY, *own, "trainer.accelerator=cpu")

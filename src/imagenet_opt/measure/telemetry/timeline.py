@@ -25,6 +25,7 @@ KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch
 INTERVAL_SECONDS = 0.1
 """Time between samples."""
 _CHUNK_SECONDS = 600.0
+_MOST_BYTES = 2**28  # of a chunk, uncompressed
 _CORE = re.compile(r"cpu\d+_percent")
 
 Column = NDArray[Any]
@@ -113,6 +114,8 @@ def read_timeline(folder: Path) -> Timeline:
 def _read(file: Path) -> Table | None:
     try:
         with file.open("rb") as opened, np.load(opened) as chunk:
+            if sum(part.file_size for part in chunk.zip.infolist()) > _MOST_BYTES:
+                raise ValueError("it holds more than ten minutes of samples can")
             return dict(chunk)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         _log.warning("%s is left out of the timeline: %s", printable(str(file)), error)

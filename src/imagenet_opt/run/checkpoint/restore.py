@@ -51,12 +51,11 @@ class Found:
             raise type(error)(f"the checkpoint from {self.source}: {error}") from error
 
 
-def find(resume_from: str | None, run_folder: Path, *, url: str | None, fetches_code: bool = False) -> Found:
+def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found:
     """The checkpoint to resume from, as `files.find`, with a mirror at `url` (None: no mirror).
 
     "auto" is the intact checkpoint with the largest step of the run folder and the mirror, the run folder's if they are
     equal.
-    fetches_code: whether compiled code, which a run executes, is downloaded from the mirror too.
     The first process downloads, and the other processes wait for the file.
     Raises CheckpointError, StorageFailed or ConfigError, also if the mirror cannot be read.
     """
@@ -66,7 +65,7 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None, fetches_
     elif url is None or not mirrored or resume_from != "auto":
         found = Found(files.find(resume_from, run_folder))
     else:
-        found = _newest(url, mirrored, run_folder, fetches_code=fetches_code)
+        found = _newest(url, mirrored, run_folder)
     step = _step(found.path)
     replaced = [each for each in mirrored if mirror.step_of(each.path) > step]
     if replaced and resume_from != "auto":
@@ -85,7 +84,7 @@ def _steps(url: str, key: str) -> list[FoundObject]:
     return [FoundObject(*each) for each in call("steps", url, key)]
 
 
-def _newest(url: str, mirrored: list[FoundObject], run_folder: Path, *, fetches_code: bool) -> Found:
+def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:
     """Download the checkpoints of the mirror that are later than those of the run folder, until one is intact; with the
     first come best.ckpt and OTHERS."""
     is_new, local = not files.all_files(run_folder), None
@@ -94,7 +93,7 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path, *, fetches_
     except CheckpointError as error:
         log.warning(f"{error}; the checkpoint in {mirror.KEY}={url} is used")
     step = _step(local)
-    others = [name for name in (*OTHERS, files.BEST) if fetches_code or name != files.COMPILED_CODE]
+    others = [*OTHERS, files.BEST]
     downloaded = [run_folder / name for name in (*others, files.LAST)]
     for i, each in enumerate(mirrored):
         if mirror.step_of(each.path) <= step:

@@ -240,7 +240,7 @@ def _check(file: StepsFile) -> None:
         raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
     words = {"start": file.below} | {step.place: tuple(step.overrides) for step in file.steps}
     for place, word in ((place, word) for place, some in words.items() for word in some):
-        if word.lstrip("+~").startswith(("allow_targets", "hydra")):
+        if word.lstrip("+~").startswith("hydra"):
             raise ConfigError(f"{place}: a study's file may not set {word}; set it on the command line")
     earlier: list[str] = []
     for step in file.steps:

@@ -12,12 +12,10 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.config import hydra_plugins
-from imagenet_opt.config.hydra_plugins import TARGETS, check_plugins, end_of_multirun
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.sweep.plugins import RAY, check_installed, end_of_multirun
 from imagenet_opt.sweep.rows import collect_rows
-from tests.conftest import composed
 from tests.sweep.test_job import APP, wait_for
 from tests.sweep.test_job import start as started
 
@@ -55,27 +53,15 @@ def commands(folder: Path, **scripts: str) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-@pytest.mark.parametrize(("part", "target"), [("launcher", TARGETS[1]), ("sweeper", TARGETS[2])])
-def test_a_missing_package_is_named(part: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = OmegaConf.create({"hydra": {"launcher": None, "sweeper": None} | {part: {"_target_": target}}})
-    monkeypatch.setattr(hydra_plugins.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=rf'hydra/{part}: .* pip install "imagenet-opt\[sweep\]"'):
-        check_plugins(config, [])
-
-
-@needs_plugins
-@pytest.mark.usefixtures("checked")
-def test_only_the_command_line_may_set_commands() -> None:
-    typed = ("hydra/launcher=slurm", "+hydra.launcher.setup=[module load cuda]", "hydra.launcher.partition=gpu")
-    composed(*typed, "hydra/sweeper=search", "hydra.sweeper.storage=sqlite:///trials.db")
-    composed("hydra/launcher=submitit_slurm", "hydra/sweeper/sampler=grid", "hydra/sweeper=search")
-    composed("hydra/launcher=slurm", "++hydra.launcher.additional_parameters.wrap=x")
-    with pytest.raises(ConfigError, match=r"\+\+hydra\.launcher\.additional_parameters\.wrap="):  # may have a recipe's
-        composed("hydra/launcher=slurm", "+hydra.launcher.additional_parameters={wrap: x}")
-    composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null", "hydra.launcher.srun_args=[]")
-    with pytest.raises(ConfigError, match="cpus_per_task=null"):
-        composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null")
-    composed("hydra/sweeper=search", "++hydra.sweeper.params={1: a}")  # a key that is a number
+@pytest.mark.parametrize(("part", "extra"), [("launcher", "sweep"), ("sweeper", "sweep"), ("launcher", "ray")])
+def test_a_missing_package_is_named(part: str, extra: str) -> None:
+    target = RAY if extra == "ray" else "hydra_plugins.not_installed.Some"
+    there = {"_target_": "hydra._internal.core_plugins.basic_launcher.BasicLauncher"}
+    config = OmegaConf.create({"launcher": there, "sweeper": there} | {part: {"_target_": target}})
+    if importlib.util.find_spec("ray") and extra == "ray":
+        pytest.skip("Ray is installed")
+    with pytest.raises(ConfigError, match=rf'hydra/{part}: .* pip install "imagenet-opt\[{extra}\]"'):
+        check_installed(config)
 
 
 def test_errors_of_the_plugins_are_recognised() -> None:

@@ -1,0 +1,135 @@
+"""A `_target_` of an experiment file or of a checkpoint belongs to the allowed packages. See docs/trust.md."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from imagenet_opt.cli.evaluate import main as evaluate
+from imagenet_opt.config.allowed_targets import check_targets, find, leaves
+from imagenet_opt.config.build import make
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.training.build_run import build_run
+from tests import conftest
+
+
+def recipe(folder: Path, text: str) -> tuple[str, str]:
+    """The overrides that choose an experiment file with this text."""
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment/mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    return f"hydra.searchpath=[file://{folder}]", "experiment=mine"
+
+
+def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
+    files = [file for file in config_folder().rglob("*.yaml") if not file.is_relative_to(config_folder() / "hydra")]
+    containers = [OmegaConf.to_container(OmegaConf.load(file)) for file in files]
+    targets = [value for raw in containers for _, key, value in leaves(raw) if key == "_target_"]
+    assert len(targets) > 12
+    for target in targets:
+        check_targets(OmegaConf.create({"_target_": target}), allowed=[])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(
+            "os.system",
+            "builtins.eval",
+            "torch.hub.load",
+            "imagenet_opt.sweep.job.run_job",
+            "imagenet_opt.callbacksish.Callback",
+            "",
+        ),
+        *("imagenet_opt.callbacks.mixing.os.system", "imagenet_opt.data.datamodule.folder_data.__globals__"),
+    ],
+)
+def test_other_targets_are_refused_at_any_depth(target: str) -> None:
+    hidden = {
+        "a": {
+            "_target_": "imagenet_opt.callbacks.mixing.Mixing",
+            "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]],
+        }
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_targets(OmegaConf.create(hidden), "callbacks", allowed=["my_package"])
+    assert f"callbacks.a.b[1][0]._target_={target}" in str(caught.value)
+
+
+def test_a_refused_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\nclass Callback: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"allow_targets=\[a_trap\.Callback\]"):
+        check_targets(OmegaConf.create({"_target_": "a_trap.Callback"}), allowed=[])
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("callbacks: {x: {_target_: os.system, command: 'touch sprung'}}", "callbacks.x._target_"),
+        ("trainer: {plugins: [{_target_: os.system}]}", "trainer.plugins[0]._target_"),
+        ("part: os\ncallbacks: {x: {_target_: '${part}.system'}}", "callbacks.x._target_"),
+    ],
+)
+def test_an_experiment_file_is_refused_before_anything_is_built(text: str, key: str, tmp_path: Path) -> None:
+    words = recipe(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        composed(words)
+    with pytest.raises(ConfigError) as refused_to_train:
+        build_run(conftest.composed(*words, f"run_folder={tmp_path}/run"))
+    assert key in str(refused.value) and key in str(refused_to_train.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("allowed", ["mine", "mine.Mine"])
+def test_code_that_allow_targets_names_is_built(allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("from lightning.pytorch import Callback\nclass Mine(Callback): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "callbacks: {mine: {_target_: mine.Mine}}"
+    with pytest.raises(ConfigError, match=r"callbacks\.mine\._target_"):
+        composed(recipe(tmp_path, text))
+    config = composed(recipe(tmp_path, f"allow_targets: [{allowed}]\n{text}"))
+    assert type(make(config.callbacks.mine, "callbacks.mine")).__module__ == "mine"
+
+
+def test_a_checkpoint_brings_no_target(tmp_path: Path, images_root: Path) -> None:
+    recipe = dict.fromkeys(RECIPE) | {"name": "resnet10t", "num_classes": 3, "blurpool": False, "small_stem": False}
+    evil = {"image_size": 32, "mean": "{_target_: os.system, command: true}"}
+    weights = build_network(**recipe).state_dict()
+    torch.save({"network": weights, "network_config": recipe | evil}, tmp_path / "evil.ckpt")
+    with pytest.raises(ConfigError, match=r"data\.mean\._target_=os\.system"):
+        evaluate([f"ckpt={tmp_path}/evil.ckpt", f"data.root={images_root}"])
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("own.PrintNrom", "own has no PrintNrom; did you mean PrintNorm?"),
+        ("own.print_norm", "own has no print_norm; did you mean PrintNorm?"),
+        ("own.prats.Thing", "own has no prats; did you mean parts?"),
+        ("own.parts.Thnig", "own.parts has no Thnig; did you mean Thing?"),
+        ("own.zzz", "own has no zzz"),
+        ("own.broken.Thing", "No module named 'not_installed'"),
+        ("absent.Thing", "No module named 'absent'"),
+    ],
+)
+def test_a_mistyped_target_is_answered_with_the_names_of_its_module(
+    target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/__init__.py").write_text("class PrintNorm: pass\n")
+    (tmp_path / "own/parts.py").write_text("class Thing: pass\n")
+    (tmp_path / "own/broken.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with pytest.raises(ConfigError) as caught:
+            find(target, "callbacks.mine._target_")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "own"]:
+            del sys.modules[name]
+    assert str(caught.value) == f"callbacks.mine._target_={target} cannot be found: {reason}"

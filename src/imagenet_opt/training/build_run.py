@@ -59,6 +59,8 @@ def build_run(config: DictConfig) -> Run:
     # Compiled code is executed, so no recipe chooses its source.
     fetches_code = is_key_typed(mirror.KEY)
     found = restore.find(config.resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
+    if found.path is None:
+        rank_zero_info(f"new run in {folder}")
     with found.removed_if_refused():
         return _build(config, folder, found.path)
 

@@ -9,7 +9,7 @@ from rich import box
 
 from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
-from imagenet_opt.measure.telemetry.idle_causes import sentence
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.loggers import metrics_rows
@@ -17,6 +17,8 @@ from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
+_OTHERS_PERCENT = 20
+"""Share of the CPUs that other programs use, from which the summary of a run on CPUs names them."""
 _SPARE = 0.05
 """Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
@@ -147,8 +149,15 @@ def _gpu_busy(numbers: dict[str, float], setup: Setup) -> str | None:
 def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     group = "bottleneck/"
     shares = {name.removeprefix(group): share for name, share in numbers.items() if name.startswith(group)}
-    device = f"the {setup.simulated}" if setup.simulated else "the GPU" if setup.on_gpu else "the CPU"
-    return sentence(shares, device) if shares else "not measured"
+    if not shares:
+        return "not measured"
+    if setup.simulated or setup.on_gpu:
+        return sentence(shares, f"the {setup.simulated}" if setup.simulated else "the GPU")
+    limit = f"the CPU, which trains {shares['busy']:.0%} of the time"
+    text = limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
+    others = numbers.get("host/other_programs_percent", 0.0)
+    remedy = f"other programs take {others:.0f} % of the CPUs: end them, or set OMP_NUM_THREADS=1"
+    return f"{text}; {remedy}" if others >= _OTHERS_PERCENT else text
 
 
 def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:

@@ -142,11 +142,11 @@ def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
         assert config.model.batch_norm_momentum == "per_step"
 
 
-def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
-    with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=4096"):
-        checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
-    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null"))
-    assert config.data.batch_size == 64
+def test_a_typed_batch_of_a_process_replaces_the_global_one_of_a_recipe() -> None:
+    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
+    assert (config.data.batch_size, config.data.global_batch_size) == (64, None)
+    with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=128"):
+        checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=128"))
 
 
 def test_one_image_size_has_no_effect_beside_growing_images() -> None:

@@ -21,7 +21,8 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add implied overrides: data.root implies data=folder; demo data alone implies experiment=demo.
+    """Add implied overrides: data.root implies data=folder, which an experiment may have replaced; demo data alone
+    implies experiment=demo.
 
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
@@ -30,11 +31,11 @@ def complete(overrides: list[str]) -> list[str]:
     def has(*beginnings: str) -> bool:
         return any(override.startswith(beginnings) for override in overrides)
 
-    if _HELP & set(overrides) or has("experiment=", "~experiment"):
+    if _HELP & set(overrides):
         return overrides
     if has("data.root=", "++data.root=") and not has("data="):
         return insert(overrides, "data=folder")
-    if not has("data=") or has("data=demo"):
+    if not has("experiment=", "~experiment") and (not has("data=") or has("data=demo")):
         return insert(overrides, "experiment=demo")
     return overrides
 

@@ -59,8 +59,6 @@ def build_run(config: DictConfig) -> Run:
     # Compiled code is executed, so no recipe chooses its source.
     fetches_code = is_key_typed(mirror.KEY)
     found = restore.find(config.resume_from, folder, url=_mirror(config, folder), fetches_code=fetches_code)
-    if found.path is None:
-        rank_zero_info(f"new run in {folder}")
     with found.removed_if_refused():
         return _build(config, folder, found.path)
 
@@ -77,7 +75,9 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     if not is_auto:  # with auto, trials have shown that the batch fits
         log_need(config)
     done_steps = 0
-    if checkpoint is not None:
+    if checkpoint is None:
+        rank_zero_info(f"new run in {folder}")
+    else:
         saved = checkpoints.read(checkpoint)
         checkpoints.check_network(saved, model.net, checkpoint)
         _check_saved(saved, config, trainer.max_epochs)

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from rich import box
 
 from imagenet_opt.display.terminal_table import facts_table, terminal
+from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
@@ -83,7 +84,16 @@ def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
 
 def print_summary(numbers: dict[str, float], run_folder: Path, setup: Setup) -> None:
     layout = {"box": box.ROUNDED, "pad_edge": True, "padding": (0, 1), "title": "run finished", "title_justify": "left"}
-    terminal().print(facts_table(_rows(numbers, run_folder, setup), style="bold", **layout))
+    console = terminal()
+    console.print(facts_table(_rows(numbers, run_folder, setup), style="bold", **layout))
+    for name, text in _places(run_folder, setup).items():  # in whole lines, to copy
+        if text is not None:
+            console.print(printable(f"{name}: {text}"), soft_wrap=True)
+
+
+def _places(run_folder: Path, setup: Setup) -> dict[str, str | None]:
+    send = None if setup.unsent is None else f"recorded offline; to send it: {setup.unsent}"
+    return {"run folder": str(run_folder), "mirror": setup.mirror, "W&B": send}
 
 
 def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tuple[str, str]]:
@@ -97,7 +107,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_rows.FILE
+    written = [name for name in (checkpoints.LAST, metrics_rows.FILE) if (run_folder / name).exists()]
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
@@ -112,11 +122,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
-        ("run folder", str(run_folder)),
-        ("checkpoint", str(last) if last.exists() else "none written"),
-        ("mirror", setup.mirror),
-        ("metrics", str(metrics) if metrics.exists() else "none written"),
-        ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
+        ("written", ", ".join(written) or "no checkpoint, no metrics"),
     ]
     return [(name, text) for name, text in rows if text is not None]
 

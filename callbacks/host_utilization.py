@@ -17,7 +17,7 @@ class HostUtilization(Utilization):
     |---|---|
     | `host/cpu_percent` | %, 0 to 100 of the CPUs that the process may use |
     | `host/memory_used_gib` | GiB of RAM in use on the machine, shared memory included |
-    | `host/other_programs_percent` | the part of it by other programs; only in the summary of one process |
+    | `host/other_programs_percent` | the part of `host/cpu_percent` by other programs; in the summary of one process |
 
     Sampling begins after the first step, which may compile. Validation during the fit is included. A row without a
     reading since the last row has no value. Definition of busy:

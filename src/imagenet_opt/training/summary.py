@@ -7,8 +7,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from rich import box
 
-from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib

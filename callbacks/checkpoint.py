@@ -294,7 +294,8 @@ class Checkpoint(LightningCheckpoint):
             self._uploads.finish(seconds)
 
     def _unsaved(self, trainer: Trainer) -> str:
+        then = f"resumes from step {self._durable_step}" if self._durable_step else "starts anew, as no step is saved"
         return (
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
-            f"command again; the run resumes from step {self._durable_step}"
+            f"command again; the run {then}"
         )

@@ -96,13 +96,14 @@ def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     assert "no timeline: train.py records a timeline unless it is switched off with '~callbacks.timeline'" in page.text
     assert "212" in page.text
     assert "no baseline; add one with --baseline RUN" in page.text
+    assert page.parts == ["ceilings", "timeline", "about"], "no empty box"
 
 
 def test_a_doctor_file_alone_is_enough(tmp_path: Path) -> None:
     write_diagnosis(make_diagnosis(curves={}, waterfall=(), step_seconds=(), phases={}), tmp_path / "found.json")
     page = report(tmp_path / "found.json")
     assert page.drawings.keys() == {"plot-ceilings"}
-    assert page.text.count("the doctor has no measurement for this part") >= 2
+    assert page.parts == ["ceilings", "timeline", "rules", "about"]
 
 
 def test_the_headline_has_no_command(tmp_path: Path) -> None:

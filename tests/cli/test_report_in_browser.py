@@ -99,7 +99,7 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
     first, near, far = json.loads(match[1])
     assert first.pop("ranges")[0] == [0, pytest.approx(3599.9)], "the whole hour is drawn when the page opens"
     assert all(ends == [1000, 1010] for ends in near["ranges"]) and len(near["ranges"]) == 9, "the axes are linked"
-    for name in ("workers", "read", "queue", "each core, %"):
+    for name in ("workers", "read", "queue", "core, by number"):
         times = [x for x in near["points"][name] if 1000 <= x <= 1010]
         assert len(times) in (100, 101), name
     assert (near["title"], near["peak"], near["cores"]) == ("Every 100 ms", pytest.approx(777), 4)

@@ -23,7 +23,7 @@ from tests.test_config_keys import FROZEN
         ("rehearse=a10g", "experiment=demo rehearse=a10g"),
         (
             "+rehearse=a10g data.root=/d experiment=mine --cfg job",
-            "rehearse=a10g data.root=/d experiment=mine --cfg job",
+            "data=folder rehearse=a10g data.root=/d experiment=mine --cfg job",
         ),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
         ("data=demo +callbacks=ema a=1 +callbacks=[b,c]", "experiment=demo data=demo +callbacks=[ema,b,c] a=1"),
@@ -81,7 +81,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
             "multistep, piecewise, polynomial",
         ),
         (
-            "experiment=demo data.root=/d",
+            "data=demo data.root=/d",
             "ConfigError: there is no key data.root in the data of this experiment; add data=folder",
         ),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
@@ -113,6 +113,7 @@ def test_an_unknown_flag_names_the_key() -> None:
 def test_all_equally_similar_names_are_suggested() -> None:
     assert did_you_mean("data.rot", ["data", "data.root", "data.resize_on"], "") == "did you mean data.root?"
     assert did_you_mean("cab", ["cat", "car"], "") == "did you mean cat or car?"
+    assert did_you_mean("resnet51", ["resnet51q", "resnet50"], "") == "did you mean resnet50?"
     assert did_you_mean("zzz", ["cat", "car"], "see --help") == "see --help"
 
 

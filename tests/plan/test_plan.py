@@ -142,11 +142,11 @@ def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
         assert config.model.batch_norm_momentum == "per_step"
 
 
-def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
-    with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=4096"):
-        checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
-    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null"))
-    assert config.data.batch_size == 64
+def test_a_typed_batch_of_a_process_replaces_the_global_one_of_a_recipe() -> None:
+    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
+    assert (config.data.batch_size, config.data.global_batch_size) == (64, None)
+    with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=128"):
+        checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=128"))
 
 
 def test_one_image_size_has_no_effect_beside_growing_images() -> None:
@@ -261,3 +261,12 @@ def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
         assert f"plan for one A10G: {hours:.1f} hours." in header and f"Published: {recipe.published_top1} %" in header
         assert ("Not reproduced here." in header) == (recipe.reproduced is None)
         assert recipe.evaluation in CONVENTIONS and recipe.source and recipe.sigma > 0
+
+
+def test_several_gpus_share_the_hours_and_make_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.plan.plan.need_of", lambda *_: None)
+    overrides = ("experiment=aggressive", "data.batch_size=256", "data.global_batch_size=null")
+    one, eight = (make_plan(composed(*overrides, f"trainer.devices={num}"), IMAGENET) for num in (1, 8))
+    assert one.total_steps == pytest.approx(8 * eight.total_steps, rel=0.01)
+    (run, *_) = tables(eight, is_estimate=True, about_loader="")
+    assert f"{eight.gpu_hours / 8:.1f} hours" in str(dict(run.rows)["time on 8 GPUs"])

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -131,7 +132,8 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
     assert (app / "asked").read_text() == "requeue 7\n"
     assert [row["status"] for row in collect_rows(app / "runs/s")] == ["interrupted"]
     assert process.returncode == 2 and "TrainingError: Job" in err and "Traceback" not in err
-    assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` resumes the sweep" in err
+    assert f"python {shlex.quote(str(app / 'app.py'))} -m hydra.sweep.dir=" in err
+    assert "hydra/launcher=slurm_local kind=waits` resumes the sweep" in err
 
 
 @needs_plugins

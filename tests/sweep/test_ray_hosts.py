@@ -71,7 +71,7 @@ def test_rows_of_jobs_on_a_cluster(app: Path) -> None:  # noqa: F811
     mistake = "DatasetNotFound: no <train>/ under /d (data.root)"
     assert statuses == [("ok", None), ("failed", mistake), ("interrupted", None)]
     assert err.count("Preempted: SIGTERM: step 7") == 2
-    assert "TrainingError: " in err and f"hydra.sweep.dir={sweep}` resumes the sweep" in err
+    assert "TrainingError: " in err and "hydra.sweep.dir=" in err and "resumes the sweep" in err
 
 
 @needs_ray

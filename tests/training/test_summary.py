@@ -72,12 +72,13 @@ def shares(**shares: float) -> dict[str, float]:
             shares(busy=0.95, validation=0.05),
             Setup(on_gpu=True),
         ),
-        ("bottleneck", "none, the CPU is busy 95 % of the time", shares(busy=0.95, decode=0.05), Setup()),
+        ("bottleneck", "the CPU, which trains 95% of the time", shares(busy=0.95, decode=0.05), Setup()),
         (
-            "W&B",
-            "recorded offline; to send it: wandb sync runs/mine/run-1",
-            {},
-            Setup(unsent="wandb sync runs/mine/run-1"),
+            "bottleneck",
+            "the CPU, which trains 95% of the time; other programs take 45 % of the CPUs: end them, or set "
+            "OMP_NUM_THREADS=1",
+            shares(busy=0.95, decode=0.05) | {"host/other_programs_percent": 45.2},
+            Setup(),
         ),
         ("mixing", MIXING, FED_LATE, ON_GPU),
         ("mixing", None, FED_LATE | {"throughput/data_wait_fraction": 0.01}, ON_GPU),
@@ -103,3 +104,11 @@ def test_row_of_the_summary(
         texts[name] = f"{texts.get(name, '')} {shown}".strip()
     shown_text = texts[row].partition(". Next: ")[0] if row in texts else None
     assert shown_text == text
+
+
+def test_a_path_stays_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, send = tmp_path / "/".join(["deep"] * 40), f"wandb sync {'/runs' * 40}"
+    print_summary({}, folder, Setup(unsent=send))
+    assert {f"run folder: {folder}", f"W&B: recorded offline; to send it: {send}"} <= {
+        *capsys.readouterr().out.splitlines()
+    }

@@ -36,11 +36,12 @@ imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
                       loader (what was measured; null with --loader-rate)
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
-is trained; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
-images/s at 224 px are 1,760 at 160 px. For data.root=s3://... a table has the GET requests of an epoch, their price,
-and how much of the data the local cache will hold. The first epoch, which fills the cache, then has times of its own.
-The measurement sends requests that cost; the plan says how many. Where the loader is too slow, some images are packed
-in memory to show what imagenet-opt pack would give."""
+is trained. The phases are for one GPU; trainer.devices=8 adds the hours of eight, a recipe those of its source's GPUs.
+Smaller images train faster, so they need a faster loader: 900 images/s at 224 px are 1,760 at 160 px. For
+data.root=s3://... a table has the GET requests of an epoch, their price, and how much of the data the local cache will
+hold. The first epoch, which fills the cache, then has times of its own. The measurement sends requests that cost; the
+plan says how many. Where the loader is too slow, some images are packed in memory to show what imagenet-opt pack would
+give."""
 
 
 def main(argv: list[str]) -> None:

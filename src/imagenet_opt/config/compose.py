@@ -106,9 +106,13 @@ def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
 
 
 def _check_batch(config: DictConfig, overrides: list[str]) -> None:
-    """Refuse data.batch_size on the command line if data.global_batch_size, perhaps of a recipe, replaces it."""
+    """A typed data.batch_size replaces a recipe's data.global_batch_size. Raises ConfigError if both are typed."""
     words = [word for word in overrides if word.lstrip("+").startswith("data.batch_size=")]
-    if words and (size := OmegaConf.select(config, "data.global_batch_size")) is not None:
+    if not words or (size := OmegaConf.select(config, "data.global_batch_size")) is None:
+        return
+    if not any(word.lstrip("+").startswith("data.global_batch_size=") for word in overrides):
+        config.data.global_batch_size = None
+    else:
         raise ConfigError(
             f"{words[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
             "data.global_batch_size=N alone, or add data.global_batch_size=null"

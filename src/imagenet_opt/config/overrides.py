@@ -1,6 +1,7 @@
 """Completes the command line before Hydra reads it, and explains Hydra's errors."""
 
 import os
+import re
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -24,7 +25,8 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add implied overrides: data.root implies data=folder; demo data alone implies experiment=demo.
+    """Add implied overrides: data.root implies data=folder, which an experiment may have replaced; demo data alone
+    implies experiment=demo.
 
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out. Several
     additions to callbacks, or to logger, become one.
@@ -34,12 +36,12 @@ def complete(overrides: list[str]) -> list[str]:
     def has(*beginnings: str) -> bool:
         return any(override.startswith(beginnings) for override in overrides)
 
-    if _HELP & set(overrides) or has("experiment=", "~experiment"):
+    if _HELP & set(overrides):
         return overrides
     if has("data.root=", "++data.root=") and not has("data="):
-        return _insert(overrides, "data=folder")
-    if not has("data=") or has("data=demo"):
-        return _insert(overrides, "experiment=demo")
+        return insert(overrides, "data=folder")
+    if not has("experiment=", "~experiment") and (not has("data=") or has("data=demo")):
+        return insert(overrides, "experiment=demo")
     return overrides
 
 
@@ -103,10 +105,16 @@ def follow_job(overrides: list[str]) -> list[str]:
         if trains and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
             raise ConfigError(f"torchrun starts several processes; set the folder that they share: {key}=FOLDER")
         return overrides
-    return _insert(overrides, f"{key}=runs/{job}")
+    return insert(overrides, f"{key}=runs/{job}")
 
 
-def _insert(words: list[str], override: str) -> list[str]:
+def quoted(value: object) -> str:
+    """`value` as Hydra's grammar reads a string: in quotes, unless it has only characters that mean nothing there."""
+    text = str(value)
+    return text if re.fullmatch(r"[\w/.-]+", text) else "'" + text.replace("'", r"\'") + "'"
+
+
+def insert(words: list[str], override: str) -> list[str]:
     """Insert `override` before the first override: argparse accepts no second group of overrides after a flag."""
     places = [i for i, word in enumerate(words) if "=" in word and not word.startswith("-")]
     place = places[0] if places else len(words)

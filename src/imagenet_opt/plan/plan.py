@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.config.build import image_sizes, make, plain, share_batch
+from imagenet_opt.config.build import device_of, image_sizes, make, num_processes, plain, share_batch
 from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.limit import mixed_rate
@@ -83,7 +83,8 @@ class Phase:
 @dataclass(frozen=True)
 class Plan:
     """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of
-    the tensors of a training step; None if unknown. compiles: whether the run would be compiled on a GPU."""
+    the tensors of a training step; None if unknown. num_gpus: that the run
+    uses. compiles: whether the run would be compiled on a GPU."""
 
     phases: tuple[Phase, ...]
     lr: tuple[float, ...]
@@ -91,6 +92,7 @@ class Plan:
     gpu_hours: float
     validation_hours: float
     memory_gib: float | None
+    num_gpus: int
     compiles: bool
     recipe: dict[str, Any]
 
@@ -127,7 +129,7 @@ def make_plan(
     loader_rates: Mapping[int, LoaderRate] = MappingProxyType({}),
     cached_shares: tuple[float, float] = (0.0, 0.0),
 ) -> Plan:
-    """Plan a run of one process.
+    """Plan a run: its steps with all its processes, and its hours on one GPU.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
     estimate for an A10G. loader_rates: what the loader delivers, by image size; the loader is never the limit for a
@@ -151,7 +153,8 @@ def make_plan(
     phases = tuple(_phases(rates, steps, batch, total, seconds_of))
     val_size = config.data.val_image_size or config.data.image_size
     val_seconds = (total // steps) * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
-    memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
+    num_gpus = num_processes(config, device_of(config))[1]
+    memory = need_of(config, num_classes, ceil(batch / num_gpus), config.model.micro_batch_size)
     return Plan(
         phases=phases,
         lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
@@ -159,6 +162,7 @@ def make_plan(
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
         memory_gib=None if memory is None else memory.num_bytes / 2**30,
+        num_gpus=num_gpus,
         compiles=bool(config.callbacks.get("acceleration", {}).get("compile", False)),
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
@@ -177,6 +181,8 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
     if not isinstance(batch, int):
         raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
+    if key == "data.batch_size":
+        batch *= num_processes(config, device_of(config))[1]
     if num_epochs < 1:
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = int(config.data.samples_per_epoch or num_train)

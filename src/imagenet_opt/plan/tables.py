@@ -47,6 +47,10 @@ def tables(
     phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, about_loader, loader_rates)))
     facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
     facts += [("time on one GPU", f"{_time(plan.gpu_hours)}, of which {_time(plan.validation_hours)} for validation")]
+    facts += [
+        (f"time on {num} GPUs", f"{_time(plan.gpu_hours / num)}, if they scale perfectly and the loader does too")
+        for num in sorted({plan.num_gpus, plan.recipe.get("gpus") or 1} - {1})
+    ]
     if plan.memory_gib is not None:
         facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
     if price_per_hour is not None:
@@ -158,5 +162,6 @@ def _published(recipe: dict[str, Any], changed: Sequence[str]) -> Iterator[tuple
     yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
     yield "reproduced here", str(recipe["reproduced"] or "no")
     yield "source", str(recipe["source"])
+    yield "GPUs of the source", str(recipe.get("gpus") or "not known")
     for number, deviation in enumerate(recipe["deviations"], 1):
         yield f"deviation {number}", deviation

@@ -33,11 +33,19 @@ PARTS = {
 
 
 def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
-    """The whole page. price_per_hour: price of the machine in dollars.
+    """The whole page, without the parts that nothing is known for. price_per_hour: price of the machine in dollars.
 
     jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
     """
     figures = _figures(record, baseline)
+    curves = [name for name in charts.CURVES if name in figures]
+    filled = {
+        "step": {"waterfall", "phases"} & figures.keys(),
+        "steps": "histogram" in figures,
+        "curves": curves,
+        "rules": record.diagnosis,
+        "baseline": baseline,
+    }
     data = take_data(figures["timeline"], record.timeline) if record.timeline else None
     return render_page(
         Path(__file__).with_name("page.html"),
@@ -48,10 +56,9 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         baseline=baseline,
         simulated=record.simulated,
         tiles=tiles(record, price_per_hour),
-        parts=PARTS,
-        empty="the doctor has no measurement for this part",
+        parts={part: heading for part, heading in PARTS.items() if filled.get(part, True)},
         figures={name: _html(name, figure) for name, figure in figures.items()},
-        curves=[name for name in charts.CURVES if name in figures],
+        curves=curves,
         careful=careful(record, baseline) if baseline else [],
         rows=differences(record, baseline) if baseline else {},
         about=about(record),
@@ -69,7 +76,7 @@ def finding(record: Record) -> str:
     rate, wait = (record.summary.get(f"throughput/{name}") for name in ("images_per_second", "data_wait_fraction"))
     if not isinstance(rate, int | float):
         return f"{record.name} has no measured speed."
-    waits = f" and waits for data {wait:.0%} of the time" if isinstance(wait, int | float) else ""
+    waits = f" and waits for data {wait:.1%} of the time" if isinstance(wait, int | float) else ""
     return f"{record.name} trains on {rate:,.0f} images/s{waits}."
 
 

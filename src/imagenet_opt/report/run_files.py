@@ -120,7 +120,6 @@ def read_record(place: Path) -> Record:
         raise ConfigError(
             f"{place} holds nothing to report; expected a folder that train.py wrote, or a {diagnosis_file.FILE}"
         )
-    absent["steps"] = "no step times: neither doctor.json nor timeline/ has any"
     return _record(place.absolute().name, place, parts | {"absent": absent}, place / diagnosis_file.FILE)
 
 

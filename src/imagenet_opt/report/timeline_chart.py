@@ -54,7 +54,7 @@ ROWS = {
     "batches ready": (Line("queue_depth", "queue", "loader"),),
 }
 """Title of a row -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
-CORES = "each core, %"
+CORES = "core, by number"
 _EVENTS = "main process"
 ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
 """Shape through all rows; `type`, `x0` and `x1` are added."""

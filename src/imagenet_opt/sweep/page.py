@@ -11,29 +11,30 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
 from imagenet_opt.sweep.repetitions import SEED, Repetitions, best_jobs, repetitions
-from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, parsed, speed, varying
-from imagenet_opt.sweep.table import HTML, METRICS, show
+from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, parsed, speed
+from imagenet_opt.sweep.table import HTML, METRICS, columns_of, show, title_of
 
 _FAILED = COLOURS["wait"]
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Write the page. jinja2 escapes the table's texts; the plot's texts are escaped here, since plotly reads HTML."""
-    names, winner, repeated = varying(rows), best(rows), repetitions(rows)
+    (headings, shown), winner, repeated = columns_of(rows), best(rows), repetitions(rows)
+    names = list(headings)
     fastest = best_jobs(winner, repeated)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
         Path(__file__).with_name("sweep_page.html"),
-        title=f"sweep {sweep_dir.name}",
+        title=title_of(sweep_dir),
         finding=_finding(rows, winner, repeated),
         plotly=winner is not None,
         rows=rows,
         best=fastest,
         command=shlex.join(_words(fastest[0], names)) if fastest else None,
         settings=repeated.table if isinstance(repeated, Repetitions) else None,
-        names=names,
+        names=headings,
         same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
-        titles=METRICS,
+        titles={key: METRICS[key] for key in shown},
         metrics=metrics,
         none=NONE,
         show=show,

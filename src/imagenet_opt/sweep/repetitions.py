@@ -14,7 +14,7 @@ from imagenet_opt.sweep.rows import NONE, Row, outcome, speed, varying
 SEED = "seed"
 _ONE_RUN_EACH = (
     "Each job ran once, and speeds vary by chance: to decide between jobs that are close, type seed=1,2,3,4 before the "
-    "other overrides, so that each runs four times, or use `imagenet-opt study`."
+    "other overrides, so that each runs four times, or use imagenet-opt study."
 )
 _ADD_SEEDS = (
     f"To decide what is {UNDECIDED}, run the same command with more seeds after the present ones, and the same "

@@ -29,13 +29,28 @@ HTML = "sweep.html"
 METRICS = {
     "throughput/it_per_second": ("it/s", "{:.2f}"),
     IMAGES_PER_SECOND: ("images/s", "{:,.0f}"),
+    "val/acc1": ("acc1", "{:.1%}"),
     "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
     "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
     "memory/peak_gib": ("memory GiB", "{:.1f}"),
     WORKERS: ("workers used", "{:.0f}"),
     PREFETCH: ("prefetch used", "{:.0f}"),
 }
-"""Columns of every table: key of summary.json -> heading, format."""
+"""Columns of every table, if a job has a value: key of summary.json -> heading, format."""
+
+
+def columns_of(rows: list[Row]) -> tuple[dict[str, str], list[str]]:
+    """Headings of the parameters that vary, by name, and the metrics that a job has."""
+    names = varying(rows)
+    last_parts = [name.rpartition(".")[2] for name in names]
+    headings = last_parts if len(set(last_parts)) == len(names) else names
+    metrics = [key for key in METRICS if any(show(row, key) != NONE for row in rows)]
+    return dict(zip(names, headings, strict=True)), metrics
+
+
+def title_of(sweep_dir: Path) -> str:
+    """The folder's name, which by default begins with "sweep"."""
+    return sweep_dir.name if sweep_dir.name.startswith("sweep") else f"sweep {sweep_dir.name}"
 
 
 def show(row: Row, metric: str) -> str:
@@ -58,10 +73,10 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """Print the sweep with its fastest jobs in bold, then the failures and where the files are."""
     console, winner, repeated = terminal(), best(rows), repetitions(rows)
     fastest = best_jobs(winner, repeated)
-    metrics = [key for key in METRICS if any(show(row, key) != NONE for row in rows)]
-    table = _terminal_rows(rows, metrics, sweep_dir.name)
+    names, metrics = columns_of(rows)
+    table = _terminal_rows(rows, names, metrics, title_of(sweep_dir))
     while metrics and least_width(table) > console.width:
-        table = _terminal_rows(rows, metrics := metrics[:-1], sweep_dir.name)
+        table = _terminal_rows(rows, names, metrics := metrics[:-1], title_of(sweep_dir))
     styles = ["bold" if row in fastest else "red" if row["status"] != "ok" else None for row in rows]
     console.print(terminal_table(table, console.width, styles))
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
@@ -77,12 +92,9 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
         console.print(printable(str(sweep_dir / file)), soft_wrap=True)
 
 
-def _terminal_rows(rows: list[Row], metrics: list[str], name: str) -> Table:
-    """metrics: those that fit; the page and the CSV file have all."""
-    names = varying(rows)
-    last_parts = [name.rpartition(".")[2] for name in names]
-    headings = last_parts if len(set(last_parts)) == len(names) else names
-    titles = ("job", *headings, *(METRICS[key][0] for key in metrics), "status")
+def _terminal_rows(rows: list[Row], names: dict[str, str], metrics: list[str], title: str) -> Table:
+    """names: headings by parameter. metrics: those that fit; the page and the CSV file have all."""
+    titles = ("job", *names.values(), *(METRICS[key][0] for key in metrics), "status")
     cells = [
         (
             str(row["job"]),
@@ -92,4 +104,4 @@ def _terminal_rows(rows: list[Row], metrics: list[str], name: str) -> Table:
         )
         for row in rows
     ]
-    return Table(f"sweep {name}", tuple(Column(title) for title in titles), tuple(cells))
+    return Table(title, tuple(Column(title) for title in titles), tuple(cells))

@@ -120,7 +120,9 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     if not is_auto:  # with auto, trials have shown that the batch fits
         log_need(config)
     done_steps = 0
-    if checkpoint is not None:
+    if checkpoint is None:
+        rank_zero_info(f"new run in {folder}")
+    else:
         saved = checkpoints.read(checkpoint)
         source = f"the weights of {checkpoint} (resume_from)"
         checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.atomic_file import write_atomically
+from imagenet_opt.config.overrides import insert, quoted
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop import slurm
 from imagenet_opt.run.stop.signals import stop
@@ -19,6 +20,8 @@ SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
 """Environment variable that a sweep sets for its jobs."""
 STATUS = 75
 """Exit status EX_TEMPFAIL of sysexits.h: the same command may succeed later."""
+typed: list[str] = []
+"""The command line that was typed, where a command has replaced `sys.argv`; else empty."""
 
 
 def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
@@ -45,15 +48,18 @@ def clear(folder: Path) -> None:
 
 
 def command(key: str, folder: Path, *, resumes: bool = True) -> str:
-    """The command that resumes the run: this process's command line with `key=folder` and without `resume_from`.
+    """The command that resumes the run: the command line as typed, with `key` and the absolute folder, and without
+    `resume_from`. Several processes of torchrun: `...` stands for the options of torchrun.
 
     key: hydra.run.dir or hydra.sweep.dir. resumes: whether there is a checkpoint; else `resume_from` stays, so that the
     run begins again where it began.
     """
-    arguments = [argument for argument in sys.argv[1:] if not (resumes and argument.startswith("resume_from="))]
-    if not any(argument.startswith(f"{key}=") for argument in arguments):
-        arguments = [*arguments, f"{key}={os.path.relpath(folder)}"]
-    return shlex.join(["python", sys.argv[0], *arguments])
+    script, *words = typed or sys.argv
+    python = ["torchrun", "..."] if "TORCHELASTIC_RUN_ID" in os.environ else ["python"]
+    program = [*python, os.path.abspath(script)] if script.endswith(".py") else [os.path.basename(script)]
+    left_out = (f"{key}=", "resume_from=") if resumes else (f"{key}=",)
+    kept = [word for word in words if not word.lstrip("+").startswith(left_out)]
+    return shlex.join([*program, *insert(kept, f"{key}={quoted(folder.absolute())}")])
 
 
 def leave(error: Preempted, why: int | None = None) -> int:

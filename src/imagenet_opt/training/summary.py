@@ -7,9 +7,10 @@ from typing import Any
 from lightning.pytorch import Trainer
 from rich import box
 
+from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
-from imagenet_opt.measure.telemetry.idle_causes import sentence
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.loggers import metrics_rows
@@ -17,6 +18,8 @@ from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
+_OTHERS_PERCENT = 20
+"""Share of the CPUs that other programs use, from which the summary of a run on CPUs names them."""
 _SPARE = 0.05
 """Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
@@ -81,7 +84,16 @@ def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
 
 def print_summary(numbers: dict[str, float], run_folder: Path, setup: Setup) -> None:
     layout = {"box": box.ROUNDED, "pad_edge": True, "padding": (0, 1), "title": "run finished", "title_justify": "left"}
-    terminal().print(facts_table(_rows(numbers, run_folder, setup), style="bold", **layout))
+    console = terminal()
+    console.print(facts_table(_rows(numbers, run_folder, setup), style="bold", **layout))
+    for name, text in _places(run_folder, setup).items():  # in whole lines, to copy
+        if text is not None:
+            console.print(printable(f"{name}: {text}"), soft_wrap=True)
+
+
+def _places(run_folder: Path, setup: Setup) -> dict[str, str | None]:
+    send = None if setup.unsent is None else f"recorded offline; to send it: {setup.unsent}"
+    return {"run folder": str(run_folder), "mirror": setup.mirror, "W&B": send}
 
 
 def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tuple[str, str]]:
@@ -95,7 +107,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_rows.FILE
+    written = [name for name in (checkpoints.LAST, metrics_rows.FILE) if (run_folder / name).exists()]
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
@@ -110,11 +122,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
-        ("run folder", str(run_folder)),
-        ("checkpoint", str(last) if last.exists() else "none written"),
-        ("mirror", setup.mirror),
-        ("metrics", str(metrics) if metrics.exists() else "none written"),
-        ("W&B", f"recorded offline; to send it: {setup.unsent}" if setup.unsent is not None else None),
+        ("written", ", ".join(written) or "no checkpoint, no metrics"),
     ]
     return [(name, text) for name, text in rows if text is not None]
 
@@ -147,8 +155,15 @@ def _gpu_busy(numbers: dict[str, float], setup: Setup) -> str | None:
 def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     group = "bottleneck/"
     shares = {name.removeprefix(group): share for name, share in numbers.items() if name.startswith(group)}
-    device = f"the {setup.simulated}" if setup.simulated else "the GPU" if setup.on_gpu else "the CPU"
-    return sentence(shares, device) if shares else "not measured"
+    if not shares:
+        return "not measured"
+    if setup.simulated or setup.on_gpu:
+        return sentence(shares, f"the {setup.simulated}" if setup.simulated else "the GPU")
+    limit = f"the CPU, which trains {shares['busy']:.0%} of the time"
+    text = limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
+    others = numbers.get("host/other_programs_percent", 0.0)
+    remedy = f"other programs take {others:.0f} % of the CPUs: end them, or set OMP_NUM_THREADS=1"
+    return f"{text}; {remedy}" if others >= _OTHERS_PERCENT else text
 
 
 def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:

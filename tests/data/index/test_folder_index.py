@@ -292,6 +292,8 @@ def test_the_remedy_fits_where_only_val_is_missing(tmp_path: Path) -> None:
         DatasetNotFound, match=r"no val/ .*Put the validation images there, or .*data\.val_folder=FOLDER"
     ):
         split_folder(root, "val")
+    with pytest.raises(DatasetNotFound, match=r"did you mean data\.root=.*/d\?"):
+        split_folder(root / "train", "train")
     tree(root, "validation/a/1.jpg")
     with pytest.raises(DatasetNotFound, match=r"did you mean data\.val_folder=validation\?"):
         split_folder(root, "val")

@@ -47,7 +47,7 @@ def test_a_resume_cuts_back_to_its_step(tmp_path: Path, caplog: pytest.LogCaptur
     second = MetricsCsv(folder=str(tmp_path))
     with caplog.at_level("INFO"):
         second.truncate_after(19)
-        assert "the run resumes at step 19; the row after this step will be logged again" in caplog.text
+        assert "the row of steps after the checkpoint will be logged again" in caplog.text
         caplog.clear()
         second.truncate_after(19)
     assert not caplog.text

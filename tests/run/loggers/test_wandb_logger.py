@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.run.loggers.wandb_logger import build_wandb, log_report
 from tests.processes import run_script
 from tests.run.loggers.test_wandb_rows import inspected
@@ -141,3 +141,8 @@ def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -
 def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no wandb_id.txt"):
         log_report(tmp_path, tmp_path / "report.html", project="p")
+
+
+def test_a_folder_that_takes_no_file_is_named() -> None:
+    with pytest.raises(RunFolderError, match=r"cannot write /proc/self/wandb_id\.txt .*hydra\.run\.dir"):
+        build_wandb(folder="/proc/self", mode="disabled")

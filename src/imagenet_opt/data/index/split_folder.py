@@ -44,6 +44,9 @@ def split_folder(root: Path | None, split: str) -> Path:
 
 def _remedy(root: Path, split: str) -> str:
     """A remedy, according to the content of `root`, which has no folder `split`."""
+    here = root.resolve()
+    if here.name in ("train", "val") and (here.parent / split).is_dir():
+        return f"This is a split itself; did you mean data.root={here.parent}?"
     below = [folder for folder in _folders(root) if folder.name != split]
     for folder in below:
         if (folder / split).is_dir():

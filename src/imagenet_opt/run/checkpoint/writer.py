@@ -83,7 +83,7 @@ class CheckpointWriter:
             error = f"{_reason(problem)}; {self._room(snapshot)}"
             log.warning(
                 f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: {error}. "
-                "Training continues and tries again at the next save"
+                "The next save, if one is due, tries again"
             )
         self._written.append(Written(step, is_best, time.perf_counter() - began, size / 1e6, error))
 

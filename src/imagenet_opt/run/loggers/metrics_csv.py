@@ -65,7 +65,7 @@ class MetricsCsv(Logger):
         kept = [row for row in self._rows if int(row["step"]) <= step]
         if dropped := len(self._rows) - len(kept):
             rows = "the row" if dropped == 1 else f"the {dropped} rows"
-            log.info(f"metrics.csv: the run resumes at step {step}; {rows} after this step will be logged again")
+            log.info(f"metrics.csv: {rows} of steps after the checkpoint will be logged again")
             self._rows = kept
             self._write(None)
 

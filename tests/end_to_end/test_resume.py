@@ -36,7 +36,6 @@ def uninterrupted(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize(
     "step",
     [

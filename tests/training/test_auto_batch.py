@@ -51,7 +51,6 @@ def test_the_search_starts_at_the_computed_batch(
     assert "data.batch_size=auto: about 300 images should fit, computed from the tensors of a step" in caplog.messages
 
 
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
 def test_a_resumed_run_keeps_its_batch(
     images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
 ) -> None:

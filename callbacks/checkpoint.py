@@ -20,6 +20,7 @@ from imagenet_opt.run.checkpoint.mirror import check_url
 from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
+    restore_loaders,
     rewrite_position,
     rewrite_to_validation,
     skip_to_training,
@@ -124,6 +125,7 @@ class Checkpoint(LightningCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.folder is not None
+        restore_loaders(trainer)
         self._first_step = self._durable_step = trainer.global_step
         self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:

@@ -1,10 +1,13 @@
 """The loader in a plain PyTorch loop: python examples/plain_loop.py [DATA_FOLDER]
 
-DATA_FOLDER has train/<class>/*.jpg and val/<class>/*.jpg; without it, the images of the demo are used.
+DATA_FOLDER has train/<class>/*.jpg and val/<class>/*.jpg; without it, the images of the demo are used. A loop that is
+stopped continues at the next batch after its last checkpoint when you start it again.
 """
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -15,6 +18,8 @@ from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 
 EPOCHS = 2
+SAVE_EVERY = 10
+CHECKPOINT = Path("runs/plain_loop.pt")
 
 
 def main() -> None:
@@ -25,8 +30,13 @@ def main() -> None:
     val = imagenet_opt.loader(root, split="val", training=False, device=device, **size)
     net = timm.create_model("resnet10t", num_classes=10).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    stateful = {"net": net, "optimizer": optimizer, "loader": train}
+    if CHECKPOINT.exists():
+        states = torch.load(CHECKPOINT, map_location=device, weights_only=True)
+        for name, part in stateful.items():
+            part.load_state_dict(states[name])
 
-    for epoch in range(EPOCHS):
+    for epoch in range(train.sampler.epoch, EPOCHS):
         train.sampler.set_epoch(epoch)
         net.train()
         for batch in train:
@@ -34,9 +44,18 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if batch.key.step % SAVE_EVERY == SAVE_EVERY - 1:
+                save({name: part.state_dict() for name, part in stateful.items()})
         print(f"epoch {epoch}: accuracy {100 * accuracy(net, val):.1f} %")
+    CHECKPOINT.unlink(missing_ok=True)
     train.close()
     val.close()
+
+
+def save(states: dict[str, Any]) -> None:
+    CHECKPOINT.parent.mkdir(exist_ok=True)
+    torch.save(states, new := CHECKPOINT.with_suffix(".new"))
+    os.replace(new, CHECKPOINT)
 
 
 @torch.inference_mode()

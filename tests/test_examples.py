@@ -34,7 +34,10 @@ def test_the_page_lists_every_example() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain_loop.py", "own_trainer.py")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("plain_loop.py", "own_trainer.py", "lightning_loader.py")
+        ),
         "lightning_callbacks.py",
     ],
 )

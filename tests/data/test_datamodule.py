@@ -1,7 +1,6 @@
 """The data module in a Trainer: batches, refusals and skipped samples of resumed runs."""
 
 import logging
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +22,7 @@ from imagenet_opt.run.checkpoint.position import position, rewrite_position
 from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.fits import Recorder, fit
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:You're resuming from a checkpoint that ended before the epoch ended",
-    "ignore:The number of training batches",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 class SaveAt(Callback):
@@ -146,25 +142,11 @@ def test_a_resumed_run_knows_the_skipped_samples(
         fit(data(root, **options), resume=saved, max_epochs=4)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"shuffle": "block", "batch_size": 8}, "images of a block was 1, is now 8"),
-        ({"seed": 4}, "seed was 3, is now 4"),
-        ({"batch_size": 8}, "a global batch was 6 images, is now 8"),
-        ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is now 12"),
-        ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
-    ],
-)
-def test_a_run_does_not_resume_in_another_order(
-    data: Callable[..., ImageData], tmp_path: Path, change: dict[str, Any], words: str
-) -> None:
+def test_a_run_does_not_resume_in_another_order(data: Callable[..., ImageData], tmp_path: Path) -> None:
     saved = tmp_path / "one.ckpt"
     fit(data(), SaveAt(2, saved), max_steps=3)
-    with pytest.raises(CheckpointMismatch, match=re.escape(words)) as refused:
-        fit(data(**change), resume=saved)
-    assert "\n" not in str(refused.value)
-    assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
+    with pytest.raises(CheckpointMismatch, match=r"seed was 3, is now 4\. .* resume_from=null"):
+        fit(data(seed=4), resume=saved)
 
 
 def test_changes_of_the_image_processing_have_one_log_line(

@@ -23,10 +23,7 @@ from imagenet_opt.errors import Preempted, WorkerDied
 from tests.data.conftest import end_of
 from tests.data.fits import Recorder, fit
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:You're resuming from a checkpoint that ended before the epoch ended",
-    "ignore:The number of training batches",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 class Killer(Recorder):

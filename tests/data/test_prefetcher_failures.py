@@ -67,6 +67,7 @@ def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
     return DevicePrefetcher(
         DataLoader(Items(make), batch_size=None, sampler=keys, **options),
         keys,
+        fingerprint={},
         batch_size=1,
         device=CPU,
         finish=partial(to_images, format=ImageFormat()),

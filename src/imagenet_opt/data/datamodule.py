@@ -2,14 +2,11 @@
 
 import logging
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 
@@ -18,12 +15,12 @@ from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.split_folder import root_of
-from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import block_size_for
+from imagenet_opt.data.order import check_fingerprint, fingerprint
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.fork_server import start_for_workers
 from imagenet_opt.run.checkpoint.position import Position, position
 
@@ -36,9 +33,6 @@ _IMAGE_OPTIONS = (
 )  # fmt: skip
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
 """Defaults for the small images of the demo."""
-_GLOBAL_BATCH = "images of a global batch"
-_REPEATED = "data.repeated_augmentation"
-"""Keys in checkpoints."""
 
 
 class ImageData(LightningDataModule):
@@ -81,15 +75,15 @@ class ImageData(LightningDataModule):
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint: the position in training, the facts that decide the batches, and the skipped samples
-        of each split, index -> reason.
+        """State for a checkpoint: the state of the training loader with the trainer's position, the options of the
+        images, and the skipped samples of each split, index -> reason.
 
-        Lightning can save the state of a loader, but does not restore it once a learning-rate schedule has read the
+        Lightning saves the state of the loader too, but does not restore it once a learning-rate schedule has read the
         length of the loader.
         """
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
         images = {"images": self._image_facts(), "skipped": skipped}
-        return position(self._trainer())._asdict() | self._order_facts(self._trainer().world_size) | images
+        return position(self._trainer())._asdict() | self._fingerprint(self._trainer().world_size) | images
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the position. Raises CheckpointMismatch, see `check_order`; changes of the image processing are
@@ -106,18 +100,12 @@ class ImageData(LightningDataModule):
 
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
         """Raise CheckpointMismatch if the order of samples would change. saved: result of `state_dict`."""
-        facts = self._order_facts(world_size)
-        saved = {_REPEATED: 1, **saved}  # older checkpoints lack this key
-        if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
-            raise CheckpointMismatch(
-                f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
-                "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
-                "data.global_batch_size) as before, or start a new run: resume_from=null and another hydra.run.dir"
-            )
+        new_run = "start a new run: resume_from=null and another hydra.run.dir"
+        check_fingerprint(saved, self._fingerprint(world_size), otherwise=new_run)
 
     def identity(self) -> dict[str, int]:
         """Facts that must be equal in all processes of a run: the data and the order of samples."""
-        return self._order_facts(self._trainer().world_size) | {"validation images": len(self.val)}
+        return self._fingerprint(self._trainer().world_size) | {"validation images": len(self.val)}
 
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
         """Register a loader, so that its skipped samples are saved, and its workers end with the run."""
@@ -125,27 +113,12 @@ class ImageData(LightningDataModule):
         self._loaders.append(loader)
         return loader
 
-    def _order_facts(self, world_size: int) -> dict[str, int]:
-        """Facts that determine the order of samples, besides the position in the run. The checksum of the labels
-        changes with the folder tree, and distinguishes a tree from shards, which are shuffled."""
-        options = self.loading.for_processes(world_size)
-        return {
-            "seed": options.seed,
-            _GLOBAL_BATCH: options.batch_size * world_size,
-            "images of a block": block_size_for(options.batch_size) if options.shuffle == "block" else 1,
-            "training images": len(self.train),
-            "checksum of their labels in order": self._label_checksum,
-            "data.samples_per_epoch": options.samples_per_epoch or 0,
-            _REPEATED: options.repeated_augmentation,
-        }
+    def _fingerprint(self, world_size: int) -> dict[str, int]:
+        return fingerprint(train_order(len(self.train), self.loading, world_size=world_size), self.train.labels)
 
     def _image_facts(self) -> dict[str, str]:
         """Options that determine the images, besides the seed and a callback that changes the image size."""
         return {f"data.{name}": str(getattr(self.loading, name)) for name in _IMAGE_OPTIONS}
-
-    @cached_property
-    def _label_checksum(self) -> int:
-        return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
 
     def _rank_info(self) -> RankInfo:
         trainer, device = self._trainer(), self._trainer().strategy.root_device
@@ -163,12 +136,6 @@ class ImageData(LightningDataModule):
         if self.trainer is None:
             raise ConfigError("ImageData needs a Trainer: trainer.fit(model, datamodule=data)")
         return self.trainer
-
-
-def _change(name: str, before: Any, now: Any) -> str:
-    if name == _GLOBAL_BATCH:
-        return f"a global batch was {before} images, is now {now}"
-    return f"{name} was {before}, is now {now}"
 
 
 def folder_data(
@@ -206,13 +173,15 @@ def folder_loader(
     """Batches on the device for a plain PyTorch loop, from `root`/`split`/<class>/*.JPEG or from packed shards.
 
     A batch has `images`, (N, 3, size, size) normalised and channels_last on a GPU, and `labels`, int64 (N,). Call
-    `sampler.set_epoch(epoch)` before each epoch, and `close()` at the end.
+    `sampler.set_epoch(epoch)` before each epoch, and `close()` at the end. `state_dict()` after a step, and
+    `load_state_dict(state)` on a new loader with any number of workers, resume with the next batch, in the epoch
+    `sampler.epoch`. docs/own_project.md says how Lightning does this.
 
     root: a folder, or a URL such as s3://bucket/imagenet. training: random crops in random order; False: centred crops
     of every image in order, where `valid` marks the images that are not padding. device: a GPU if there is one. dtype:
     of the images, torch.float32 by default. rank, world_size: this process and the number of processes, which share the
     images. cache_dir: of the index; the user's cache folder by default. options: fields of LoaderOptions, such as
-    batch_size.
+    batch_size and seed; docs/reference/keys.md lists them as data.batch_size and so on.
 
     Raises DataError for a folder without images, ConfigError for an option out of range.
     """

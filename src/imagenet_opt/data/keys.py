@@ -33,7 +33,8 @@ class BatchKeySampler(Sampler[BatchKey]):
 
     Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` earlier. size_of: epoch ->
     image_size; may be replaced before the first batch of an epoch. on_first_key: called before the first key of an
-    epoch, when all workers have finished the earlier epochs.
+    epoch, when all workers have finished the earlier epochs. position: epoch, and the batches of this epoch that the
+    loader has delivered, which are fewer than the keys that workers have received.
     """
 
     def __init__(
@@ -50,17 +51,16 @@ class BatchKeySampler(Sampler[BatchKey]):
         self.first_parts = first_parts
         self.size_of = size_of
         self.on_first_key = on_first_key
-        self.epoch = 0
-        self.first_step = 0
+        self.seek(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Start `epoch` at its first batch, unless `seek` has chosen a step in the same epoch."""
         if epoch != self.epoch:
-            self.epoch, self.first_step = epoch, 0
+            self.seek(epoch, 0)
 
     def seek(self, epoch: int, step: int) -> None:
         """Continue in `epoch` after `step` batches."""
-        self.epoch, self.first_step = epoch, step
+        self.epoch, self.first_step = self.position = epoch, step
 
     def __iter__(self) -> Iterator[BatchKey]:
         """Yield the keys of the epoch that is set when the first key is requested. The next

@@ -29,7 +29,7 @@ from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
+from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for, fingerprint
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cached_store import CachedStore, cache_of
@@ -256,6 +256,7 @@ def _prefetcher(
     return DevicePrefetcher(
         _data_loader(replace(dataset, buffers=buffers), keys, budget),
         keys,
+        fingerprint=fingerprint(dataset.order, dataset.labels),
         batch_size=dataset.order.batch_size,
         device=rank_info.device,
         finish=partial(to_images, format=format),

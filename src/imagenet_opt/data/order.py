@@ -1,19 +1,24 @@
 """Decides the samples of each batch: a pure function of (seed, epoch, step, rank)."""
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.randomness import key_of
-from imagenet_opt.errors import BatchTooLarge, ConfigError
+from imagenet_opt.errors import BatchTooLarge, CheckpointMismatch, ConfigError
 
 _MOST_BLOCK = 16
 LEAST_BLOCK = 8
 PART_IMAGES = 512
 """Workers hand over a larger batch in parts of about this size, so that the memory for workers x prefetched parts stays
 small. Our choice: 512 crops of ImageNet take about 150 MB."""
+GLOBAL_BATCH = "images of a global batch"
+_REPEATED = "data.repeated_augmentation"
+"""Facts of an order, as checkpoints name them."""
 
 
 class SampleIds(NamedTuple):
@@ -117,6 +122,17 @@ class TrainOrder:
         """Memory that the order takes in each worker: the shuffles of two passes."""
         return 2 * np.dtype(np.int32).itemsize * (self.num_samples // self.block_size)
 
+    @property
+    def facts(self) -> dict[str, int]:
+        return {
+            "seed": self.seed,
+            GLOBAL_BATCH: self.global_batch,
+            "images of a block": self.block_size,
+            "training images": self.num_samples,
+            "data.samples_per_epoch": self.samples_per_epoch or 0,
+            _REPEATED: self.repetitions,
+        }
+
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
         if self.repetitions > 1:
             return self._repeated(epoch, step)
@@ -179,8 +195,38 @@ class EvalOrder:
     def num_batches(self) -> int:
         return -(-self.num_samples // (self.batch_size * self.world_size))
 
+    @property
+    def facts(self) -> dict[str, int]:
+        return {GLOBAL_BATCH: self.batch_size * self.world_size, "validation images": self.num_samples}
+
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
         start = (step * self.world_size + self.rank) * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
         num_valid = int(np.clip(self.num_samples - start, 0, self.batch_size))
         return SampleIds(np.where(positions < self.num_samples, positions, 0), np.zeros_like(positions), num_valid)
+
+
+def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[np.int32]) -> dict[str, int]:
+    """What decides the samples of all batches, besides the position in the run; the same in each process.
+
+    The checksum of the labels changes with the folder tree, and distinguishes a tree from shards, which are shuffled.
+    """
+    return order.facts | {"checksum of their labels in order": zlib.crc32(np.ascontiguousarray(labels).data)}
+
+
+def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, otherwise: str) -> None:
+    """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
+    if other batches are wanted."""
+    saved = {_REPEATED: 1, **saved}  # older checkpoints lack this key
+    if changed := [_change(name, saved.get(name), fact) for name, fact in now.items() if saved.get(name) != fact]:
+        raise CheckpointMismatch(
+            f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
+            "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
+            f"data.global_batch_size) as before, or {otherwise}"
+        )
+
+
+def _change(name: str, before: Any, now: int) -> str:
+    if name == GLOBAL_BATCH:
+        return f"a global batch was {before} images, is now {now}"
+    return f"{name} was {before}, is now {now}"

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -21,6 +21,7 @@ from imagenet_opt.data.decode.decoder import SLOW_SECONDS
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
+from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.cached_store import Counts
 from imagenet_opt.data.storage.retry import FailureCounts
@@ -53,6 +54,7 @@ class DevicePrefetcher:
         loader: "DataLoader[Batch | RaggedBatch]",
         keys: BatchKeySampler,
         *,
+        fingerprint: Mapping[str, int],
         batch_size: int,
         device: torch.device,
         finish: Callable[[Batch | RaggedBatch], Batch],
@@ -63,6 +65,7 @@ class DevicePrefetcher:
         self.loader = loader
         self.sampler = keys  # Lightning calls its set_epoch, and reads batch_sampler
         self.batch_sampler = None
+        self.fingerprint = fingerprint
         self.batch_size = batch_size
         self.device = device
         self.finish = finish
@@ -89,6 +92,18 @@ class DevicePrefetcher:
             if not name:
                 raise
             raise kind(message.strip()) from error
+
+    def state_dict(self) -> dict[str, int]:
+        """The position after the batches delivered so far, and what decides the order of the samples. The state is the
+        same in all processes and for any number of workers. It counts an epoch as finished when its loop has ended."""
+        epoch, step = self.sampler.position
+        return {"epoch": epoch, "step": step, **self.fingerprint}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Let the next iteration continue in epoch `sampler.epoch`, after the batches that `state_dict` counts. Raises
+        CheckpointMismatch for a state of other data, or of another seed, batch size or order."""
+        check_fingerprint(state_dict, self.fingerprint, otherwise="do not load this state")
+        self.sampler.seek(state_dict["epoch"], state_dict["step"])
 
     def close(self) -> None:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
@@ -191,6 +206,7 @@ class DevicePrefetcher:
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
+        self.sampler.position = self.sampler.position[0] + 1, 0
 
     def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         self.copies.use_device()
@@ -200,11 +216,14 @@ class DevicePrefetcher:
             yield self.copies.send(batch)
 
     def _finished(self, parts: list[Sent]) -> Batch:
-        """The batch of these parts. Clears the list, to free the memory of the parts."""
+        """The batch of these parts, which counts as delivered. Clears the list, to free the memory of the parts."""
+        key = parts[0][0].key
         with explained(*TOO_LARGE):
-            batch = self.copies.arrived(parts)
+            arrived = self.copies.arrived(parts)
             parts.clear()
-            return self.finish(batch)
+            batch = self.finish(arrived)
+        self.sampler.position = key.epoch, key.step + 1
+        return batch
 
     def _add(self, **values: float) -> None:
         for name, value in values.items():

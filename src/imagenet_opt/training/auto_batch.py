@@ -8,6 +8,7 @@ from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.order import GLOBAL_BATCH
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory import MOST, SPARE, MemoryTrials, most_images, num_train
@@ -29,7 +30,7 @@ def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path 
     fits.
     """
     saved = {} if checkpoint is None else checkpoints.read(checkpoint).get(ImageData.__name__, {})
-    global_batch = saved.get("images of a global batch")
+    global_batch = saved.get(GLOBAL_BATCH)
     if global_batch is None:
         _check(config, world_size)
         size, words = _search(config, data)

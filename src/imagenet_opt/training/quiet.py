@@ -14,7 +14,6 @@ from imagenet_opt.display.printable import make_printable
 
 _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
-    "You're resuming from a checkpoint that ended before the epoch ended",  # data/datamodule.py supports this
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "It is recommended to use .*sync_dist=True",  # epoch metrics are rank 0's own or already reduced
     "You defined a `validation_step` but have no `val_dataloader`",

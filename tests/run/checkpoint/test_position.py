@@ -65,7 +65,9 @@ def test_the_counters_of_a_checkpoint_say_that_nothing_is_half_done(place: Posit
     progress = {"total": dict(half), "current": dict(half)}
     batches = {"total": dict(half), "current": dict(half), "is_last_batch": True}
     validation = {"total": dict(half), "current": dict(half), "is_last_batch": True}
+    loader = {"epoch": 2, "step": 8, "seed": 0}
     loops = {
+        "state_dict": {"combined_loader": [loader, {"of another library": 8}]},
         "epoch_progress": progress,
         "epoch_loop.batch_progress": batches,
         "epoch_loop.val_loop.batch_progress": validation,
@@ -79,3 +81,4 @@ def test_the_counters_of_a_checkpoint_say_that_nothing_is_half_done(place: Posit
     assert set(batches["total"].values()) == {23}
     assert batches["is_last_batch"] is False
     assert set(validation["total"].values()) == {0}
+    assert loader == {"epoch": 2, "step": 7, "seed": 0}

@@ -37,13 +37,18 @@ def between_batches(trainer: Trainer) -> bool:
 
 
 def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
-    """Set the loop counters of a Lightning checkpoint to `place`, the position of the trainer that saved it."""
+    """Set the loop counters of a Lightning checkpoint to `place`, the position of the trainer that saved it. The states
+    of loaders lose a batch that was delivered and not trained."""
     epoch, step = place
     started = epoch + (step > 0)
     epochs = {"ready": started, "started": started, "processed": epoch, "completed": epoch}
     fit_loop = checkpoint["loops"]["fit_loop"]
     fit_loop["epoch_progress"] |= {"total": epochs, "current": dict(epochs)}
     batches = fit_loop["epoch_loop.batch_progress"]
+    untrained = batches["current"]["ready"] - batches["current"]["processed"]
+    for loader in fit_loop["state_dict"].get("combined_loader", []):
+        if loader.keys() >= set(Position._fields):
+            loader["step"] -= untrained
     batches |= {"total": _all(batches["total"]["processed"]), "current": _all(step), "is_last_batch": False}
     fit_loop[_VALIDATION] |= {"total": _all(0), "current": _all(0), "is_last_batch": False}
     checkpoint["epoch"] = epoch
@@ -57,6 +62,15 @@ def rewrite_to_validation(checkpoint: dict[str, Any]) -> None:
     """
     interrupted = {"ready": 1, "started": 1, "processed": 0, "completed": 0}  # Lightning's mark of such a validation
     checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": interrupted, "current": _all(0), "is_last_batch": False}
+
+
+def restore_loaders(trainer: Trainer) -> None:
+    """Restore the states of loaders that Lightning has not restored, because it created the loaders before it restored
+    its loops. A schedule that asks for the number of steps makes Lightning do so."""
+    loop = trainer.fit_loop
+    if loop._combined_loader_states_to_load and loop._data_fetcher is not None:
+        loop._load_combined_loader_states()
+        iter(loop._data_fetcher)
 
 
 def skip_to_training(trainer: Trainer) -> None:

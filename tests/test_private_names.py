@@ -18,6 +18,8 @@ _LOOPS = "lightning.pytorch.loops"
 _WORKERS = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 OWNERS = {
     "_clear": ["atexit"],
+    "_combined_loader_states_to_load": [f"{_LOOPS}.fit_loop._FitLoop"],
+    "_load_combined_loader_states": [f"{_LOOPS}.fit_loop._FitLoop"],
     "_console": ["lightning.pytorch.callbacks.RichProgressBar"],
     "_exitfunc": ["weakref.finalize"],
     "_registry": ["weakref.finalize"],

@@ -118,7 +118,6 @@ def test_the_experiment_has_all_measurements_and_trains(
     own_conf: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    checked: None,
 ) -> None:
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", one_of_each_wins)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", a_hundred_each)

@@ -115,7 +115,7 @@ WRONG_VALUES = (
         ("data.train_crop=centre", errors.ConfigError, ("data.train_crop=centre must be one of random, center",)),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),
         (
-            "experiment=fixres",
+            "experiment=fixres data.global_batch_size=3",
             errors.ConfigError,
             ("model.freeze=all_but_head_and_last_norm", "model.pretrained=true"),
         ),

@@ -52,9 +52,7 @@ def test_the_search_starts_at_the_computed_batch(
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
-def test_a_resumed_run_keeps_its_batch(
-    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
-) -> None:
+def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
     first.trainer.fit(first.model, datamodule=first.data)
     caplog.set_level(logging.INFO)

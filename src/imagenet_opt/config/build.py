@@ -47,9 +47,11 @@ _EXTRAS = {"logger.tensorboard": "tensorboard"}
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
-    """Raise ConfigError, with the option's key, if a value does not fit the type that `target` declares."""
+    """Raise ConfigError, with the option's key, if a value does not fit the type that `target` declares. Values that
+    are built first, such as a strategy, are not checked here."""
     hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
-    for name in hints.keys() & options.keys():
+    built = {name for name, value in options.items() if isinstance(value, Mapping) and "_target_" in value}
+    for name in (hints.keys() & options.keys()) - built:
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
         except ValidationError as error:

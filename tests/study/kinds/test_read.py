@@ -44,7 +44,6 @@ def test_every_setting_of_the_grid_has_a_row(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    checked: None,
 ) -> None:
     images = [str(path) for path in (root / "train").rglob("*.*") if path.is_file()]
     for path in images:

@@ -201,7 +201,6 @@ def test_files_are_read_from_storage_only_if_memory_has_no_room_for_them(
     tmp_path: Path,
     small: Words,
     monkeypatch: pytest.MonkeyPatch,
-    checked: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(Samples, "residency", lambda self: Residency(share, "cachestat"))

@@ -47,7 +47,7 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
     batches = fit_loop["epoch_loop.batch_progress"]
     untrained = batches["current"]["ready"] - batches["current"]["processed"]
     for loader in fit_loop["state_dict"].get("combined_loader", []):
-        if loader.keys() >= set(Position._fields):
+        if loader.keys() >= {"epoch", "step"}:
             loader["step"] -= untrained
     batches |= {"total": _all(batches["total"]["processed"]), "current": _all(step), "is_last_batch": False}
     fit_loop[_VALIDATION] |= {"total": _all(0), "current": _all(0), "is_last_batch": False}

@@ -24,5 +24,5 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def words(pipe: Path, out: Path) -> list[str]:
-    return [f"data.root={pipe.parents[2]}", f"out={out}", "shard_mb=0.02", "workers=1"]
+def words(data: Path, out: Path) -> list[str]:
+    return [f"data.root={data}", f"out={out}", "shard_mb=0.02", "workers=1"]

@@ -1,12 +1,12 @@
 """A pack that was stopped from outside resumes."""
 
-import errno
 import os
 import re
 import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -25,40 +25,35 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
 
 
-@pytest.fixture(params=["train/a/004.JPEG", "val/b/001.JPEG"])
-def piped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A named pipe in place of this image of 32, at which a pack waits."""
-    pipe = images(tmp_path / "data", per_class=8) / request.param
-    pipe.unlink()
-    os.mkfifo(pipe)
-    return Path(pipe)
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return images(tmp_path / "data", per_class=8)
 
 
-def reach(pipe: Path, process: subprocess.Popen[str]) -> int:
-    """Wait until the command reads from the pipe; returns the end to write into."""
-    while process.poll() is None:
-        try:
-            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            assert error.errno == errno.ENXIO, error
-            time.sleep(0.01)
-    raise AssertionError(finish(process))
-
-
-def feed(pipe: Path, process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Let the command end."""
-    descriptor = reach(pipe, process)
-    os.write(descriptor, jpeg(64, 64, seed=1000))
-    os.close(descriptor)
-    return finish(process)
+def stop_at(finished: Callable[[], bool], process: subprocess.Popen[str]) -> psutil.Process:
+    """Let the one worker pack in slices of a hundredth of a second until `finished`; returns the stopped worker."""
+    while not (workers := workers_of(process)):
+        assert process.poll() is None, finish(process)
+        time.sleep(0.01)
+    while not finished():
+        assert process.poll() is None, finish(process)
+        workers[0].resume()
+        time.sleep(0.01)
+        workers[0].suspend()
+    return workers[0]
 
 
 @pytest.fixture
-def whole(piped: Path, tmp_path: Path) -> dict[str, bytes]:
+def whole(data: Path, tmp_path: Path) -> dict[str, bytes]:
     """The files of an undisturbed pack."""
-    code, printed, _ = feed(piped, start(*words(piped, tmp_path / "undisturbed")))
+    code, printed, _ = finish(start(*words(data, tmp_path / "undisturbed")))
     assert code == 0 and "32 images, 0 rejected" in printed
     return contents(tmp_path / "undisturbed")
+
+
+def recorded(files: dict[str, bytes]) -> set[str]:
+    """The records of finished shards."""
+    return {name for name in files if "/parts/" in name}
 
 
 def shards(files: dict[str, bytes]) -> set[str]:
@@ -66,54 +61,52 @@ def shards(files: dict[str, bytes]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_after_kill_9_a_pack_resumes_to_the_same_bytes(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_after_kill_9_a_pack_resumes_to_the_same_bytes(
+    data: Path, whole: dict[str, bytes], split: str, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    process = start(*words(piped, out))
-    descriptor = reach(piped, process)
-    workers = workers_of(process)
+    process = start(*words(data, out))
+    worker = stop_at(lambda: any(out.glob(f"{split}/*.tar")), process)
     process.kill()
+    worker.resume()
     finish(process)
-    assert len(workers) == 1
-    assert psutil.wait_procs(workers, timeout=20)[1] == []  # no worker is left
-    os.close(descriptor)
+    assert psutil.wait_procs([worker], timeout=20)[1] == []  # no worker is left
 
     half = contents(out)
     finished = shards(half)
     assert finished and finished < shards(whole)
-    assert all(half[name] == whole[name] for name in finished)
-    assert any(name.endswith(".new") for name in half) and "val/index.json" not in half
+    assert all(half[name] == whole[name] for name in finished) and "val/index.json" not in half
     untouched = out / min(finished)
     before = untouched.stat().st_mtime_ns
     os.unlink(out / f"{max(finished).replace('shard', 'parts/shard')}.json")  # as if killed a moment earlier
 
-    code, printed, _ = feed(piped, start(*words(piped, out)))
+    code, printed, _ = finish(start(*words(data, out)))
     assert code == 0 and printed.startswith(f"packed {out}: 32 images, 0 rejected, ")
     assert contents(out) == whole
     assert len(finished) == 1 or untouched.stat().st_mtime_ns == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piped", ["val/b/001.JPEG"], indirect=True)
 def test_after_kill_9_a_pack_into_a_bucket_resumes(
-    piped: Path, whole: dict[str, bytes], bucket: str, tmp_path: Path
+    data: Path, whole: dict[str, bytes], bucket: str, tmp_path: Path
 ) -> None:
     out = f"{bucket}/packed"
-    arguments = [*words(piped, tmp_path), f"out={out}", f"data.cache_dir={tmp_path}/cache"]
+    arguments = [*words(data, tmp_path), f"out={out}", f"data.cache_dir={tmp_path}/cache"]
     process = start(*arguments)
-    descriptor = reach(piped, process)
-    workers = workers_of(process)
+    worker = stop_at(lambda: bool(recorded(objects(out))), process)
     process.kill()
+    worker.resume()
     finish(process)
-    assert psutil.wait_procs(workers, timeout=20)[1] == []
-    os.close(descriptor)
+    assert psutil.wait_procs([worker], timeout=20)[1] == []
     half = objects(out)
     finished = shards(half)
     assert finished and finished < shards(whole) and "val/index.json" not in half
     assert all(half[name] == whole[name] for name in finished)
 
-    code, printed, errors = feed(piped, start(*arguments))
+    code, printed, errors = finish(start(*arguments))
     assert code == 0 and printed.startswith(f"packed {out}: 32 images, 0 rejected, "), errors
-    assert f"packing: {32 - 4 * len(finished)} of" in errors  # no finished shard is packed again
+    assert f"packing: {32 - 4 * len(recorded(half))} of" in errors  # no finished shard is packed again
     assert objects(out) == {name: content for name, content in whole.items() if name != CLAIM}
     code, printed, errors = finish(start(f"out={out}", "--verify"))
     assert (code, printed) == (0, f"{out} is intact: all 32 images match their checksums\n"), errors
@@ -122,45 +115,44 @@ def test_after_kill_9_a_pack_into_a_bucket_resumes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("piped", "stop", "status", "last_line"),
+    ("stop", "status", "last_line"),
     [
-        ("val/b/001.JPEG", "Ctrl-C", 130, "stopped; what is packed is kept; run the same command again to resume"),
-        ("train/a/004.JPEG", "kill of a worker", 2, "PackStopped: a packing process was killed, perhaps because memory "
+        ("Ctrl-C", 130, "stopped; what is packed is kept; run the same command again to resume"),
+        ("kill of a worker", 2, "PackStopped: a packing process was killed, perhaps because memory "
          "ran out; run the same command again: it resumes where it stopped. If another process is killed, "
          "lower workers=1"),
     ],
-    indirect=["piped"],
 )  # fmt: skip
 def test_an_interrupted_pack_ends_with_one_line_and_resumes(
-    piped: Path, whole: dict[str, bytes], tmp_path: Path, stop: str, status: int, last_line: str
+    data: Path, whole: dict[str, bytes], tmp_path: Path, stop: str, status: int, last_line: str
 ) -> None:
     out = tmp_path / "out"
-    process = start(*words(piped, out))
-    descriptor = reach(piped, process)
+    process = start(*words(data, out))
+    worker = stop_at(lambda: any(out.glob("train/*.tar")), process)
     if stop == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)
+        worker.resume()
     else:
-        workers_of(process)[0].kill()
+        worker.kill()
     code, output, errors = finish(process)
-    os.close(descriptor)
     assert (code, output) == (status, "") and "Traceback" not in errors
     assert errors.splitlines()[-1] == last_line
     assert not list(out.rglob(".*.new")) and not list(out.glob("val/index.json"))
-    assert feed(piped, start(*words(piped, out)))[0] == 0
+    assert finish(start(*words(data, out)))[0] == 0
     assert contents(out) == whole
 
 
-@pytest.mark.parametrize("piped", ["train/a/004.JPEG"], indirect=True)
-def test_a_source_that_disappears_stops_the_pack(piped: Path, tmp_path: Path) -> None:
-    process = start(*words(piped, tmp_path / "out"))
-    descriptor = reach(piped, process)
-    (tmp_path / "data").rename(tmp_path / "unmounted")
-    os.write(descriptor, jpeg(64, 64, seed=1000))
-    os.close(descriptor)
+@pytest.mark.slow
+def test_a_source_that_disappears_stops_the_pack(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(*words(data, out))
+    worker = stop_at(lambda: any(out.glob("train/*.tar")), process)
+    data.rename(tmp_path / "unmounted")
+    worker.resume()
     code, printed, err = finish(process)
     assert (code, printed) == (2, "")
     assert re.search(
-        rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); reconnect the storage", err
+        rf"PackStopped: {data}/\w+ has disappeared \(No such file or directory\); reconnect the storage", err
     )
 
 

@@ -46,7 +46,7 @@ def test_a_device_without_room_for_a_batch_ends_the_run(
     if where == "finish":
         made.finish = full
     else:
-        made.copies._clock = SimpleNamespace(start=lambda: None)
+        made.copies._clock = SimpleNamespace(start=lambda: None, finished_seconds=list)
         monkeypatch.setattr(Batch, "to", full)
     with pytest.raises(OutOfMemory, match=r"on its way to the device \(CUDA.*GiB\.\); lower data\.batch_size"):
         batches(made)
@@ -118,14 +118,17 @@ def test_a_bad_sample_in_a_worker_ends_the_run(images_root: Path, loader: MakeLo
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_storage_that_never_answers_ends_the_run(
-    images_root: Path, loader: MakeLoader, tmp_path: Path, workers: int
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """The open of a named pipe waits for a writer."""
-    root = Path(shutil.copytree(images_root, tmp_path / "data"))
-    made = loader(root, num_workers=workers, batch_size=39, read_timeout=0.2)
-    file = root / "train/class1/image004.JPEG"
-    file.unlink()
-    os.mkfifo(file)
+    made = loader(images_root, num_workers=workers, batch_size=39, read_timeout=0.2)
+    file, opened = images_root / "train/class1/image004.JPEG", os.open
+
+    def open_or_wait(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(path) == str(file):
+            threading.Event().wait()
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_or_wait)
     error = end_of(lambda: batches(made))
     assert isinstance(error, ReadTimeout)
     assert re.fullmatch(rf"no answer .* reading {file} on / .*data\.read_timeout=SECONDS", str(error))

@@ -67,4 +67,4 @@ def test_a_run_that_loses_its_machine_ends_as_an_undisturbed_run(bucket: str, tm
     other = train(tmp_path / "other", mirror, "model.name=test_efficientnet")
     assert other.returncode == 2 and not (tmp_path / "other").exists()
     (line,) = [line for line in other.stderr.splitlines() if "CheckpointMismatch" in line]
-    assert f"the checkpoint from {bucket}/run: " in line and "resume_from=null" in line
+    assert f"the checkpoint from {bucket}/run: " in line and "set model.name=test_resnet" in line

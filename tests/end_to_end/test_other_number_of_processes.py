@@ -39,7 +39,13 @@ def overrides(folder: Path, root: Path, start: int, dies_after: int = 0) -> list
     """No batch norm, dropout or mixing: for these, each process's part of the batch matters."""
     return [
         *(f"data.root={root}", f"hydra.run.dir={folder}", *OF_A_PROCESS, "model.name=test_convnext"),
-        *("data.global_batch_size=6", "~callbacks.mixing", "checkpoint.every_n_steps=1", "checkpoint.keep=20"),
+        *(
+            "data.global_batch_size=6",
+            "optimizer.lr=0.5",
+            "~callbacks.mixing",
+            "checkpoint.every_n_steps=1",
+            "checkpoint.keep=20",
+        ),
         *("allow_targets=[diary]", "+callbacks.diary._target_=diary.Diary", f"+callbacks.diary.folder={folder.parent}"),
         *(f"+callbacks.diary.start={start}", f"+callbacks.diary.dies_after={dies_after}"),
     ]

@@ -25,7 +25,7 @@ def test_auto_finds_and_logs_the_largest_batch(
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
     run = build_run(config)
     assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
-    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.00312"
+    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.00313"
     assert f"data.batch_size=auto: {result}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
 

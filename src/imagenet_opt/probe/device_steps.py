@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
+from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch, LoadStats
 from imagenet_opt.data.keys import BatchKey
@@ -45,6 +46,8 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
     job["spare"]. This process may use no more memory, on a GPU by torch, so that no other program runs out of memory.
     """
     on_gpu = torch.cuda.is_available() and job["on_gpu"]
+    for name, node in job["config"]["callbacks"].items():  # imports that find no memory are no answer
+        find(node["_target_"], f"callbacks.{name}._target_")
     _limit_memory(torch.device("cuda", *(job["devices"] or [0])) if on_gpu else torch.device("cpu"), job["spare"])
     with suppress(OutOfMemory, MemoryError):
         return {"peak_gib": peak_gib(_train(job, num=STEPS).strategy.root_device)}

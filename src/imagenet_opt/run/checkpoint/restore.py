@@ -191,11 +191,12 @@ def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
     folder, name = url.rstrip("/"), ""
     if url.endswith(".ckpt"):
         folder, _, name = url.rpartition("/")
+    steps = _steps(folder, key) if name in ("", files.LAST) and not is_web(url) else []
     if best and not name:
         with suppress(CheckpointNotFound):
             call("head", folder, key, name=files.BEST)
             return folder, files.BEST
-    if name in ("", files.LAST) and not is_web(url) and (steps := _steps(folder, key)):
+    if steps:
         return folder, steps[0].path
     return folder, name or files.LAST
 

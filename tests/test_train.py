@@ -163,6 +163,7 @@ def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) 
     before = [file.read_bytes() for file in files]
     refused = train(clean, images_root, *CLEAN, "seed=1")
     assert refused.returncode == 2, refused.stderr
+    assert before == [file.read_bytes() for file in files]
     again = train(clean, images_root, *CLEAN)
     assert again.returncode == 0, again.stderr
     assert "nothing left to train after step 12: raise trainer.max_epochs or max_steps" in again.stdout + again.stderr

@@ -19,6 +19,7 @@ from imagenet_opt.config.build import (
     build_trainer,
     check_types,
     device_of,
+    image_sizes,
     make,
     num_classes_of,
     num_processes,
@@ -114,6 +115,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     global_batch = data.loading.batch_size * trainer.world_size
     model = build_model(config, global_batch=global_batch)
     _warn_of_full_rate(model, config.optimizer.lr, global_batch)
+    _warn_of_small_validation(config)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
         _load_first_weights(config, model)
@@ -176,6 +178,17 @@ def _check_static_graph(config: DictConfig) -> None:
         raise ConfigError(
             f"trainer.strategy.static_graph=true does not work with model.micro_batch_size={at_once} below the "
             f"{config.data.batch_size} images of a process; leave static_graph out, or set model.micro_batch_size=null"
+        )
+
+
+@rank_zero_only
+def _warn_of_small_validation(config: DictConfig) -> None:
+    """Warn of validation images that are smaller than the last training images, on which accuracy is low."""
+    validated, trained = config.data.val_image_size or config.data.image_size, image_sizes(config)[-1]
+    if validated < trained:
+        log.warning(
+            f"validation images have {validated} pixels and the last training images {trained}, so accuracy will be "
+            f"low: set data.val_image_size={trained}, or a smaller callbacks.resolution_schedule.end"
         )
 
 

@@ -157,8 +157,8 @@ class Testbed:
                 beside.close()
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
-        """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could
-        be measured."""
+        """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be
+        measured."""
         loading = replace(self.loading, samples_per_epoch=None)
         store = self.samples.store_for(index, cold=cold)
         return self._fit(self.config, ImageData(index, self.data.val, loading, store), span)

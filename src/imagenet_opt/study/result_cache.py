@@ -80,26 +80,19 @@ class ResultCache:
         config: the composed configuration of the job in plain values; a result for another configuration is not used.
         label: for `report`; "" reports nothing. Raises ConfigError if the result cannot be stored.
         """
-        if not self.has(job, number, config=config):
+        key = self._key(job, number, config)
+        if key not in self._answers:
             if label:
                 self.report(label)
-            self.put(job, number, measure(), config=config)
-        return self.get(job, number, config=config)
+            answer = measure()
+            self._answers[key] = answer
+            self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": self._subject})
+            self._subjects += [self._subject] if self._subject else []
+        return self._answers[key]
 
     def has(self, job: Any, number: int, *, config: Any = None) -> bool:
         """Whether there is a stored result; see `take`."""
         return self._key(job, number, config) in self._answers
-
-    def get(self, job: Any, number: int, *, config: Any = None) -> Any:
-        """The stored result; None without one. See `take`."""
-        return self._answers.get(self._key(job, number, config))
-
-    def put(self, job: Any, number: int, answer: Any, *, config: Any = None, is_measurement: bool = True) -> None:
-        """Store a result. See `take`. is_measurement: whether it counts in `report_resumed`."""
-        key, subject = self._key(job, number, config), self._subject if is_measurement else None
-        self._answers[key] = answer
-        self._append({"key": key, "number": number, "job": asdict(job), "answer": answer, "asked": subject})
-        self._subjects += [subject] if subject else []
 
     def _key(self, job: Any, number: int, config: Any) -> str:
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config}

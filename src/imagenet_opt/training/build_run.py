@@ -171,7 +171,8 @@ def _world_size(config: DictConfig) -> int:
 
 
 def _check_static_graph(config: DictConfig) -> None:
-    """Raise ConfigError for DDP's static graph with several micro-batches: DDP is told of the last one only."""
+    """Raise ConfigError for DDP's static graph with several micro-batches: torch fails there, because only the last
+    micro-batch exchanges gradients."""
     strategy, at_once = config.trainer.get("strategy"), config.model.micro_batch_size
     is_static = isinstance(strategy, DictConfig) and strategy.get("static_graph")
     if is_static and at_once is not None and at_once < config.data.batch_size:

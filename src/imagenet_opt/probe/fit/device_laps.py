@@ -50,12 +50,6 @@ class DeviceLaps:
             for seconds in self._step_clock.finished_seconds():
                 stamps.append(stamps[-1] + seconds)
 
-    def settle(self, stamps: list[float]) -> None:
-        """Wait for the GPU, and append the ends of the steps that it has finished."""
-        if self._step_clock is not None:
-            torch.cuda.synchronize()
-            self.note_finished(stamps)
-
     def busy_seconds(self) -> float:
         """Seconds that the device has computed so far, on a CPU those of the training steps; waits for a GPU."""
         if self._simulated is not None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from imagenet_opt.study.steps.plan import StepsFile
 from pydantic import BaseModel
 
 from imagenet_opt.errors import ConfigError
@@ -12,7 +13,6 @@ from imagenet_opt.study.kinds.read import Options as Read
 from imagenet_opt.study.kinds.scaling import Scaling
 from imagenet_opt.study.kinds.torchscript import Options as Torchscript
 from imagenet_opt.study.request import checked_options, read_study
-from imagenet_opt.study.steps.plan import StepsFile
 from tests.study.studies import small_request
 
 

@@ -2,7 +2,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from imagenet_opt.study.result_cache import FILE, ResultCache
 
 

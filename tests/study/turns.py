@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.turn import Speed, Speeds
+
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]

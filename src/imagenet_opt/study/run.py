@@ -44,6 +44,6 @@ def warn_if_busy(percent: float) -> None:
 
 def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
-    module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
+    module = "steps" if request.kind == "steps" else f"kinds.{request.kind}"
     found: list[Table] = resolve_name(f"imagenet_opt.study.{module}.run")(request)
     return found if request.kind == "steps" else list(map(how_to_decide, found))

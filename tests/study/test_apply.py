@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-from imagenet_opt.config.compose import composed
-from imagenet_opt.config.experiment_file import host
-from imagenet_opt.display.table import Table
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.apply import NOW, START, choose, keep_winners, measure_together, words_of
 from imagenet_opt.study.steps.compare import RowResult, compare
@@ -18,6 +14,10 @@ from imagenet_opt.study.steps.plan import Study
 from imagenet_opt.study.steps.speeds import measure_speeds
 from imagenet_opt.study.steps.turn import Speed, Speeds
 from imagenet_opt.study.steps.worker import TogetherJob
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.experiment_file import host
+from imagenet_opt.display.table import Table
 from tests.study.turns import Processes, Words, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"

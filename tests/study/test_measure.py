@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.losses import Losses
+from imagenet_opt.study.steps.measure import begin, run
+from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import Speed, isolated
 
 from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
@@ -17,11 +22,6 @@ from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.study.steps import speeds as speeds_module
 from imagenet_opt.study.steps import turn
-from imagenet_opt.study.steps.compare import compare
-from imagenet_opt.study.steps.losses import Losses
-from imagenet_opt.study.steps.measure import begin, run
-from imagenet_opt.study.steps.table import tables
-from imagenet_opt.study.steps.turn import Speed, isolated
 from tests.study.studies import TINY, small_request
 from tests.study.turns import Processes, Words, measured, steps_study
 

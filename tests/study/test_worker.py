@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from imagenet_opt.study.steps.worker import LossJob, RowJob, alone, full, losses
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.steps.worker import LossJob, RowJob, alone, full, losses
 from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY

@@ -3,12 +3,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-
-from imagenet_opt.display.page import figure_of
-from imagenet_opt.display.table import Plot, Series, Table
-from imagenet_opt.display.terminal_table import terminal_table
-from imagenet_opt.measure.stats.paired_ratios import Ratio
 from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, Worth, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
@@ -17,6 +11,12 @@ from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps.speeds import gaps
 from imagenet_opt.study.steps.table import tables
 from imagenet_opt.study.steps.turn import Speed, Speeds
+from rich.console import Console
+
+from imagenet_opt.display.page import figure_of
+from imagenet_opt.display.table import Plot, Series, Table
+from imagenet_opt.display.terminal_table import terminal_table
+from imagenet_opt.measure.stats.paired_ratios import Ratio
 from tests.study.studies import small_request, speed
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.losses import Losses, Parity, measure_losses, parity
 from imagenet_opt.study.steps.turn import Speed, Speeds
+
 from tests.study.turns import Processes, Words, steps_study
 
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"

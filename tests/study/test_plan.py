@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from imagenet_opt.study.steps.plan import Plan, Row, StepsFile, check_rows
 from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.study.plan import Plan, Row, StepsFile, check_rows
 from imagenet_opt.study.request import read_study
 from tests.study.turns import steps_study
 

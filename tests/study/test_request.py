@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imagenet_opt.study.steps.plan import StepsFile
 from pydantic import BaseModel
 
 from imagenet_opt.errors import ConfigError
@@ -12,6 +11,7 @@ from imagenet_opt.study.kinds.queue import Options as Queue
 from imagenet_opt.study.kinds.read import Options as Read
 from imagenet_opt.study.kinds.scaling import Scaling
 from imagenet_opt.study.kinds.torchscript import Options as Torchscript
+from imagenet_opt.study.plan import StepsFile
 from imagenet_opt.study.request import checked_options, read_study
 from tests.study.studies import small_request
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from imagenet_opt import machine
 from imagenet_opt.compare.result_cache import ResultCache
-from imagenet_opt.compare.rounds import in_rounds
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import roughly, say
@@ -125,9 +125,11 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_
     def turn(name: str, number: int) -> Turn:
         return stored_turn(rows[name], number, study, cache, f"together, round {number + 1} of {num_rounds}: {name}")
 
-    rounds = in_rounds(rows, turn, range(num_rounds))
-    if rounds.failures:
-        raise ConfigError(rounds.reasons[0])
+    def stop(name: str, number: int, reason: str) -> None:
+        raise ConfigError(f"{name}: {reason}")
+
+    rounds: Rounds[Turn] = Rounds({name: [] for name in rows})
+    rounds.run(turn, range(num_rounds), stop)
     worths = worths_of(rounds.results, [(TOGETHER, name) for name in rows if name != TOGETHER])
     return {base: worth for (_, base), worth in worths.items()}
 

@@ -151,7 +151,7 @@ class _Curves:
         return LossJob((*row.overrides, f"seed={self.seed + number}"), self.num_steps)
 
     def _key(self, row: Row, number: int) -> dict[str, object]:
-        return {"losses": self.num_steps, "config": row.config, "seed": self.seed + number}
+        return {"row": row.name, "config": row.config, "loss_steps": self.num_steps, "seed": self.seed + number}
 
     def _seconds(self, row: Row) -> tuple[float, float]:
         """Estimated training time of a row, from its speed or that of the first row, without and with the start of the

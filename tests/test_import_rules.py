@@ -20,6 +20,7 @@ LAYERS = (
     ("doctor", "bench", "check", "hydrate", "evaluate", "export", "plan"),
     ("pack",),
     ("training",),
+    ("compare",),
     ("probe",),
     ("config",),
     ("data", "model"),
@@ -33,9 +34,21 @@ LAYERS = (
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HYDRA = ("config/", "cli/mistakes.py", "sweep/")
-OMEGACONF = (*HYDRA, "cli/", "probe/", "training/", "study/", "tune/", "doctor/", "check/", "report/", "plan/")
+OMEGACONF = (
+    *HYDRA,
+    "cli/",
+    "compare/",
+    "probe/",
+    "training/",
+    "study/",
+    "tune/",
+    "doctor/",
+    "check/",
+    "report/",
+    "plan/",
+)
 LIGHTNING = (
-    "probe/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
+    "probe/", "compare/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
     "model/classifier.py", "tune/", "sweep/",
 )  # fmt: skip
 MOST_FILES = 16

@@ -12,10 +12,9 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import lock_file
-from imagenet_opt.study.output import write_outputs
 from imagenet_opt.study.run import study as run_study
-from imagenet_opt.study.run import warn_if_busy
-from imagenet_opt.study.steps import measure
+from imagenet_opt.study.run import warn_if_busy, write_outputs
+from imagenet_opt.study.steps import run as run_steps
 from imagenet_opt.training.folder_lock import FILE
 
 MINE = """
@@ -91,7 +90,7 @@ def test_a_rehearsal_has_no_network_to_study(start: str, mine: Path, tmp_path: P
     mine.write_text(f"{MINE}start: {start}\n")
     rehearse = "rehearse=a10g" if start == "plain" else "seed=0"
     with pytest.raises(ConfigError, match="leave rehearse= out"):
-        measure.run(parse([f"study={mine}", "data=demo", rehearse, "--folder", str(tmp_path)]))
+        run_steps(parse([f"study={mine}", "data=demo", rehearse, "--folder", str(tmp_path)]))
 
 
 def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_study_measures_compares_losses_and_resumes(
     assert rows["impossible"][1] == "failed"
     assert details["rows"][1][-1].startswith("same: ")
     data = {row["name"]: row for row in table["data"]["rows"]}
-    assert [len(data[name]["speeds"]) for name in ("start", "channels_last", "impossible")] == [2, 2, 0]
+    assert [len(data[name]["turns"]) for name in ("start", "channels_last", "impossible")] == [2, 2, 0]
     assert len(data["start"]["losses"]) == 3 and len(data["channels_last"]["losses"]) == 1
     assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
     assert "4 comparisons" in details["notes"][0]
@@ -184,6 +183,6 @@ def test_a_study_measures_compares_losses_and_resumes(
     assert "Left out, as there is no GPU here: on a GPU." in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page and "<summary>What was left out</summary>" in page
     measured = Path("kept/measured.jsonl").read_text()
-    again, *_ = measure.run(parse(words))
+    again, *_ = run_steps(parse(words))
     assert Path("kept/measured.jsonl").read_text() == measured
     assert [list(row) for row in again.rows] == table["rows"]

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from imagenet_opt.study.output import write_outputs
 from omegaconf import OmegaConf
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
 from imagenet_opt.bench.result import Report, data_facts
 from imagenet_opt.bench.tables import page as bench_page
 from imagenet_opt.bench.turn import Turn
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.measure.stats.paired_ratios import Ratio
-from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
-from imagenet_opt.study.output import write_outputs
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.rows import Row
 from imagenet_opt.sweep.table import HTML

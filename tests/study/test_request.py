@@ -11,8 +11,8 @@ from imagenet_opt.study.kinds.queue import Options as Queue
 from imagenet_opt.study.kinds.read import Options as Read
 from imagenet_opt.study.kinds.scaling import Scaling
 from imagenet_opt.study.kinds.torchscript import Options as Torchscript
+from imagenet_opt.study.plan import StepsFile
 from imagenet_opt.study.request import checked_options, read_study
-from imagenet_opt.study.steps.plan import StepsFile
 from tests.study.studies import small_request
 
 

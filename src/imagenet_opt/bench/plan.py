@@ -14,6 +14,7 @@ from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
+from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import LoaderBudget, fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.remote_index import RemoteIndex
@@ -23,7 +24,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, DataError, printable
-from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 LEAST_WARMUP = 10
 """Least discarded batches; workers x prefetch if that is more, since so many batches may be ready at the start."""
@@ -124,11 +125,12 @@ def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
                 turns[side] = _turn(_prepared(plan, side))
             except TurnFailed as error:
                 failures[side] = str(error)
-        rounds = interleave(
-            turns,
-            repeats=repeats,
-            before_turn=lambda number, side, done: announce(f"round {number + 1} of {repeats}: {side}"),
-        )
+
+        def turn(side: str, number: int) -> Turn:
+            announce(f"round {number + 1} of {repeats}: {side}")
+            return turns[side]()
+
+        rounds = in_rounds(turns, turn, range(repeats))
     return Rounds(rounds.results, failures | rounds.failures, rounds.seconds)
 
 

@@ -15,12 +15,12 @@ from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.plan import Plan
 from imagenet_opt.bench.turn import Turn
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.paired_ratios import Ratio, paired_ratios, verdict
-from imagenet_opt.measure.stats.rounds import Rounds
 
 _NUM_SAMPLED = 200
 """Files whose sizes give the estimated means."""

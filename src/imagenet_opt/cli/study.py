@@ -41,11 +41,11 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write the steps that were faster with the same loss to
                       conf/experiment/tuned_<host>_study.yaml
 
-Each row and round takes two processes: some seconds on a CPU, about 40 s on a GPU, more with compile. After the budget,
-the losses are compared; the command says how long this takes. Stopped? Run the same command again; it resumes (anatomy
-starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the command
-once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number of
-comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
+Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile. After the
+budget, the losses are compared; the command says how long this takes. Stopped? Run the same command again; it resumes
+(anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
+command once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number
+of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
@@ -56,8 +56,7 @@ def main(argv: list[str]) -> None:
     request = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_tables
-    from imagenet_opt.study.output import write_outputs
-    from imagenet_opt.study.run import prepare, removed_if_empty, study, warn_if_busy
+    from imagenet_opt.study.run import prepare, removed_if_empty, study, warn_if_busy, write_outputs
 
     is_new = not request.folder.exists()
     prepare(request)

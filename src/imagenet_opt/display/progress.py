@@ -28,6 +28,11 @@ def print_once(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Show]:
     """A bar on a terminal, else a line at each tenth and after each minute, with the rate and the time left. unit:

@@ -1,9 +1,7 @@
-"""Interleaved measurements, so that a changing load of the machine affects all candidates alike."""
+"""A deadline for measurements, and the errors that end one measurement without ending the others."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 
 class OutOfTime(Exception):
@@ -32,49 +30,5 @@ class Deadline:
             raise OutOfTime
 
 
-T = TypeVar("T")
-
-
 class TurnFailed(Exception):
     """A turn failed, with the reason; the turns of other names continue."""
-
-
-@dataclass
-class Rounds(Generic[T]):
-    """results: by name, one per round until the name failed. failures: reason by name. seconds: time of all rounds."""
-
-    results: dict[str, list[T]] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    seconds: float = field(default=0.0, compare=False)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """A line for each failure."""
-        return tuple(f"{name}: {why}" for name, why in self.failures.items())
-
-
-def interleave(
-    turns: Mapping[str, Callable[[], T]],
-    *,
-    repeats: int,
-    before_turn: Callable[[int, str, int], None] = lambda number, name, done: None,
-) -> Rounds[T]:
-    """Run every turn once per round, in `repeats` rounds, each starting with another name.
-
-    A name whose turn raises TurnFailed is not run again. before_turn: called with the number of the round, the name,
-    and the number of finished turns.
-    """
-    rounds: Rounds[T] = Rounds({name: [] for name in turns})
-    names, began = list(turns), time.monotonic()
-    for number in range(repeats):
-        first = number % max(1, len(names))
-        for place, name in enumerate(names[first:] + names[:first]):
-            if name in rounds.failures:
-                continue
-            before_turn(number, name, number * len(names) + place)
-            try:
-                rounds.results[name].append(turns[name]())
-            except TurnFailed as error:
-                rounds.failures[name] = str(error)
-    rounds.seconds = time.monotonic() - began
-    return rounds

@@ -22,7 +22,7 @@ from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import CachedTurns, run_rounds
+from imagenet_opt.study.turns import cache_of, run_rounds
 
 WAITED = 0.2
 """A step waits for its batch if the wait exceeds this share of the loader's time per batch."""
@@ -196,8 +196,8 @@ def run(request: Request) -> list[Table]:
     loading = slowed(testbed.loading, options.load_seconds, num_requests)
     with announced(1) as announce:
         announce("the loader alone")
-        cached = CachedTurns(request, tuple[float, float])  # a resumed study needs the same time of the loader
-        load_seconds, decode_seconds = cached.take("the loader alone", partial(alone, testbed, loading))
+        # a resumed study needs the same time of the loader
+        load_seconds, decode_seconds = cache_of(request).take("the loader alone", lambda: alone(testbed, loading))
     compute_seconds = load_seconds / options.load_over_compute
     turns = {
         str(depth): partial(

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import Cell, Series, interval, series
 from imagenet_opt.measure.stats.intervals import median_interval
-from imagenet_opt.measure.stats.rounds import Rounds
 
 T = TypeVar("T")
 X = TypeVar("X", float, str)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, open_dict
 from pydantic import BaseModel, PositiveInt, field_validator
 
 from imagenet_opt import machine
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.build import (
     at_one_size,
     build_model,
@@ -32,7 +33,7 @@ from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.paired_ratios import Ratio, measured_ratios
-from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
 from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory

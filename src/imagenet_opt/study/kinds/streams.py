@@ -8,9 +8,9 @@ import torch
 from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor, nn
 
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table, ratio_cells
 from imagenet_opt.measure.stats.paired_ratios import measured_ratios
-from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series

@@ -13,9 +13,9 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, ratio_cells
 from imagenet_opt.measure.stats.paired_ratios import measured_ratios
-from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.study.kinds.ratio_table import complete_values, median_cells, median_series

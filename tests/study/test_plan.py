@@ -9,8 +9,8 @@ from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.study.plan import Plan, Row, StepsFile, check_rows
 from imagenet_opt.study.request import read_study
-from imagenet_opt.study.steps.plan import Plan, Row, StepsFile, check_rows
 from tests.study.turns import steps_study
 
 STEPS = [

@@ -6,12 +6,11 @@ from statistics import median
 from typing import Any
 
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
+from imagenet_opt.study.compare import MEASURES, RowResult, Worths
+from imagenet_opt.study.losses import Parity
+from imagenet_opt.study.notes import notes, warnings
+from imagenet_opt.study.plan import Plan, Study
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
-from imagenet_opt.study.steps.losses import Parity
-from imagenet_opt.study.steps.notes import notes, warnings
-from imagenet_opt.study.steps.plan import Plan, Study
-from imagenet_opt.study.steps.turn import busy
 
 _ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
 _LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
@@ -74,12 +73,11 @@ def _details(study: Study, results: Sequence[RowResult], below: tuple[str, ...])
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
     alone, full = (median(result.rates(measure)) for measure in MEASURES)
-    compile_seconds = [seconds for speed in result.turns if (seconds := speed.get("compile_seconds")) is not None]
     cells: list[Cell] = [
-        full / alone if alone else None,
-        median(map(busy, result.full_turns)),
-        max(float(speed["memory_gib"] or 0.0) for speed in result.full_turns),
-        max(compile_seconds, default=None),
+        full / alone,
+        median(turn.busy for turn in result.turns),
+        max(turn.memory_gib for turn in result.turns),
+        max((turn.compile_seconds for turn in result.turns if turn.compile_seconds is not None), default=None),
     ]
     cells += [full * 3600 / request.price_per_hour / 1e6] if request.price_per_hour else []
     cells += [None if result.parity is None else str(result.parity)] if request.parity_steps else []
@@ -121,7 +119,7 @@ def _numbers(result: RowResult) -> dict[str, Any]:
         "name": result.row.name,
         "overrides": list(result.row.own),
         "compared_with": result.row.base,
-        "speeds": list(result.turns),
+        "turns": list(map(asdict, result.turns)),
         "ratios": worth_numbers(result.worth),
         "losses": result.losses,
         "parity": _parity_numbers(result.parity),

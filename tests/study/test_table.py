@@ -1,3 +1,5 @@
+"""Tables and notes of a study of steps."""
+
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -5,33 +7,32 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from imagenet_opt.compare.gain import Gain
+from imagenet_opt.compare.turn import Turn
 from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Plot, Series, Table
 from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.measure.stats.paired_ratios import Ratio
-from imagenet_opt.study.steps.apply import why_not
-from imagenet_opt.study.steps.compare import RowResult, Worth, compare
-from imagenet_opt.study.steps.losses import Losses, Parity
-from imagenet_opt.study.steps.notes import advice
-from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
-from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.table import tables
-from imagenet_opt.study.steps.turn import Speed, Speeds
-from tests.study.studies import small_request, speed
+from imagenet_opt.study.apply import why_not
+from imagenet_opt.study.compare import RowResult, compare
+from imagenet_opt.study.losses import Losses, Parity
+from imagenet_opt.study.notes import advice
+from imagenet_opt.study.plan import Plan, StepsFile, Study
+from imagenet_opt.study.speeds import gaps
+from imagenet_opt.study.table import tables
+from tests.study.studies import small_request
+from tests.study.turns import speed
 
 
 @dataclass
 class Measured:
     study: Study
-    speeds: Speeds
+    turns: dict[str, list[Turn]]
     losses: Losses
 
-    @property
-    def turns(self) -> dict[str, list[Speed]]:
-        return self.speeds.turns
-
     def results(self) -> dict[str, RowResult]:
-        return {result.row.name: result for result in compare(self.speeds, self.losses)}
+        failures = {"broken": "out of memory"}
+        return {result.row.name: result for result in compare(self.study.rows, self.turns, failures, self.losses)}
 
     def on_gpu(self) -> None:
         self.study.plan.has_gpu = True
@@ -47,15 +48,15 @@ def measured() -> Measured:
     file = StepsFile.model_validate({"order": "alone", "steps": steps})
     request = replace(small_request("ladder", Path()), repeats=4, parity_steps=10, price_per_hour=2.0)
     plan = Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true")
-    speeds = Speeds(plan.rows(), failures={"broken": "out of memory"})
+    turns: dict[str, list[Turn]] = {}
     rounds = [1.0, 0.7, 1.05, 0.9]  # speed of the machine in each round
     wobble = [1.0, 1.01, 0.99, 1.0]
     for name, times in {"start": 1.0, "fast": 1.5, "lossy": 1.4, "slow": 0.6}.items():
         mixed = zip(rounds, wobble if name == "fast" else wobble[::-1], strict=True)
-        speeds.turns[name] = [speed(1000 * times * mood * noise, 100 * mood) for mood, noise in mixed]
+        turns[name] = [speed(1000 * times * mood * noise, 100 * mood) for mood, noise in mixed]
     losses = Losses({"start": {0: [6.9, 6.5], 1: [6.9, 6.4]}, "fast": {0: [6.9, 6.6]}})
     losses.parities = {"fast": Parity(0.1, 0.2), "lossy": Parity(0.3, 0.2), "slow": Parity(0.1, 0.2)}
-    return Measured(Study(plan, request, speeds.rows, cold=True), speeds, losses)
+    return Measured(Study(plan, request, plan.rows(), cold=True), turns, losses)
 
 
 def test_the_tables_have_ratios_verdicts_and_details(measured: Measured) -> None:
@@ -101,11 +102,11 @@ def test_a_slow_pipeline_is_a_bottleneck_only_if_the_device_waits(measured: Meas
     assert "loader and network share the cores" in note and "gains nothing" not in note
     measured.on_gpu()
     assert "gains nothing" in bottleneck(measured)[0], "also if no kernel was observed"
-    on_gpu = [turn | {"kernel_seconds": 0.01, "step_seconds": 0.02} for turn in measured.turns["fast"]]
+    on_gpu = [replace(turn, kernel_seconds=0.01) for turn in measured.turns["fast"]]
     measured.turns["fast"] = on_gpu
     (note,) = bottleneck(measured)
     assert "behind that bottleneck, a faster network gains nothing" in note and "doctor" in note
-    measured.turns["fast"] = [turn | {"kernel_seconds": 0.63} for turn in on_gpu]  # of 0.67 s a step in the pipeline
+    measured.turns["fast"] = [replace(turn, kernel_seconds=0.63) for turn in on_gpu]  # of 0.67 s a step in the pipeline
     assert not bottleneck(measured)
 
 
@@ -114,20 +115,20 @@ def test_the_gaps_between_kernels_are_noted_on_a_gpu(measured: Measured) -> None
     hidden = gaps("start", measured.turns["start"], has_gpu=True)
     assert str(hidden).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
     measured.on_gpu()
-    measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
+    measured.turns["start"] = [speed(640, 100, kernel_seconds=0.099)] * 4
     assert any("with a CUDA graph or compile, gives at most" in note for note in measured.tables()[2].notes)
 
 
 def test_a_queue_that_was_not_used_up_is_noted(measured: Measured) -> None:
     assert measured.tables()[1].notes == ()
-    measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
+    measured.turns["slow"][2] = replace(measured.turns["slow"][2], is_steady=False)
     (note,) = measured.tables()[1].notes
     assert note.startswith("Raise --seconds: in slow batches that were ready before the timing were left at its end")
 
 
 def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison() -> None:
     open_ratio, shut = Ratio(1.02, 0.97, 1.07, 0.95, 40, 0.05), Ratio(1.5, 1.4, 1.6, 0.95, 4, 0.05)
-    worths = [Worth(100, 102, open_ratio, seconds) for seconds in (1.0, 10.0)] + [Worth(100, 150, shut, 1e6)]
+    worths = [Gain(100, 102, open_ratio, seconds) for seconds in (1.0, 10.0)] + [Gain(100, 150, shut, 1e6)]
     # an interval of +- 4.9 % around 2.0 % must be 2.5 times narrower: 6 times the rounds, as Student's quantile is flat
     request = small_request("ladder", Path())
     (sentence,) = advice(worths, replace(request, repeats=None))
@@ -144,13 +145,13 @@ def test_the_first_table_has_all_measurements_as_numbers(measured: Measured) -> 
     assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and table.data["cold"] is True
     fast = rows["fast"]
     assert fast["overrides"] == ["model.drop_rate=fast"] and fast["compared_with"] == "start"
-    assert [turn["full"] for turn in fast["speeds"]] == pytest.approx([100, 70, 105, 90])
+    assert [turn["full"] for turn in fast["turns"]] == pytest.approx([100, 70, 105, 90])
     assert fast["ratios"]["compute"]["ratio"] == pytest.approx(1.5, rel=0.01)
     assert 1.4 < fast["ratios"]["compute"]["low"] < 1.5 < fast["ratios"]["compute"]["high"] < 1.6
     assert fast["ratios"]["full"]["verdict"] == "no difference"
     assert fast["losses"] == {0: [6.9, 6.6]} and fast["parity"] == {"distance": 0.1, "spread": 0.2, "agrees": True}
     assert rows["start"]["ratios"] == {} and rows["start"]["losses"][1] == [6.9, 6.4]
-    assert (rows["broken"]["failure"], rows["broken"]["speeds"]) == ("out of memory", [])
+    assert (rows["broken"]["failure"], rows["broken"]["turns"]) == ("out of memory", [])
     assert rows["graph"] == {"name": "graph", "overrides": ["a=b"], "failure": "left out: there is no GPU here"}
 
 

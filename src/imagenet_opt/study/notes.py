@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from statistics import median
 
+from imagenet_opt.compare.gain import Gain
 from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import RATIOS
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.object_storage import is_url
+from imagenet_opt.study.compare import MEASURES, RowResult, Worths
+from imagenet_opt.study.plan import Study
 from imagenet_opt.study.request import MOST_ROUNDS, Request
-from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worth, Worths
-from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import gaps
-from imagenet_opt.study.steps.turn import busy
+from imagenet_opt.study.speeds import gaps
 
 _BUSY = 0.9
 """A device that is busy for this share of a full run does not wait for its pipeline."""
@@ -62,7 +62,7 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     return (*lines, *_held_up(results, has_gpu=plan.has_gpu))
 
 
-def advice(worths: Sequence[Worth], request: Request) -> list[str]:
+def advice(worths: Sequence[Gain], request: Request) -> list[str]:
     """How to decide all that is undecided, as a sentence; none if nothing is."""
     undecided = [worth for worth in worths if worth.verdict == UNDECIDED and worth.ratio.coverage]
     if not undecided:
@@ -76,7 +76,7 @@ def advice(worths: Sequence[Worth], request: Request) -> list[str]:
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:
-    names = "; ".join(result.row.name for result in results if any(speed.get("steady") == 0 for speed in result.turns))
+    names = "; ".join(result.row.name for result in results if not all(turn.is_steady for turn in result.turns))
     sentence = (
         f"Raise --seconds: in {names} batches that were ready before the timing were left at its end, so the pipeline "
         "rate may be too high."
@@ -93,7 +93,7 @@ def _place(study: Study) -> str:
 def _held_up(results: Sequence[RowResult], *, has_gpu: bool) -> list[str]:
     fastest = max((result for result in results if result.turns), key=lambda result: median(result.rates("compute")))
     alone, full = (median(fastest.rates(measure)) for measure in MEASURES)
-    if full >= _HELD_UP * alone or median(map(busy, fastest.full_turns)) >= _BUSY:
+    if full >= _HELD_UP * alone or median(turn.busy for turn in fastest.turns) >= _BUSY:
         return []
     rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
     if not has_gpu:

@@ -1,21 +1,21 @@
 """Measures all useful steps of a study together and writes them as an experiment."""
 
 from collections.abc import Sequence
-from itertools import product
 
 from imagenet_opt import machine
+from imagenet_opt.compare.result_cache import ResultCache
+from imagenet_opt.compare.rounds import Rounds
+from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
-from imagenet_opt.display.progress import roughly
+from imagenet_opt.display.progress import roughly, say
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, paired_ratios, verdict
-from imagenet_opt.study.result_cache import ResultCache, say
-from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, round_seconds, worths_of
-from imagenet_opt.study.steps.losses import Parity
-from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
-from imagenet_opt.study.steps.turn import SECONDS, Speed, in_order, measure
-from imagenet_opt.study.steps.worker import TogetherJob
+from imagenet_opt.study.compare import MEASURES, RowResult, Worths, worths_of
+from imagenet_opt.study.losses import Parity
+from imagenet_opt.study.plan import Row, StepsFile, Study, key_of
+from imagenet_opt.study.speeds import round_seconds, stored_turn
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
 Gains = dict[str, Worths]
@@ -113,26 +113,24 @@ def why_not(result: RowResult) -> str | None:
 
 
 def measure_together(study: Study, words: list[str], cache: ResultCache, *, num_rounds: int) -> Gains:
-    """Compare these overrides with the start and with the user's present configuration, in turns of their own.
+    """Compare these overrides with the start and with the user's present configuration, in rounds of their own.
 
     Raises ConfigError if one of the configurations fails.
     """
-    request = study.request
     own_by_name = {START: study.plan.file.lasting, NOW: (), TOGETHER: tuple(words)}
-    rows = {name: Row(name, None, own, (*request.overrides, *own)) for name, own in own_by_name.items()}
+    rows = {name: Row(name, None, own, (*study.request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
-    turns = dict[str, list[Speed]]()
-    beside = tuple(row.overrides for row in rows.values())
-    for number, function in product(range(num_rounds), SECONDS):
-        job = TogetherJob(function, (), request.seconds, study.cold, beside)
-        label = f"together, round {number + 1} of {num_rounds}: {function}"
-        ordered = in_order(rows.values(), number)
-        for row, reason in measure(
-            ordered, rows.__getitem__, job, number=number, turns=turns, cache=cache, label=label
-        ):
-            raise ConfigError(f"{row.name}: {reason}")
-    worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])
+
+    def turn(name: str, number: int) -> Turn:
+        return stored_turn(rows[name], number, study, cache, f"together, round {number + 1} of {num_rounds}: {name}")
+
+    def stop(name: str, number: int, reason: str) -> None:
+        raise ConfigError(f"{name}: {reason}")
+
+    rounds: Rounds[Turn] = Rounds({name: [] for name in rows})
+    rounds.run(turn, range(num_rounds), stop)
+    worths = worths_of(rounds.results, [(TOGETHER, name) for name in rows if name != TOGETHER])
     return {base: worth for (_, base), worth in worths.items()}
 
 

@@ -1,28 +1,26 @@
 """Runs a study of steps: measures the gain of each override and whether it changes the loss."""
 
-from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
 from imagenet_opt import machine
+from imagenet_opt.compare.result_cache import ResultCache
+from imagenet_opt.compare.turn import SEED
 from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
-from imagenet_opt.display.progress import announced
+from imagenet_opt.display.progress import announced, say
 from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.study.apply import keep_winners
+from imagenet_opt.study.compare import compare
+from imagenet_opt.study.losses import Losses, measure_losses
+from imagenet_opt.study.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.request import Request, checked_options, mistakes_in_file
-from imagenet_opt.study.result_cache import ResultCache, say
-from imagenet_opt.study.steps.apply import keep_winners
-from imagenet_opt.study.steps.compare import compare
-from imagenet_opt.study.steps.losses import Losses, measure_losses
-from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
-from imagenet_opt.study.steps.speeds import measure_speeds
-from imagenet_opt.study.steps.table import tables
-from imagenet_opt.study.steps.turn import SECONDS
-from imagenet_opt.study.steps.worker import SEED
+from imagenet_opt.study.speeds import Speeds
+from imagenet_opt.study.table import tables
 
 _MOST_OF_MEMORY = 0.5
 """Share of the available memory that is surely left for the page cache."""
@@ -30,30 +28,16 @@ _WARMING_SECONDS = 60.0
 """Longest time to read the files of the turns into memory."""
 
 
-@dataclass(frozen=True)
-class Storage:
-    """Identifies a stored answer: whether runs read the files of this folder from storage when the study began."""
-
-    folder: str
-
-
 def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     study, cache = begin(request)
-    jobs = [replace(study.job, function=function) for function in SECONDS]
-    stored = [
-        cache.has(replace(job, overrides=row.overrides), number, config=row.config)
-        for job in jobs
-        for row in study.rows
-        for number in range(request.repeats or 0)
-    ]
-    num_missing = stored.count(False) if request.repeats else None  # the budget decides
+    speeds = Speeds(study, cache)
     with cache.report_if_stopped():
-        with announced(num_missing, budget_seconds=request.budget_seconds or None) as cache.report:
-            speeds = measure_speeds(study, cache)
+        with announced(speeds.num_missing, budget_seconds=request.budget_seconds or None) as cache.report:
+            speeds.measure()
         with announced(None) as cache.report:
-            losses = measure_losses(study, speeds, cache) if request.parity_steps else Losses()
-            results = compare(speeds, losses)
+            losses = measure_losses(study, speeds.rows, speeds.turns, cache) if request.parity_steps else Losses()
+            results = compare(speeds.rows, speeds.turns, speeds.failures, losses)
             shown = tables(study, results, speeds.ended)
             return [*shown, keep_winners(study, results, cache)] if request.apply else shown
 
@@ -81,19 +65,17 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
         )
         rows = plan.rows()
         check_rows(rows)
-    lines = plan.remarks(request.name)
-    cache = ResultCache(request.folder)
-    storage = Storage(str(testbed.samples.index.folder))
+    steps = [plan.words(step) for step in file.steps]
+    cache = ResultCache(request.folder, {"start": rows[0].config, "steps": steps, "seconds": request.seconds})
     is_in_memory = (testbed.samples.residency().share or 0.0) >= MOSTLY
-    cold = cache.take(storage, 0, lambda: not is_in_memory and not _fits_into_memory(testbed))
+    cold = cache.take("cold", lambda: not is_in_memory and not _fits_into_memory(testbed))
     study = Study(plan, request, rows, cold=cold)
-    for line in (*lines, study.summary()):
+    for line in (*plan.remarks(request.name), study.summary()):
         say(line)
     if not cold:
         if not is_in_memory:
             say(f"reading the files of the study into memory, for about {_WARMING_SECONDS:.0f} s at most")
         Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
-    cache.set_subject({"job": asdict(study.job), "config": rows[0].config})
     cache.report_resumed()
     return study, cache
 

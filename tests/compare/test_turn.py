@@ -1,14 +1,18 @@
-"""Turns of a study in this process, on a device that holds a few images."""
+"""Turns in this process, on a device that holds a few images."""
 
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt import machine
+from imagenet_opt.compare import turn as turn_module
+from imagenet_opt.compare.turn import Job, Turn, measured, take_turn
 from imagenet_opt.config.build import at_one_size
 from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.steps.worker import LossJob, RowJob, alone, full, losses
+from imagenet_opt.study.losses import LossJob, train
 from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY
@@ -26,11 +30,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     with pytest.raises(OutOfMemory, match=WHY):
-        full(RowJob("full", small, 0.1, cold=False))
+        measured(Job(small, 0.1, cold=False))
     with pytest.raises(OutOfMemory, match=WHY):
-        alone(RowJob("alone", small, 0.1, cold=False))
-    with pytest.raises(OutOfMemory, match=WHY):
-        losses(LossJob(small, steps=2))
+        train(LossJob(small, steps=2))
 
 
 @pytest.mark.parametrize(("workers", "memory", "lacks"), [(99, 100, False), (2, 1, True), (0, 1, False)])
@@ -45,18 +47,31 @@ def test_a_loader_may_lack_memory(
 
 
 @pytest.mark.slow
-def test_turns_measure_all_facts_and_keep_their_micro_batches(
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_turn_measures_all_facts_and_keeps_its_micro_batches(
     small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_images(2, monkeypatch)
     overrides = (*small, "model.micro_batch_size=2")
-    facts = full(RowJob("full", overrides, 0.1, cold=False))
-    assert facts["batch_size"] == 4 and facts["steady"] in (0.0, 1.0) and facts["compile_seconds"] is None
-    assert all(float(facts[name] or 0) > 0 for name in ("full", "busy", "memory_gib"))
-    speed = alone(RowJob("alone", overrides, 0.1, cold=False))
-    assert speed["kernel_seconds"] is None
-    assert float(speed["compute"] or 0) * float(speed["step_seconds"] or 0) == pytest.approx(4)
-    assert len(losses(LossJob(overrides, steps=2))) == 2
+    turn = Turn(**measured(Job(overrides, 0.1, cold=False)))
+    assert turn.batch_size == 4 and turn.compile_seconds is None and turn.kernel_seconds is None
+    assert min(turn.full, turn.compute, turn.had_work, turn.memory_gib) > 0 and turn.busy <= 1
+    assert turn.compute * turn.step_seconds == pytest.approx(4)
+    assert len(train(LossJob(overrides, steps=2))) == 2
+
+
+def test_a_turn_may_compile_for_long_before_it_counts_as_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def hang(function: str, job: object, *, limit_seconds: float, environment: dict[str, str]) -> None:
+        limits.append(limit_seconds)
+        raise Hung("no end")
+
+    monkeypatch.setattr(turn_module, "call_isolated", hang)
+    with pytest.raises(TurnFailed, match=r"no end; .* study=FILE\.yaml"):
+        take_turn(Job((), 8, cold=False), tmp_path)
+    assert limits[0] > 3600
 
 
 def test_the_largest_size_of_a_growing_run_is_measured(

@@ -1,5 +1,6 @@
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Steps that are kept, and the experiment that they become."""
+
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -7,18 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
 from imagenet_opt.display.table import Table
-from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps.apply import NOW, START, choose, keep_winners, measure_together, words_of
-from imagenet_opt.study.steps.compare import RowResult, compare
-from imagenet_opt.study.steps.losses import Losses, Parity
-from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import measure_speeds
-from imagenet_opt.study.steps.turn import Speed, Speeds
-from imagenet_opt.study.steps.worker import TogetherJob
-from tests.study.turns import Processes, Words, steps_study
+from imagenet_opt.study.apply import NOW, START, choose, keep_winners, words_of
+from imagenet_opt.study.compare import RowResult, compare
+from imagenet_opt.study.losses import Losses, Parity
+from imagenet_opt.study.plan import Study
+from tests.study.turns import Processes, Words, cache_of, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
 COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"
@@ -38,17 +36,25 @@ COMMAND = "imagenet-opt study data=demo --apply"
 @dataclass
 class Measured:
     study: Study
-    speeds: Speeds
+    turns: dict[str, list[Turn]]
     losses: Losses
+    failures: dict[str, str] = field(default_factory=dict)
 
     def results(self) -> list[RowResult]:
-        return compare(self.speeds, self.losses)
+        return compare(self.study.rows, self.turns, self.failures, self.losses)
 
     def words(self) -> list[str]:
         return words_of(self.study.plan.file, self.results(), [])
 
     def keep(self) -> Table:
-        return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder))
+        return keep_winners(self.study, self.results(), cache_of(self.study))
+
+    def set(self, name: str, **facts: list[float]) -> None:
+        """Change facts of the two turns of a row."""
+        self.turns[name] = [
+            replace(turn, **{key: values[number] for key, values in facts.items()})
+            for number, turn in enumerate(self.turns[name])
+        ]
 
 
 def measured(
@@ -56,9 +62,9 @@ def measured(
 ) -> Measured:
     """A study with two turns of each row, and losses that do not differ."""
     study = steps_study(folder, steps, MIXING, *words, start=start, repeats=2, parity_steps=10, command=COMMAND)
-    turns = {row.name: [processes.speed(row.overrides) for _ in range(2)] for row in study.rows}
+    turns = {row.name: [processes.turn(row.overrides) for _ in range(2)] for row in study.rows}
     losses = Losses(parities={step["name"]: Parity(0.1, 0.2) for step in steps})
-    return Measured(study, Speeds(study.rows, turns), losses)
+    return Measured(study, turns, losses)
 
 
 @pytest.fixture
@@ -75,8 +81,7 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     processes: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = measured(tmp_path, processes)
-    for turn in study.speeds.turns["start"]:
-        turn |= {"alone_seconds": 20.0, "turn_seconds": 30.0}
+    study.set("start", seconds=[50.0, 50.0])
     table = study.keep()
     said = "the kept steps together are compared with the start and with how you train now: 2 rounds, about 5 min more"
     assert said in capsys.readouterr().err
@@ -89,7 +94,7 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     (file,) = experiments(tmp_path)
     assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in table.notes[-1]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    machine = ResultCache(tmp_path).machine
+    machine = cache_of(study.study).machine
     facts, command, rounds, alone, _, now, _, last, mode = header[1:]
     assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
     assert str(machine["gpu"] or machine["cpu"]) in facts
@@ -110,7 +115,7 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
 
 def test_all_steps_together_are_measured_with_the_users_mixing(processes: Processes, tmp_path: Path) -> None:
     measured(tmp_path, processes).keep()
-    together = [job.overrides for job in processes.jobs if isinstance(job, TogetherJob)]
+    together = [job.overrides for job in processes.jobs]
     assert len(together) == 6 and len(set(together)) == 3
     for words in set(together):
         assert composed(words).callbacks.mixing.mode == "on"
@@ -162,25 +167,24 @@ def test_a_user_who_trains_like_the_start_gets_an_experiment(processes: Processe
 
 def test_harmful_settings_are_switched_off(processes: Processes, tmp_path: Path) -> None:
     study = measured(tmp_path, processes, FUSED)
-    study.speeds.turns["fused"] = [processes.speed(()) for _ in range(2)]
+    study.turns["fused"] = [processes.turn(()) for _ in range(2)]
     assert study.words() == ["optimizer.fused=false"]
     assert "Switched off as harmful: optimizer.fused=false" in study.keep().notes
     (file,) = experiments(tmp_path)
     assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
-    study.speeds.turns["fused"] = study.speeds.turns["max-autotune"]
+    study.turns["fused"] = study.turns["max-autotune"]
     assert study.words() == []
     for parity in (Parity(0.3, 0.2), "failed: the loss is NaN"):
         study.losses.parities["fused"] = parity
         assert study.words() == ["optimizer.fused=false"]
-    study.speeds.failures, study.losses.parities = {"fused": "out of memory"}, {}
-    del study.speeds.turns["fused"]
+    study.failures, study.losses.parities = {"fused": "out of memory"}, {}
+    del study.turns["fused"]
     assert study.words() == ["optimizer.fused=false"]
 
 
 def test_an_undecided_step_is_neither_kept_nor_switched_off(processes: Processes, tmp_path: Path) -> None:
     study = measured(tmp_path, processes)
-    for turn, noise in zip(study.speeds.turns["fused"], (0.9, 1.15), strict=True):
-        turn |= {"compute": 1000.0 * noise, "full": 500.0 * noise}
+    study.set("fused", compute=[900.0, 1150.0], full=[450.0, 575.0])
     assert dict(study.keep().rows)["fused"] == "undecided"
     assert not any("fused" in word for word in study.words())
     (experiment,) = experiments(tmp_path)
@@ -190,11 +194,13 @@ def test_an_undecided_step_is_neither_kept_nor_switched_off(processes: Processes
 def test_an_undecided_gain_over_the_user_writes_no_experiment(processes: Processes, tmp_path: Path) -> None:
     study = measured(tmp_path, processes, COMPILE)
 
-    def noisy(key: str) -> Callable[[Words, Speed], Speed]:
-        noise = iter((1.0, 1.0, 1.0, 1.0, 0.94, 1.0))  # in the second round the user's own run is slower
-        return lambda words, speed: speed | {key: (speed[key] or 0.0) * next(noise)}
+    noise = iter((1.0, 1.0, 1.0, 1.0, 0.94, 1.0))  # in the second round the user's own run is slower
 
-    processes.change, processes.change_alone = noisy("full"), noisy("compute")
+    def noisy(words: Words, turn: Turn) -> Turn:
+        times = next(noise)
+        return replace(turn, compute=turn.compute * times, full=turn.full * times)
+
+    processes.change = noisy
     processes.times = {COMPILE: 1.5, LAST: 1.2, MODE: 0.85}
     reason = "whether the steps are faster than how you train now is undecided"
     assert study.keep().notes[-1] == f"No experiment was written: {reason}."
@@ -208,27 +214,11 @@ def test_a_setting_that_a_harmless_step_has_too_stays(processes: Processes, tmp_
 
 def test_a_failed_row_of_a_leave_one_out_study_does_not_blame_its_step(tmp_path: Path) -> None:
     study = measured(tmp_path, Processes(), steps=STEPS[:1])
-    study.speeds.turns, study.losses = {}, Losses()
-    study.speeds.failures["channels_last"] = "out of memory"
+    study.turns, study.losses = {}, Losses()
+    study.failures["channels_last"] = "out of memory"
     assert study.words() == ["callbacks.acceleration.channels_last=false"]
     study.study.plan.file.order = "leave_one_out"
     assert study.words() == []
-
-
-@pytest.mark.slow
-def test_turns_of_all_steps_together_are_not_turns_of_rows(processes: Processes, tmp_path: Path) -> None:
-    cache = ResultCache(tmp_path)
-    studies = {repeats: steps_study(tmp_path, STEPS[:1], repeats=repeats) for repeats in (2, 3)}
-
-    def num_new(repeats: int, words: list[str] | None = None) -> int:
-        before = len(processes.jobs)
-        measure_together(studies[repeats], words, cache, num_rounds=repeats) if words else measure_speeds(
-            studies[repeats], cache
-        )
-        return len(processes.jobs) - before
-
-    assert [num_new(2), num_new(2, [LAST]), num_new(3), num_new(3, [LAST])] == [4, 4, 2, 2]
-    assert num_new(2, [FUSED]) == 4, "the start has turns beside each"
 
 
 def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
@@ -246,12 +236,10 @@ def test_of_steps_that_replace_each_other_the_first_is_kept_unless_a_later_one_i
     study = measured(tmp_path, processes)
     assert choose(study.results())["max-autotune"] is None
     reason = "compile is kept instead: this step is not faster for certain"
-    rounds = list(zip(*(study.speeds.turns[name] for name in ("compile", "max-autotune")), strict=True))
-    for _, later in rounds:
-        later["full"] = 520.0 * 1.2
+    study.set("max-autotune", full=[624.0, 624.0])
     assert choose(study.results())["max-autotune"] == reason
-    for (first, later), times in zip(rounds, (1.0001, 1.0), strict=True):
-        later |= {measure: (first[measure] or 0.0) * times for measure in ("compute", "full")}
+    first, other = study.turns["compile"]
+    study.set("max-autotune", compute=[1.0001 * first.compute, other.compute], full=[1.0001 * first.full, other.full])
     assert choose(study.results())["max-autotune"] == reason
     study.losses.parities["compile"] = Parity(0.3, 0.2)
     assert choose(study.results())["max-autotune"] is None, "a step with another loss is no rival"

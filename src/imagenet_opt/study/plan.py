@@ -15,7 +15,6 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.steps.worker import RowJob
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -212,12 +211,6 @@ class Study:
     rows: list[Row]
     cold: bool
 
-    @cached_property
-    def job(self) -> RowJob:
-        """The measurement of the first row; those of other rows differ in their overrides."""
-        beside = tuple(tuple(self.plan.words(step)) for step in self.plan.file.steps)
-        return RowJob("full", self.rows[0].overrides, self.request.seconds, self.cold, beside)
-
     def summary(self) -> str:
         """A sentence about the coming measurements."""
         num, request = len(self.rows), self.request
@@ -227,7 +220,7 @@ class Study:
         if request.repeats is None:
             time = f"as many as {duration(request.budget_seconds)} are enough for"
             return f"{num} rows, two rounds, however long these take, then {time}{losses}"
-        rounds = f"{request.repeats} rounds, each of the network alone and of the full pipeline"
+        rounds = f"{request.repeats} rounds of the full pipeline and of the network alone"
         return f"{num} rows, {rounds}{losses}"
 
 

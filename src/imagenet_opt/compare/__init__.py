@@ -1,0 +1,1 @@
+"""Compares several setups: rounds of measurements, ratios with intervals and verdicts, and a cache of results."""

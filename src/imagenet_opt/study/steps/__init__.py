@@ -1,1 +1,0 @@
-"""Studies whose rows are overrides of a run."""

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.compare.result_cache import FILE, ResultCache
+
+
+def test_stored_results_are_not_measured_again_even_after_an_incomplete_line(tmp_path: Path) -> None:
+    reported: list[str] = []
+    first = ResultCache(tmp_path, {})
+    first.report = reported.append
+    assert first.take(("a", 0), lambda: "a0", "first a") == "a0"
+    assert first.take(("a", 1), lambda: "a1", "second a") == "a1"
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"key": "half')
+    again = ResultCache(tmp_path, {})
+    again.report = reported.append
+    assert again.take(("a", 0), pytest.fail, "first a") == "a0"
+    assert again.take("b", lambda: "b0", "b") == "b0"
+    assert ResultCache(tmp_path, {}).take("b", pytest.fail) == "b0"
+    assert reported == ["first a", "second a", "b"], "only new measurements are reported"
+
+
+def test_another_machine_version_or_subject_is_another_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ResultCache(tmp_path, {"lr": 0.1}).take("a", lambda: 1) == 1
+    assert ResultCache(tmp_path, {"lr": 0.2}).take("a", lambda: 2) == 2
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    assert ResultCache(tmp_path, {"lr": 0.1}).take("a", lambda: 3) == 3
+    monkeypatch.setattr("imagenet_opt.machine.version", lambda name: "1000")
+    assert ResultCache(tmp_path, {"lr": 0.1}).take("a", lambda: 4) == 4
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_the_number_of_kept_results_is_printed_at_stop_and_resume(
+    tmp_path: Path, stop: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ResultCache(tmp_path, {"seconds": 8})
+    assert first.report_resumed() == 0 and not capsys.readouterr().err, "a new folder"
+    with pytest.raises(stop), first.report_if_stopped():
+        raise stop
+    assert "no measurement was complete" in capsys.readouterr().err
+    with pytest.raises(stop), first.report_if_stopped():
+        first.take("a", lambda: 1)
+        first.take("b", lambda: 1)
+        raise stop
+    assert f"2 measurements are kept in {tmp_path}" in capsys.readouterr().err
+    assert ResultCache(tmp_path, {"seconds": 8}).report_resumed() == 2
+    assert "2 measurements are kept" in capsys.readouterr().err
+    assert ResultCache(tmp_path, {"seconds": 9}).report_resumed() == 0
+    assert "all are repeated" in capsys.readouterr().err

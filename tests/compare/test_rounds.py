@@ -1,0 +1,58 @@
+"""Rounds of several setups, whose measurements are functions."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from imagenet_opt.compare.rounds import Rounds, in_order, in_rounds, while_time_is_left
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+
+
+def failing(*names_and_rounds: tuple[str, int]):  # type: ignore[no-untyped-def]
+    def measure(name: str, number: int) -> str:
+        if (name, number) in names_and_rounds:
+            raise TurnFailed(f"{name} is out of memory")
+        return f"{name}{number}"
+
+    return measure
+
+
+def test_a_failed_setup_has_no_further_rounds_and_the_others_go_on() -> None:
+    rounds = in_rounds("abc", failing(("b", 1)), range(3))
+    assert rounds.results == {"a": ["a0", "a1", "a2"], "b": ["b0"], "c": ["c0", "c1", "c2"]}
+    assert rounds.reasons == ("b: b is out of memory",) and rounds.complete.keys() == {"a", "c"}
+
+
+def test_if_the_reference_fails_the_complete_rounds_count() -> None:
+    failed = []
+    rounds: Rounds[str] = Rounds({name: [] for name in "ab"}, reference="a")
+    rounds.run(failing(("a", 2), ("b", 3)), range(9), lambda *what: failed.append(what))
+    assert rounds.results == {"a": ["a0", "a1"], "b": ["b0", "b1"]}
+    assert rounds.failures == {"a": "a is out of memory"} and not failed
+
+
+def test_the_order_changes_from_round_to_round() -> None:
+    """A setup gains or loses some percent by its place, which must not add up over the rounds."""
+    names = [f"row {number}" for number in range(10)]
+    orders = [in_order(names, number) for number in range(20)]
+    assert orders[0] == names
+    assert all(first == second[::-1] for first, second in zip(orders[::2], orders[1::2], strict=True))
+    middles = [sum(order.index(name) for order in orders[::2]) / 10 for name in names]
+    assert all(abs(place - 4.5) < 2 for place in middles)
+
+
+@pytest.mark.parametrize(
+    ("budget", "stored", "num_rounds"),
+    [(0.0, (), 2), (250.0, (), 4), (70.0, range(4), 5)],
+    ids=["two rounds in any case", "as long as there is time", "stored rounds take no time"],
+)
+def test_a_budget_decides_the_number_of_rounds(budget: float, stored: Iterable[int], num_rounds: int) -> None:
+    """A round takes 60 s by this clock."""
+    now = [0.0]
+    rounds = 0
+    for number in while_time_is_left(
+        Deadline(budget, clock=lambda: now[0]), lambda: 60.0, lambda number: number in stored
+    ):
+        now[0] += 0.0 if number in stored else 60.0
+        rounds += 1
+    assert rounds == num_rounds

@@ -275,9 +275,7 @@ def test_links_give_no_image_a_second_label_and_the_listing_ends(
 @pytest.mark.parametrize(
     ("target", "shares"), [("train/a", "train"), ("train/a/deep", "train"), (".", "train"), ("far/below", "train/x")]
 )
-def test_a_class_that_is_a_link_to_images_of_another_class_is_refused(
-    tmp_path: Path, target: str, shares: str
-) -> None:
+def test_a_class_that_is_a_link_to_images_of_another_class_is_refused(tmp_path: Path, target: str, shares: str) -> None:
     root = tree(tmp_path / "d", "train/a/deep/1.jpg", "far/below/1.jpg", "near/1.jpg")
     for name, place in (("n", "near"), ("x", "far"), ("y", target)):
         (root / "train" / name).symlink_to(root / place)

@@ -161,9 +161,10 @@ def test_a_warned_slurm_job_saves_requeues_and_resumes_exactly(clean: Path, imag
 def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) -> None:
     files = [clean / name for name in ("summary.json", "metrics.csv", ".hydra/config.yaml", ".hydra/overrides.yaml")]
     before = [file.read_bytes() for file in files]
-    refused = train(clean, images_root, *CLEAN, "seed=1")
-    assert refused.returncode == 2, refused.stderr
-    assert before == [file.read_bytes() for file in files]
+    for refused_by in ("seed=1", "optimizer=adamw"):  # while the run is built, and by the fit
+        refused = train(clean, images_root, *CLEAN, "trainer.max_epochs=3", refused_by)
+        assert refused.returncode == 2, refused.stderr
+        assert before == [file.read_bytes() for file in files]
     again = train(clean, images_root, *CLEAN)
     assert again.returncode == 0, again.stderr
     assert "nothing left to train after step 12: raise trainer.max_epochs or max_steps" in again.stdout + again.stderr
@@ -269,6 +270,16 @@ def test_a_mistake_ends_in_one_line_without_a_traceback(
     assert done.returncode == 2
     assert expected in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_a_configuration_that_cannot_be_written_is_one_line(images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.hydra").write_text("")
+    done = train(tmp_path / "run", images_root, "trainer.max_steps=1")
+    assert done.returncode == 2
+    assert f"RunFolderError: cannot write {tmp_path}/run/.hydra (File exists)" in done.stderr
+    assert "hydra.run.dir=FOLDER" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

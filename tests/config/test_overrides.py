@@ -104,6 +104,13 @@ def test_no_removed_key_is_a_key() -> None:
     assert REMOVED.keys().isdisjoint(FROZEN.read_text().splitlines())
 
 
+@pytest.mark.parametrize("version", ["1.4.0.dev2", "1.5.0", "1.10.1", "2.0rc1"])
+def test_an_untried_hydra_is_refused_in_one_line(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hydra.__version__", version)
+    with pytest.raises(ConfigError, match=rf"hydra-core {version} is untried.*'hydra-core<1\.4'"):
+        composed(("data=demo",))
+
+
 def test_an_unknown_flag_names_the_key() -> None:
     check_flags(["--multi", "data.batch_size=1,2", "--cfg", "job", "-h"])
     with pytest.raises(ConfigError, match=r"--batch-size: options are KEY=VALUE, such as data\.batch_size=VALUE"):

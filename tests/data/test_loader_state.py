@@ -2,6 +2,7 @@
 it refuses."""
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def test_a_resumed_loader_delivers_what_was_not_delivered(
         ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is now 12"),
         ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
         ({"num_classes": 2}, "training images was 39, is now 26; checksum of their labels in order was"),
+        ({"renamed": True}, "batches: checksum of their class names was"),
     ],
 )
 def test_a_state_of_another_order_is_refused(
@@ -73,12 +75,21 @@ def test_a_state_of_another_order_is_refused(
     state = loader(images_root).state_dict()
     if num_classes := change.pop("num_classes", None):
         images_root = write_images(tmp_path / "other", num_classes=num_classes, per_class=13)
+    if change.pop("renamed", False):
+        images_root = shutil.copytree(images_root, tmp_path / "renamed")
+        (images_root / "train/class0").rename(images_root / "train/last")  # another order, as many images of each class
     other = loader(images_root, **change)
     with pytest.raises(CheckpointMismatch, match=re.escape(words)) as refused:
         other.load_state_dict(state)
     assert "\n" not in str(refused.value)
     assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
     assert other.state_dict()["step"] == 0
+
+
+def test_a_state_of_an_earlier_version_needs_no_class_names(images_root: Path, loader: MakeLoader) -> None:
+    state = loader(images_root).state_dict()
+    del state["checksum of their class names"]
+    loader(images_root).load_state_dict(state | {"step": 2})
 
 
 class Loaders(LightningDataModule):

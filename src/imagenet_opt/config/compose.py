@@ -1,5 +1,6 @@
 """Composes and checks a configuration, before Hydra writes or builds anything from it."""
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -49,7 +50,7 @@ def _composed(words: list[str], **options: bool) -> DictConfig:
 
 def prepare_hydra(words: list[str]) -> None:
     """Everything that must be done before Hydra sees a command line. Raises ConfigError."""
-    if hydra.__version__.startswith("1.4"):
+    if tuple(map(int, re.findall(r"\d+", hydra.__version__)[:2])) >= (1, 4):
         raise ConfigError(f"hydra-core {hydra.__version__} is untried with this version; pip install 'hydra-core<1.4'")
     check_overrides(words)
     register_resolvers()

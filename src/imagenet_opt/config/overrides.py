@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.run.stop import slurm
 
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
@@ -81,13 +81,20 @@ def has_other_overrides(folder: Path) -> bool:
 
 def record_configuration(config: DictConfig, folder: Path) -> None:
     """Write the configuration into `folder`, as Hydra does where hydra.output_subdir is not null. Hydra writes before
-    the run has locked its folder, so a refused start would replace the configuration of the run that trains there."""
+    the run has locked its folder, so a refused start would replace the configuration of the run that trains there.
+    Raises RunFolderError."""
     if HydraConfig.initialized():
         hydra: DictConfig = HydraConfig.instance().cfg  # type: ignore[assignment]
         parts = {"config": config, "hydra": hydra, "overrides": hydra.hydra.overrides.task}
-        (folder / RECORD).mkdir(exist_ok=True)
-        for name, part in parts.items():
-            write_atomically(folder / RECORD / f"{name}.yaml", OmegaConf.to_yaml(part))
+        try:
+            (folder / RECORD).mkdir(exist_ok=True)
+            for name, part in parts.items():
+                write_atomically(folder / RECORD / f"{name}.yaml", OmegaConf.to_yaml(part))
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {folder / RECORD} ({error.strerror}); make room there, or choose another folder with "
+                "hydra.run.dir=FOLDER"
+            ) from error
 
 
 def follow_job(overrides: list[str]) -> list[str]:

@@ -114,7 +114,8 @@ class ImageData(LightningDataModule):
         return loader
 
     def _fingerprint(self, world_size: int) -> dict[str, int]:
-        return fingerprint(train_order(len(self.train), self.loading, world_size=world_size), self.train.labels)
+        order = train_order(len(self.train), self.loading, world_size=world_size)
+        return fingerprint(order, self.train.labels, self.train.classes)
 
     def _image_facts(self) -> dict[str, str]:
         """Options that determine the images, besides the seed and a callback that changes the image size."""

@@ -89,7 +89,7 @@ def train_loader(
     if order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
     dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
-    return _prefetcher(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
+    return _prefetcher(index, dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
 def train_order(num_samples: int, options: LoaderOptions, *, rank: int = 0, world_size: int = 1) -> TrainOrder:
@@ -116,7 +116,7 @@ def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> De
     order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size)
     dataset = _dataset(index, options, rank_info, order, store_of(index, options))
     size = options.val_image_size or options.image_size
-    return _prefetcher(dataset, options, rank_info, size, size)
+    return _prefetcher(index, dataset, options, rank_info, size, size)
 
 
 def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
@@ -228,7 +228,7 @@ def _augmenter(options: LoaderOptions) -> Augmenter | None:
 
 
 def _prefetcher(
-    dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
+    index: Split, dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
 ) -> DevicePrefetcher:
     with suppress(ImportError):  # a decoder says why it decodes whole images
         load_codec()
@@ -256,7 +256,7 @@ def _prefetcher(
     return DevicePrefetcher(
         _data_loader(replace(dataset, buffers=buffers), keys, budget),
         keys,
-        fingerprint=fingerprint(dataset.order, dataset.labels),
+        fingerprint=fingerprint(dataset.order, index.labels, index.classes),
         batch_size=dataset.order.batch_size,
         device=rank_info.device,
         finish=partial(to_images, format=format),

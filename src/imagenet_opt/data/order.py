@@ -1,7 +1,7 @@
 """Decides the samples of each batch: a pure function of (seed, epoch, step, rank)."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +18,8 @@ PART_IMAGES = 512
 small. Our choice: 512 crops of ImageNet take about 150 MB."""
 GLOBAL_BATCH = "images of a global batch"
 _REPEATED = "data.repeated_augmentation"
+_LABELS = "checksum of their labels in order"
+_CLASSES = "checksum of their class names"
 """Facts of an order, as checkpoints name them."""
 
 
@@ -206,18 +208,19 @@ class EvalOrder:
         return SampleIds(np.where(positions < self.num_samples, positions, 0), np.zeros_like(positions), num_valid)
 
 
-def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[np.int32]) -> dict[str, int]:
+def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[np.int32], classes: Sequence[str]) -> dict[str, int]:
     """What decides the samples of all batches, besides the position in the run; the same in each process.
 
     The checksum of the labels changes with the folder tree, and distinguishes a tree from shards, which are shuffled.
     """
-    return order.facts | {"checksum of their labels in order": zlib.crc32(np.ascontiguousarray(labels).data)}
+    names = "/".join(classes).encode(errors="backslashreplace")
+    return order.facts | {_LABELS: zlib.crc32(np.ascontiguousarray(labels).data), _CLASSES: zlib.crc32(names)}
 
 
 def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, otherwise: str) -> None:
     """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
     if other batches are wanted."""
-    saved = {_REPEATED: 1, **saved}  # older checkpoints lack this key
+    saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], **saved}  # older checkpoints lack these keys
     if changed := [_change(name, saved.get(name), fact) for name, fact in now.items() if saved.get(name) != fact]:
         raise CheckpointMismatch(
             f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "

@@ -4,6 +4,7 @@ import time
 from copy import deepcopy
 from pathlib import Path
 
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
@@ -32,12 +33,11 @@ def fit(config: DictConfig, *, began: float) -> None:
     quiet()
     lock_folder(Path(config.run_folder).resolve())
     run = build_run(deepcopy(config))
-    clear(run.folder)
-    if is_first():
-        record_configuration(config, run.folder)
+    run.trainer.callbacks.append(_Begin(config, run.folder))  # type: ignore[attr-defined]
     exit_code = 1
     try:
         _train(run)
+        clear(run.folder)  # also where nothing is left to train
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
             ended = "it stopped early; raise callbacks.early_stop.stopping_threshold"
             limit = ended if run.trainer.should_stop else "raise trainer.max_epochs or max_steps"
@@ -59,6 +59,18 @@ def fit(config: DictConfig, *, began: float) -> None:
         stop.over = True
         for logger in run.trainer.loggers:
             finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
+
+
+class _Begin(Callback):
+    """Makes the run folder that of this run, after everything else has accepted the run."""
+
+    def __init__(self, config: DictConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        clear(self.folder)
+        if is_first():
+            record_configuration(self.config, self.folder)
 
 
 def _train(run: Run) -> None:

@@ -272,6 +272,17 @@ def test_links_give_no_image_a_second_label_and_the_listing_ends(
     assert f"{root}/train/a/" in caplog.text and "is not followed" in caplog.text and "data.root" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("target", "shares"), [("train/a", "train"), ("train/a/deep", "train"), (".", "train"), ("far/below", "train/x")]
+)
+def test_a_class_that_is_a_link_to_images_of_another_class_is_refused(tmp_path: Path, target: str, shares: str) -> None:
+    root = tree(tmp_path / "d", "train/a/deep/1.jpg", "far/below/1.jpg", "near/1.jpg")
+    for name, place in (("n", "near"), ("x", "far"), ("y", target)):
+        (root / "train" / name).symlink_to(root / place)
+    with pytest.raises(DataError, match=rf"/y is a link to .*, which has images of {root}/{shares} too.*data\.root"):
+        opened(root)
+
+
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/a/deep/1.jpg")
     scandir = os.scandir

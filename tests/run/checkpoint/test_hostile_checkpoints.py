@@ -13,6 +13,7 @@ from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.saved_network import open_network
 from imagenet_opt.run.checkpoint import files
+from tests.run.checkpoint import test_files
 
 RECIPE = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": 32}
 HEAD = "fc.weight"
@@ -56,6 +57,30 @@ def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, change
     with pytest.raises(ImagenetOptError, match=r"x\.ckpt") as raised:
         open_network(save(tmp_path / "x.ckpt", **changes))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (with_recipe(classes=5), "network_config.classes"),
+        (with_recipe(mean=torch.zeros(3)), "network_config.mean"),
+        ({"loops": 5}, "loops"),
+        ({"loops": {"fit_loop": {"epoch_progress": []}}}, "loops.fit_loop"),
+        ({"callbacks": "Rehearsal"}, "callbacks"),
+        ({"callbacks": {"Checkpoint": None}}, "callbacks.Checkpoint"),
+        ({"optimizer_states": []}, "optimizer_states"),
+        ({"optimizer_states": [{"state": {}, "param_groups": []}]}, "optimizer_states.0"),
+        ({"lr_schedulers": None}, "lr_schedulers"),
+        ({"ImageData": {"epoch": 0, "step": 0, "images": {}, "skipped": 5}}, "ImageData.skipped"),
+        ({"global_step": -1}, "global_step"),
+        ({"train_sums": 5}, "train_sums"),
+    ],
+)
+def test_a_run_resumes_from_no_state_of_another_form(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    whole = test_files.state(2, build_network("test_resnet", num_classes=3).state_dict())
+    assert files.find(str(save(tmp_path / "x.ckpt", **whole)), tmp_path)
+    with pytest.raises(CheckpointError, match=rf"x\.ckpt holds no usable {named};.*\(resume_from\)$"):
+        files.find(str(save(tmp_path / "x.ckpt", **whole | changes)), tmp_path)
 
 
 @pytest.mark.parametrize("weights", [{1: torch.zeros(2)}, {"fc.weight": torch.zeros(3, 4, device="meta")}])

@@ -15,11 +15,11 @@ from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
 from tests.processes import run_script
+from tests.run.checkpoint import test_files
 
 
 def state(step: int, num_floats: int = 100) -> dict[str, object]:
-    rest = dict.fromkeys(("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"))
-    return rest | {"global_step": step, "network": {"weight": torch.full((num_floats,), float(step))}}
+    return test_files.state(step, {"weight": torch.full((num_floats,), float(step))})
 
 
 def write(writer: CheckpointWriter, *steps: int, is_best: bool = False) -> list[Written]:

@@ -87,7 +87,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
     If several processes have one cache folder, one process lists the files and the others wait.
 
-    Raises DatasetNotFound, EmptyClass.
+    Raises DatasetNotFound, EmptyClass, DataError.
     """
     folder = split_folder(root, split)
     cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
@@ -136,7 +136,7 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
         raise DatasetNotFound(
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
-    links = _Links([folder, *(Path(entry) for entry in entries if entry.is_symlink())])
+    links = _Links([folder, *sorted(Path(entry) for entry in entries if entry.is_symlink())])
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         listed = list(threads.map(lambda name: _list(folder, name, links), classes))
     for name, (images, below) in zip(classes, listed, strict=True):
@@ -191,18 +191,28 @@ def _raise(error: OSError) -> None:
 
 class _Links:
     """Decides which links to folders are followed. A link into the split, or to a folder above it, would give images a
-    second label, or never end. tops: the folder of the split, and its classes that are links."""
+    second label, or never end. tops: the folder of the split, and its classes that are links. Raises DataError for a
+    class that is a link to images of another class."""
 
     def __init__(self, tops: list[Path]) -> None:
-        self.tops = {top.resolve() for top in tops}
-        self.above = {parent for top in self.tops for parent in top.parents}
+        self.tops, self.above = dict[Path, Path](), dict[Path, Path]()
+        for top in tops:
+            target = top.resolve()
+            other = next((self.tops[place] for place in (target, *target.parents) if place in self.tops), None)
+            if other := other or self.above.get(target):
+                raise DataError(
+                    f"{top} is a link to {target}, which has images of {other} too: they would get two labels; remove "
+                    "one of the two (data.root)"
+                )
+            self.tops[target] = top
+            self.above = dict.fromkeys(target.parents, top) | self.above
 
     def may_follow(self, path: Path, followed: set[Path]) -> bool:
         """Whether `path` is no link, or its images get no other label. followed: targets in the same class so far."""
         if not path.is_symlink():
             return True
         target = path.resolve()
-        if target in self.above or target in followed or not self.tops.isdisjoint([target, *target.parents]):
+        if target in self.above or target in followed or not self.tops.keys().isdisjoint([target, *target.parents]):
             _warn(f"{path} is not followed: {target} is listed already, or contains this data set (data.root)")
             return False
         followed.add(target)

@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 from torch import Tensor, nn
 
 from imagenet_opt.atomic_file import replacing
@@ -23,7 +24,63 @@ FOLDER = "checkpoints"
 COMPILED_CODE = "compiled_code.bin"
 """What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
 _STEP_FILE = re.compile(r"step_[0-9]{8,18}\.ckpt")
-_NEEDED = ("network", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
+_Setting = StrictBool | StrictInt | StrictFloat | StrictStr | None
+
+
+class _Settings(BaseModel):
+    """A network_config."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Setting | Sequence[_Setting]]
+    classes: Sequence[StrictStr] = ()
+
+
+class _Counts(BaseModel):
+    processed: StrictInt
+
+
+class _Progress(BaseModel):
+    current: _Counts
+
+
+class _FitLoop(BaseModel):
+    epoch_progress: _Progress
+
+
+class _Loops(BaseModel):
+    fit_loop: _FitLoop
+
+
+class _OptimizerState(BaseModel):
+    state: dict[Any, Any]
+    param_groups: list[dict[str, Any]] = Field(min_length=1)
+
+
+class _DataState(BaseModel):
+    """What `data.datamodule` saves; the other keys are facts of the order."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, StrictInt]
+    epoch: StrictInt
+    step: StrictInt
+    images: dict[str, str]
+    skipped: dict[str, dict[int, str]]
+
+
+class _Resumable(BaseModel):
+    """The forms of all that a resume reads before Lightning compares it with the run."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    network: dict[str, Tensor]
+    network_config: _Settings | None = None
+    state_dict: dict[str, Any]
+    optimizer_states: list[_OptimizerState] = Field(min_length=1)
+    lr_schedulers: list[dict[str, Any]]
+    loops: _Loops
+    callbacks: dict[str, dict[str, Any]]
+    global_step: int = Field(ge=0)
+    data: _DataState | None = Field(None, alias="ImageData")
+    train_sums: Tensor | None = None
 
 
 def step_file(run_folder: Path, global_step: int) -> Path:
@@ -169,11 +226,13 @@ def _check(path: Path) -> None:
     """Raises CheckpointNotFound or CheckpointError unless a run can resume from `path`."""
     if path.is_file():
         verify(path)
-    checkpoint = read(path)
-    if absent := [name for name in _NEEDED if name not in checkpoint]:
-        raise CheckpointError(f"{path} holds no {', '.join(absent)}; expected a checkpoint that train.py wrote")
-    if not isinstance(checkpoint["global_step"], int):
-        raise CheckpointError(f"{path} holds no number as global_step; expected a checkpoint that train.py wrote")
+    try:
+        _Resumable.model_validate(read(path))
+    except ValidationError as error:
+        parts = ", ".join(dict.fromkeys(".".join(map(str, each["loc"][:2])) for each in error.errors()))
+        raise CheckpointError(
+            f"{path} holds no usable {parts}; expected a checkpoint that train.py wrote (resume_from)"
+        ) from error
 
 
 def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys: Iterable[str], source: str) -> None:

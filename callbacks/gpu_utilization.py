@@ -1,15 +1,15 @@
 """Logs how busy the GPU is during training."""
 
-from lightning.pytorch import Trainer
+from typing import ClassVar
+
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from imagenet_opt.measure.telemetry.gpu import gpu_readings
-from imagenet_opt.measure.telemetry.sampler import Readings
 from imagenet_opt.run.utilization import Utilization
 
 
 class GpuUtilization(Utilization):
-    """Means of rank 0's GPU since the last logged row, sampled in the background every `interval_seconds`.
+    """Means of rank 0's GPU since the last logged row; read once a second.
 
     | key | unit |
     |---|---|
@@ -17,17 +17,19 @@ class GpuUtilization(Utilization):
     | `gpu/memory_used_gib` | GiB in use on the device, by all processes |
     | `gpu/power_watts` | W |
 
-    Sampling begins after the first step, which may compile. Validation during the fit is included. A key that the GPU
-    does not support is left out; without CUDA nothing is logged. A row without a reading since the last row has no
-    value.
+    The first step, which may compile, is left out. Validation during the fit is included. A key that the GPU does not
+    support is left out; without CUDA nothing is logged. A row without a sample since the last row has no value.
     """
 
-    def __init__(self, *, interval_seconds: float = 1.0) -> None:
-        super().__init__("gpu", interval_seconds=interval_seconds)
+    keys: ClassVar = {
+        "gpu_utilization_percent": "gpu/utilization_percent",
+        "gpu_memory_used_gib": "gpu/memory_used_gib",
+        "gpu_power_watts": "gpu/power_watts",
+    }
 
-    def readings(self, trainer: Trainer) -> Readings | None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         device = trainer.strategy.root_device
-        if device.type != "cuda":
+        if device.type == "cuda":
+            super().setup(trainer, pl_module, stage)
+        elif stage == "fit":
             rank_zero_info(f"gpu_utilization: training runs on {device.type}, not on CUDA; nothing is logged.")
-            return None
-        return gpu_readings(device.index)

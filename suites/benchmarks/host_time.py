@@ -34,7 +34,7 @@ STEPS_PER_ROW, NUM_PARAMETERS, NUM_CLASSES = 20, 161, 10
 OVERRIDES = (
     "~callbacks.checkpoint", "data.num_workers=1", "data.batch_size=2", "data.image_size=16", "trainer.accelerator=cpu",
     "trainer.limit_val_batches=0", "trainer.max_epochs=10000", f"trainer.log_every_n_steps={STEPS_PER_ROW}",
-    "trainer.precision=32-true", "callbacks.host_utilization.interval_seconds=0.02",
+    "trainer.precision=32-true",
 )  # fmt: skip
 
 

@@ -145,6 +145,7 @@ def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: 
         "disk_write_mb_per_second": (0, 2, 20),
         "network_received_mb_per_second": (10, 30, 11),
         "network_sent_mb_per_second": (0, 1, 11),
+        "gpu_utilization_percent": (5, 60, 11),
     }
     columns = {f"cpu{i}_percent": wave(5, 80, 9 + i) for i in range(num_cpus)}
     columns |= {name: wave(*limits) for name, limits in ranges.items()} | {"queue_depth": wave(0, 3, 11).round()}
@@ -152,7 +153,6 @@ def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: 
         columns["disk_read_mb_per_second"][peak_at] = 777
     writer = ChunkWriter(folder / FOLDER)
     writer.add("samples", {"unix_seconds": times} | columns)
-    writer.add("gpu_utilization", {"unix_seconds": times[::2], "gpu_utilization_percent": wave(5, 60, 11)[::2]})
     writer.add("events", _events(times[0], times[-1], random))
     writer.flush()
 

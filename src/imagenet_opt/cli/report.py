@@ -23,7 +23,7 @@ imagenet-opt report doctor.json --out why.html             the result of imagene
 The report has every part for which there is data; for each other part, a line says how to create its data:
 
   doctor.json    the verdict, the limit of each stage, rules: imagenet-opt doctor ... --json RUN/doctor.json
-  timeline/      samples of the machine every 100 ms: every run writes them, except with '~callbacks.timeline'
+  timeline/      samples of the machine every 200 ms: every run writes them, except with '~callbacks.timeline'
   metrics.csv, summary.json, .hydra/config.yaml are in every run folder
 
 docs/report.md explains the report."""

@@ -8,7 +8,10 @@ _NONFINITE = (
     "a run stops at a loss that is not finite; against such losses lower optimizer.lr, or set model.max_grad_norm=1"
 )
 _SHARES = "use callbacks.resolution_schedule.grow_from and grow_until, shares of the run from 0 to 1"
+_SAMPLED = "one recorder samples the machine five times a second, and the GPU once a second"
 REMOVED = {
+    "callbacks.gpu_utilization.interval_seconds": _SAMPLED,
+    "callbacks.host_utilization.interval_seconds": _SAMPLED,
     "callbacks.resolution_schedule.first_epoch": _SHARES,
     "callbacks.resolution_schedule.last_epoch": _SHARES,
     "model.on_nonfinite": _NONFINITE,

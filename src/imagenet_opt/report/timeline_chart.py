@@ -15,8 +15,8 @@ from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import PAUSE_SECONDS
 
 MOST_KEPT = 40_000
-"""Most samples of a line, and most events of a kind: all samples of an hour. A longer run keeps the minimum and maximum
-of each stretch of samples, and the longest events."""
+"""Most samples of a line, and most events of a kind: all samples of two hours. A longer run keeps the minimum and
+maximum of each stretch of samples, and the longest events."""
 MOST_MARKS = 100
 """Most vertical lines through all rows for one kind of event."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
@@ -25,17 +25,16 @@ LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "
 
 @dataclass(frozen=True)
 class Line:
-    """A column of the timeline's samples or of another of its tables, drawn as a line."""
+    """A column of the timeline's samples, drawn as a line."""
 
     column: str
     label: str
     colour: str
-    table: str = "samples"
 
 
 ROWS = {
-    "GPU, %": (Line("gpu_utilization_percent", "busy", "gpu", "gpu_utilization"),),
-    "GPU, W": (Line("gpu_power_watts", "power", "gpu", "gpu_power"),),
+    "GPU, %": (Line("gpu_utilization_percent", "busy", "gpu"),),
+    "GPU, W": (Line("gpu_power_watts", "power", "gpu"),),
     "CPU, %": (Line("workers_cpu_percent", "workers", "loader"), Line("trainer_cpu_percent", "main process", "gpu")),
     "stalled, %": (
         Line("io_pressure_percent", "on storage", "storage"),
@@ -89,16 +88,14 @@ def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
 
 def ends(recording: Timeline) -> tuple[float, float]:
     """Unix seconds of the first sample, or without samples of the first event, and of the last sample or event."""
-    times = [table["unix_seconds"] for table in (recording.samples, recording.gpu_utilization) if table]
-    events = recording.events
-    firsts = [series[0] for series in times] or [*events.get("begin_unix_seconds", ())[:1]]
-    start = float(min(firsts, default=0.0))
-    lasts = [*(series[-1] for series in times), *events.get("end_unix_seconds", ())[-1:]]
-    return start, max(float(max(lasts, default=start)), start + INTERVAL_SECONDS)
+    times, events = recording.samples.get("unix_seconds", ()), recording.events
+    start = next(iter([*times[:1], *events.get("begin_unix_seconds", ())[:1]]), 0.0)
+    last = max([*times[-1:], *events.get("end_unix_seconds", ())[-1:]], default=start)
+    return float(start), max(float(last), float(start) + INTERVAL_SECONDS)
 
 
 def _has(recording: Timeline, line: Line) -> bool:
-    values = getattr(recording, line.table).get(line.column)
+    values = recording.samples.get(line.column)
     return values is not None and bool(np.isfinite(values).any())
 
 
@@ -114,8 +111,8 @@ def _name_lines(figure: go.Figure, lines: Sequence[Line], row: int) -> None:
 
 def _add_line(figure: go.Figure, recording: Timeline, line: Line, start: float, row: int) -> None:
     """Draw a line with a nan at each pause of the recording, so that no line crosses the pause."""
-    table = getattr(recording, line.table)
-    times, values = table["unix_seconds"] - start, table[line.column].astype(np.float64)
+    samples = recording.samples
+    times, values = samples["unix_seconds"] - start, samples[line.column].astype(np.float64)
     pauses = np.flatnonzero(np.diff(times) > PAUSE_SECONDS) + 1
     times, values = np.insert(times, pauses, times[pauses - 1] + 0.01), np.insert(values, pauses, np.nan)
     xs, ys = min_max(times, values, most=MOST_KEPT)

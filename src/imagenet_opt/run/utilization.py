@@ -1,46 +1,70 @@
-"""Logs means of the values that a sampler reads in the background of a fit."""
+"""The recorder of a fit, which all callbacks share, and callbacks that log means of its columns."""
 
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.measure.telemetry.sampler import Readings, Sampler
+from imagenet_opt.measure.telemetry.gpu import device_names
+from imagenet_opt.measure.telemetry.recorder import Recorder, Totals, means
 from imagenet_opt.run.rows import is_logging_step, log_numbers
+
+_recorders: "WeakKeyDictionary[Trainer, Recorder]" = WeakKeyDictionary()
+
+
+def recorder_of(trainer: Trainer) -> Recorder:
+    """The recorder of this fit; starts it at the first call. Call in `setup`, and `stop` it in `on_exception` and
+    `teardown`: the first callback to do so ends it for all."""
+    recorder = _recorders.get(trainer)
+    if recorder is None or not recorder.is_running:
+        device = trainer.strategy.root_device
+        recorder = _recorders[trainer] = Recorder(device_names(device.index) if device.type == "cuda" else None)
+    return recorder
 
 
 class Utilization(Callback):
-    """Means since the last logged row, of rank 0, under the keys `<name>/<key of the reading>`.
+    """Means of the recorder's columns since the last logged row, of rank 0. keys: column -> key of the metric.
 
-    Sampling begins after the first step, because that step may compile for minutes. Validation during the fit is
-    included. A row without a reading since the last row has no value.
+    The first step is left out, because that step may compile for minutes. Validation during the fit is included. A row
+    without a sample since the last row has no value.
     """
 
-    def __init__(self, name: str, *, interval_seconds: float) -> None:
-        self._sampler = Sampler(name, interval_seconds=interval_seconds)
-        self._source: Readings | None = None
+    keys: ClassVar[dict[str, str]]
 
-    def readings(self, trainer: Trainer) -> Readings | None:
-        """The readings that rank 0 samples; None for no readings. Every rank calls this method."""
-        raise NotImplementedError
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self._first: Totals | None = None
+        self._last: Totals = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.is_global_zero:
+            self._recorder, self._first = recorder_of(trainer), None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if self._recorder is None:
+            return
+        totals = self._recorder.totals
+        if self._first is None:
+            self._first = self._last = totals
+        if is_logging_step(trainer):
+            log_numbers(trainer, self._means(self._last, totals))
+            self._last = totals
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._stop()
 
     def summary(self) -> dict[str, float]:
         """Means over the fit after its first step, under the logged keys."""
-        return self._sampler.means()
+        return {} if self._first is None else self._means(self._first, self._last)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._sampler.clear()
-        readings = self.readings(trainer)
-        self._source = readings if trainer.is_global_zero else None
+    def _stop(self) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._last, self._recorder = self._recorder.totals, None
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self._source is not None:
-            self._sampler.start(self._source)
-            self._source = None
-        if is_logging_step(trainer):
-            log_numbers(trainer, self._sampler.pop_metrics())
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._sampler.stop()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._sampler.stop()
+    def _means(self, before: Totals, after: Totals) -> dict[str, float]:
+        found = means(before, after)
+        return {key: found[column] for column, key in self.keys.items() if column in found}

@@ -1,10 +1,11 @@
+import math
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from imagenet_opt.measure.telemetry.gpu import gpu_readings
+from imagenet_opt.measure.telemetry.gpu import GpuColumns, device_names
 
 UUID = "3a5c1f6e-0b2d-4c47-9a51-0f6f2f1f8f11"
 
@@ -24,13 +25,10 @@ class Driver:
     def __init__(
         self, *, uuids: tuple[str, ...] = ("GPU-other", f"GPU-{UUID}"), power: bool = True, memory: bool = True
     ) -> None:
-        self.uuids, self.power, self.memory, self.open_count = uuids, power, memory, 0
+        self.uuids, self.power, self.memory = uuids, power, memory
 
     def nvmlInit(self) -> None:
-        self.open_count += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open_count -= 1
+        pass
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
         if uuid not in self.uuids:
@@ -63,27 +61,19 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("driver", "missing"),
     [
-        (Driver(), {}),
-        (Driver(uuids=("GPU-other", "GPU-parent-of-a-slice")), {}),
-        (Driver(power=False), {"power_watts": None}),
-        (Driver(memory=False), {"memory_used_gib": None}),
+        (Driver(), []),
+        (Driver(uuids=("GPU-other", "GPU-parent-of-a-slice")), []),
+        (Driver(power=False), ["gpu_power_watts"]),
+        (Driver(memory=False), ["gpu_memory_used_gib"]),
     ],
     ids=["by UUID", "by PCI bus id", "no power", "no permission for the memory"],
 )
-def test_values_of_cudas_device_and_none_for_values_that_nvml_refuses(
-    driver: Driver, missing: dict[str, None], monkeypatch: pytest.MonkeyPatch
+def test_values_of_cudas_device_and_nan_for_values_that_nvml_refuses(
+    driver: Driver, missing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, driver)
-    values = {"utilization_percent": 87.0, "memory_used_gib": 6.0, "power_watts": 212.5}
-    assert next(gpu_readings(0)) == values | missing
-
-
-def test_nvml_is_open_only_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver()
-    install(monkeypatch, driver)
-    readings = gpu_readings(0)
-    counts = [driver.open_count]
-    for use in (readings.__next__, readings.__next__, readings.close):
-        use()
-        counts.append(driver.open_count)
-    assert counts == [0, 1, 1, 0]
+    properties = SimpleNamespace(uuid=UUID, pci_domain_id=1, pci_bus_id=0xAF, pci_device_id=0x1F)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: {0: properties}[index])
+    values = {"gpu_utilization_percent": 87.0, "gpu_memory_used_gib": 6.0, "gpu_power_watts": 212.5}
+    row = GpuColumns(*device_names(0)).row()
+    assert row == pytest.approx(values | dict.fromkeys(missing, math.nan), nan_ok=True)

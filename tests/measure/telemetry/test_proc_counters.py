@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from imagenet_opt.measure.telemetry.proc_counters import Machine, Training, host_rows
+from imagenet_opt.measure.telemetry.proc_counters import CORE, HostColumns, Machine, Training
 
 
 def compute(seconds: float) -> None:
@@ -81,9 +81,9 @@ def test_memory_is_psutils() -> None:
 
 @pytest.mark.parametrize("child", [(0.3, "pt_data_worker")], indirect=True)
 def test_a_worker_is_found_counted_and_forgotten(child, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters._FIND_SECONDS", 0.0)
+    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters._SLOW_SECONDS", 0.0)
     process, done = child
-    training = Training(os.getpid())
+    training = Training()
     before = training.counts()["workers_cpu_percent"]
     assert (before, training.levels()) == (0.0, {"num_workers": 0.0})
     process.start()
@@ -106,34 +106,40 @@ def test_other_children_are_no_workers(child) -> None:
     process, done = child
     process.start()
     assert done.wait(30)
-    training = Training(os.getpid())
+    training = Training()
     training.counts()
     assert training.levels() == {"num_workers": 0.0}
 
 
-def test_the_trainers_rate_is_the_share_of_a_cpu_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_over_the_time_between_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are two seconds apart on an injected clock; the CPU time is the kernel's."""
     now = 0.0
     monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters.monotonic", lambda: now)
-    rows = host_rows(os.getpid())
     cpu = [time.process_time()]
-    first = next(rows)
+    host = HostColumns()
     cpu.append(time.process_time())
-    assert np.isnan(first["trainer_cpu_percent"]) and np.isnan(first["cpu_pressure_percent"])
     compute(0.3)
     cpu.append(time.process_time())
     now = 2.0
-    row = next(rows)
+    row = host.row()
     cpu.append(time.process_time())
-    seconds = row["trainer_cpu_percent"] / 100 * now
-    assert cpu[2] - cpu[1] - 0.03 <= seconds <= cpu[3] - cpu[0] + 0.03
-    assert row.keys() == first.keys()
+    assert cpu[2] - cpu[1] <= row["trainer_cpu_percent"] / 100 * now <= cpu[3] - cpu[0]
+    cores = [percent for name, percent in row.items() if CORE.fullmatch(name)]
+    assert len(cores) == len(os.sched_getaffinity(0))
+    assert row["cpu_percent"] == pytest.approx(min(100, np.mean(cores)))
 
 
-def test_a_trainer_that_has_ended_has_no_rate() -> None:
-    process = multiprocessing.get_context("fork").Process(target=int)
+@pytest.mark.parametrize("child", [(0.4, "a program")], indirect=True)
+def test_under_a_smaller_share_only_the_process_and_its_children_count(child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    now = 0.0
+    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters.monotonic", lambda: now)
+    process, done = child
+    own = time.process_time()
+    host = HostColumns()
     process.start()
-    rows = host_rows(process.pid)
-    next(rows)
-    process.join()
-    assert np.isnan(next(rows)["trainer_cpu_percent"])
+    assert done.wait(30)
+    now = 1.0
+    percent, own = host.row()["cpu_percent"], time.process_time() - own
+    assert percent == pytest.approx(100 * (0.4 + own), abs=8)

@@ -38,7 +38,7 @@ def test_rows_are_read_while_more_are_written(tmp_path: Path) -> None:
         assert len(read.samples["unix_seconds"]) == first + 5
     assert read.samples["cpu0_percent"].tolist() == [20.0] * 5 + [25.0] * 5
     assert np.diff(read.samples["unix_seconds"]) == pytest.approx(0.1, abs=1e-6)
-    assert read.gpu_power == {}
+    assert read.events == {}
     assert len(list((tmp_path / "timeline").iterdir())) == 1
 
 

@@ -8,7 +8,7 @@ import psutil
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
+from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 
 _MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3

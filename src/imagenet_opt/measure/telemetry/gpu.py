@@ -1,32 +1,20 @@
 """Reads utilization, memory and power of a CUDA device from NVML."""
 
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeVar
 
 import psutil
 
 from imagenet_opt.machine import GIB
-from imagenet_opt.measure.telemetry.sampler import Readings
 
+_log = logging.getLogger(__name__)
 
-def gpu_readings(cuda_index: int) -> Readings:
-    """Endless readings of the device that torch calls `cuda:<cuda_index>`.
-
-    | key | unit |
-    |---|---|
-    | `utilization_percent` | 0 to 100: share of the last 1/6 to 1 s in which at least one kernel ran |
-    | `memory_used_gib` | GiB in use on the device, by every process |
-    | `power_watts` | W, the whole board |
-
-    A value is None if the device does not support it (MIG slices, some integrated GPUs), or if NVML denies access, as
-    to the memory of a board in a container that has only a MIG slice.
-    NVML is opened at the first reading and closed with the generator.
-
-    Raises pynvml.NVMLError at a reading, NVMLError_LibraryNotFound where there is no NVIDIA driver.
-    Source: nvmlUtilization_t, nvmlDeviceGetPowerUsage in NVIDIA's NVML API reference.
-    """
-    return _readings(*device_names(cuda_index))
+_READ_SECONDS = 1.0  # reading the GPU takes longer than all other columns
+T = TypeVar("T")
 
 
 def device_names(cuda_index: int) -> tuple[str, str]:
@@ -49,29 +37,54 @@ def find_device(pynvml: Any, uuid: str, bus_id: str) -> Any:
         return pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
 
 
-def _readings(uuid: str, bus_id: str) -> Readings:
-    import pynvml
+class GpuColumns:
+    """Columns of a device, read once a second; names as of `device_names`.
 
-    def supported(value: Callable[[], float]) -> float | None:
-        try:
-            return value()
-        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
-            return None
+    | column | unit |
+    |---|---|
+    | `gpu_utilization_percent` | 0 to 100: share of the last 1/6 to 1 s in which at least one kernel ran |
+    | `gpu_memory_used_gib` | GiB in use on the device, by all processes |
+    | `gpu_power_watts` | W, the whole board |
 
-    pynvml.nvmlInit()
-    try:
-        device = find_device(pynvml, uuid, bus_id)
-        while True:
-            yield {
-                "utilization_percent": supported(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)),
-                "memory_used_gib": supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(device).used / GIB),
-                "power_watts": supported(lambda: pynvml.nvmlDeviceGetPowerUsage(device) / 1000),  # from mW
+    A value is NaN if the device does not support it (MIG slices, some integrated GPUs), if NVML denies access, as to
+    the memory of a board in a container that has only a MIG slice, or if NVML fails, which is logged once.
+    Source: nvmlUtilization_t, nvmlDeviceGetPowerUsage in NVIDIA's NVML API reference.
+    """
+
+    def __init__(self, uuid: str, bus_id: str) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        self._has_failed = False
+        self._read_at = -_READ_SECONDS
+        self._row: dict[str, float] = {}
+        self._device: Any = self._known(lambda: (pynvml.nvmlInit(), find_device(pynvml, uuid, bus_id))[1])
+
+    def row(self) -> dict[str, float]:
+        if (now := monotonic()) >= self._read_at + _READ_SECONDS:
+            self._read_at, nvml, device = now, self._nvml, self._device
+            self._row = {
+                "gpu_utilization_percent": self._number(lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu),
+                "gpu_memory_used_gib": self._number(lambda: nvml.nvmlDeviceGetMemoryInfo(device).used / GIB),
+                "gpu_power_watts": self._number(lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000),  # from mW
             }
-    finally:
-        pynvml.nvmlShutdown()
+        return self._row
 
+    def _number(self, read: Callable[[], float]) -> float:
+        value = None if self._device is None else self._known(read)
+        return math.nan if value is None else float(value)
 
-T = TypeVar("T")
+    def _known(self, read: Callable[[], T]) -> T | None:
+        """The value; None if NVML denies it or fails."""
+        try:
+            return read()
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
+            return None
+        except self._nvml.NVMLError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _log.warning("the GPU's numbers have gaps or are absent, training continues (NVML: %s)", error)
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,31 @@
-"""Counters of the machine and of a training process from /proc, as columns of a timeline.
+"""Counters of the machine and of this training process from /proc, as columns of a timeline.
 
-Files of /proc stay open, which takes a quarter of psutil's time; rows are read ten times a second during training.
+Files of /proc stay open, which takes a quarter of psutil's time; rows are read five times a second during training.
 """
 
 import os
-from collections.abc import Iterator
+import re
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from time import monotonic
+from statistics import fmean
+from time import monotonic, process_time
 
 import psutil
 
+from imagenet_opt.machine import usable_cpus
+
 _WORKER = "pt_data_worker"
 """Name of the worker processes of torch's DataLoader (2.6 and later)."""
-_FIND_SECONDS = 1.0
+_SLOW_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SECTOR_BYTES = 512  # in /proc/diskstats, for every disk
 _STACKED = ("loop", "ram", "zram", "dm-", "md")
 """Block devices without own storage; the kernel counts their bytes at the disks below them."""
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
+
+CORE = re.compile(r"cpu\d+_percent")
 
 Row = dict[str, float]
 
@@ -86,26 +91,23 @@ class Machine:
 
 
 class Training:
-    """A training process and its loader's workers; the list of workers is updated once a second."""
+    """This process and its loader's workers; the list of workers is updated once a second."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._stat = pid, ProcFile(f"/proc/{pid}/stat")
+    def __init__(self) -> None:
         self._workers: dict[int, ProcFile] = {}
-        self._listed_at = -_FIND_SECONDS
+        self._listed_at = -_SLOW_SECONDS
         self._worker_seconds: dict[int, float] = {}
         self._workers_seconds = 0.0
 
     def counts(self) -> Row:
         """CPU seconds x 100. A worker's seconds count from its first reading, so that the sum never falls."""
-        if monotonic() >= self._listed_at + _FIND_SECONDS:
+        if monotonic() >= self._listed_at + _SLOW_SECONDS:
             self._find()
         now = {pid: seconds for pid, stat in self._workers.items() if (seconds := _cpu_seconds(stat)) is not None}
         before = self._worker_seconds
         self._workers_seconds += sum(seconds - before[pid] for pid, seconds in now.items() if pid in before)
         self._worker_seconds = now
-        seconds = _cpu_seconds(self._stat)
-        percent = _NAN if seconds is None else 100 * seconds
-        return {"trainer_cpu_percent": percent, "workers_cpu_percent": 100 * self._workers_seconds}
+        return {"trainer_cpu_percent": 100 * process_time(), "workers_cpu_percent": 100 * self._workers_seconds}
 
     def levels(self) -> Row:
         return {"num_workers": float(len(self._worker_seconds))}
@@ -117,29 +119,69 @@ class Training:
 
     def _children(self) -> list[int]:
         """Children by the kernel's list (CONFIG_PROC_CHILDREN); else by psutil, which reads all processes."""
-        files = list(Path(f"/proc/{self._pid}/task").glob("*/children"))
+        files = list(Path("/proc/self/task").glob("*/children"))
         with suppress(psutil.Error, OSError):
             if not files:
-                return [child.pid for child in psutil.Process(self._pid).children()]
+                return [child.pid for child in psutil.Process().children()]
             return [int(pid) for file in files for pid in file.read_text().split()]
         return list(self._workers)
 
 
-def host_rows(trainer_pid: int) -> Iterator[Row]:
-    """Endless rows of this machine and the process `trainer_pid`; docs/timeline.md lists the columns.
+class Quota:
+    """Use of the usable CPUs where a cgroup quota or SLURM grants fewer CPUs than this process's affinity: other jobs
+    use the other CPUs, so only this process and its descendants count. Read once a second."""
 
-    Rates are over the time since the previous row, and NaN in the first row. The kernel counts CPU time in hundredths
-    of a second: in rows 0.1 s apart it has steps of 10 %.
+    def __init__(self) -> None:
+        self._percent, self._read = _NAN, (monotonic(), busy_seconds_of_descendants())
+
+    def percent(self) -> float:
+        """0 to 100, over the last second."""
+        at, busy = self._read
+        if (now := monotonic()) >= at + _SLOW_SECONDS:
+            self._read = now, busy_seconds_of_descendants()
+            self._percent = 100 * (self._read[1] - busy) / (now - at) / usable_cpus()
+        return self._percent
+
+
+class HostColumns:
+    """Rows of this machine and this process; docs/timeline.md lists the columns.
+
+    Rates are over the time since the previous row. The kernel counts CPU time in hundredths of a second: in rows 0.2 s
+    apart it has steps of 5 %.
     """
-    machine, training = Machine(), Training(trainer_pid)
-    counts, now = machine.counts() | training.counts(), monotonic()
-    yield dict.fromkeys(counts, _NAN) | machine.levels() | training.levels()
-    while True:
-        counted, before = counts, now
-        counts, now = machine.counts() | training.counts(), monotonic()
-        rates = {name: max(counts.get(name, _NAN) - count, 0.0) / (now - before) for name, count in counted.items()}
-        yield rates | machine.levels() | training.levels()  # max() of NaN and 0.0, in this order, is NaN
-        counts = counted | counts  # keeps the column of a CPU that was switched off
+
+    def __init__(self) -> None:
+        self._machine, self._training = Machine(), Training()
+        self._quota = Quota() if usable_cpus() < len(os.sched_getaffinity(0)) else None
+        self._at, self._counts = monotonic(), self._read()
+
+    def row(self) -> Row:
+        at, counts = monotonic(), self._read()
+        seconds, before = at - self._at, self._counts
+        rates = {name: max(counts.get(name, _NAN) - count, 0.0) / seconds for name, count in before.items()}
+        # max() of NaN and 0.0, in this order, is NaN; a CPU that was switched off keeps its column
+        self._at, self._counts = at, before | {name: count for name, count in counts.items() if name in before}
+        levels = self._machine.levels() | self._training.levels()
+        return rates | {"cpu_percent": self._percent(rates)} | levels
+
+    def _percent(self, rates: Row) -> float:
+        cores = [percent for name, percent in rates.items() if CORE.fullmatch(name) and percent == percent]
+        percent = fmean(cores or [_NAN]) if self._quota is None else self._quota.percent()
+        return max(0.0, min(percent, 100.0))
+
+    def _read(self) -> Row:
+        return self._machine.counts() | self._training.counts()
+
+
+def busy_seconds_of_descendants() -> float:
+    """CPU time of this process and its descendants, including ended descendants."""
+    this = psutil.Process()
+    seconds = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def _sum(lines: list[list[str]], field: int) -> float:

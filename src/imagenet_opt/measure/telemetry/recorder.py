@@ -1,83 +1,143 @@
-"""Starts and stops the recorder of a timeline from the training process."""
+"""A thread that samples the machine and its training process: means for loggers, and the rows of a timeline."""
 
-import os
-import signal
-import subprocess
-import sys
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
-from imagenet_opt.blocked_signals import blocked
-from imagenet_opt.measure.telemetry.shared_state import Gauges
+import numpy as np
 
+from imagenet_opt.errors import printable
+from imagenet_opt.measure.telemetry.gpu import GpuColumns
+from imagenet_opt.measure.telemetry.proc_counters import HostColumns, Row
+from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, KINDS, ChunkWriter, Table
+
+_log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 10.0
 _END_SECONDS = 5.0
-_KILL_SECONDS = 1.0
-_SOURCES = Path(__file__).parents[3]
-BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that all processes of a job may get. The recorder does not obey them, but ends when its parent ends."""
+_MOST_EVENTS = 2**16  # that wait to be written; more wait only if the disk hangs
+_EVENT = {
+    "begin_unix_seconds": np.float64,
+    "end_unix_seconds": np.float64,
+    "kind": np.uint8,
+    "step": np.float32,
+}
+
+Totals = Mapping[str, tuple[float, float]]
+"""Column -> its sum over time (value x seconds), and the seconds in which it was known."""
 
 
-class Recording:
-    """Starts a recorder process for this process, which writes into `folder` until `stop`.
+class Recorder:
+    """Samples five times a second from its creation until `stop`. Its errors are logged and never reach the training.
 
-    What stops or kills all processes of this group, as Ctrl-Z does, stops or kills the recorder too.
-
-    gauges: shared memory for values to record. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without
-    a GPU. error: why the recorder stopped or could not write the rest; else None; `is_lost` updates `error`.
-    Raises OSError if the memory or the process cannot be created; raises nothing later.
+    gpu_names: from `device_names` of measure/telemetry/gpu.py; None without a GPU.
+    gauges: numbers that the training sets and each sample copies: queue_depth, step, phase (an index of KINDS).
+    totals: of all columns since the start; replaced at each sample, never changed, so that readers need no lock.
+    seconds, cpu_seconds: of the thread, until its last sample.
     """
 
-    def __init__(self, folder: Path, gpu_names: tuple[str, str] | None) -> None:
-        self.gauges = Gauges()
-        self.error: str | None = None
-        self._process: subprocess.Popen[str] | None = None
-        try:
-            with blocked(*BLOCKED):  # also for the new process
-                self._process = self._start(str(self.gauges.file), str(os.getpid()), str(folder), *(gpu_names or ()))
-        except BaseException:  # an OSError, or an error that the handler of a signal raises after the block
-            self.stop()
-            raise
+    def __init__(self, gpu_names: tuple[str, str] | None = None) -> None:
+        self.gauges: Row = {"queue_depth": math.nan, "step": math.nan, "phase": float(KINDS.index("other"))}
+        self.totals: Totals = {}
+        self.seconds = self.cpu_seconds = 0.0
+        self._folder: Path | None = None
+        self._writer: ChunkWriter | None = None
+        self._rows: list[Row] = []
+        self._events: deque[tuple[float, ...]] = deque(maxlen=_MOST_EVENTS)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(gpu_names,), name="recorder", daemon=True)
+        self._thread.start()
 
-    def is_lost(self) -> bool:
-        """Whether the recorder has ended unexpectedly."""
-        if self._process is not None and self._process.poll() is not None:
-            self._end(self._process)
-        return self.error is not None
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive() and not self._stopped.is_set()
+
+    def write_to(self, folder: Path) -> None:
+        """From now on, write samples and events into this folder of a timeline, every ten seconds and at the end."""
+        self._folder = folder
+
+    def add_event(self, kind: str, begin: float, end: float) -> None:
+        """Add an event at the present step. kind: one of KINDS; begin, end: unix seconds."""
+        self._events.append((begin, end, KINDS.index(kind), self.gauges["step"]))
 
     def stop(self) -> None:
-        """Let the recorder write its rows and end; on a hanging disk kill the recorder, or abandon it if that fails."""
-        self.gauges["done"] = 1
-        if self._process is not None:
-            self._end(self._process)
-        self.gauges.close()
+        """Write the last samples and end. A thread that hangs, on a disk or in the GPU's driver, is abandoned."""
+        self._stopped.set()
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("timeline: the disk or the GPU's driver hangs, so the last samples are not written")
 
-    def _end(self, process: "subprocess.Popen[str]") -> None:
-        self._process = None
+    def _run(self, gpu_names: tuple[str, str] | None) -> None:
         try:
-            output = _stderr_of(process)
-        except subprocess.TimeoutExpired:
-            self.error = "the disk hangs, and the recorder could not be killed"
+            host, gpu = HostColumns(), GpuColumns(*gpu_names) if gpu_names else None
+            self._record(host, gpu)
+        except Exception as error:
+            _log.warning("recorder: ended, training continues (%s: %s)", type(error).__name__, error)
+
+    def _record(self, host: HostColumns, gpu: GpuColumns | None) -> None:
+        began = before = due = time.monotonic()
+        flush_at, over = began + _FLUSH_SECONDS, False
+        while not over:
+            due = next_due(due, time.monotonic(), INTERVAL_SECONDS)
+            over = self._stopped.wait(max(0.0, due - time.monotonic()))
+            now = time.monotonic()
+            row = {"unix_seconds": time.time()} | host.row() | (gpu.row() if gpu else {}) | self.gauges
+            self.totals = _added(self.totals, row, now - before)
+            if self._folder is not None:
+                self._rows.append(row)
+            if over or now >= flush_at:
+                self._flush()
+                flush_at = now + _FLUSH_SECONDS
+            before, self.seconds, self.cpu_seconds = now, now - began, time.thread_time()
+
+    def _flush(self) -> None:
+        if self._folder is None:
             return
-        if process.returncode or not self.gauges["done"]:
-            self.error = next(reversed(output.splitlines()), f"ended with status {process.returncode}")
-
-    def _start(self, *arguments: str) -> "subprocess.Popen[str]":
-        path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "imagenet_opt.measure.telemetry.recorder_process", *arguments],
-            env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
-            pass_fds=[self.gauges.file],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        try:
+            self._writer = self._writer or ChunkWriter(self._folder)
+            if self._rows:
+                self._writer.add("samples", _samples(self._rows))
+            if events:
+                columns = zip(_EVENT.items(), zip(*events, strict=True), strict=True)
+                self._writer.add("events", {name: np.array(column, kind) for (name, kind), column in columns})
+            self._writer.flush()
+        except OSError as error:
+            self._folder = None
+            _log.warning("timeline: no longer recorded, training continues (%s)", printable(f"{error}"))
+        self._rows.clear()
 
 
-def _stderr_of(process: "subprocess.Popen[str]") -> str:
-    """End the process and return its stderr. Raises TimeoutExpired if it cannot be killed, as on a hanging disk."""
-    try:
-        return process.communicate(timeout=_END_SECONDS)[1]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate(timeout=_KILL_SECONDS)[1]
+def means(before: Totals, after: Totals) -> dict[str, float]:
+    """Mean of each column in the time between two `totals`; a column that was not known has none."""
+    found = {}
+    for name, (total, seconds) in after.items():
+        total_before, seconds_before = before.get(name, (0.0, 0.0))
+        if seconds > seconds_before:
+            found[name] = (total - total_before) / (seconds - seconds_before)
+    return found
+
+
+def next_due(due: float, now: float, interval: float) -> float:
+    """The first time after `now` on the schedule through `due`; missed times are skipped."""
+    return due + interval * (1 + max(0.0, (now - due) // interval))
+
+
+def _added(totals: Totals, row: Row, seconds: float) -> Totals:
+    added = dict(totals)
+    for name, value in row.items():
+        if value == value:  # not NaN
+            total, known = added.get(name, (0.0, 0.0))
+            added[name] = total + value * seconds, known + seconds
+    return added
+
+
+def _samples(rows: list[Row]) -> Table:
+    return {
+        name: np.array([row[name] for row in rows], np.float64 if name == "unix_seconds" else np.float32)
+        for name in rows[0]
+    }

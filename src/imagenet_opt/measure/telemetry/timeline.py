@@ -1,7 +1,6 @@
 """The recording of a run: samples at a fixed interval, and events, in a folder of .npz files."""
 
 import logging
-import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import ConfigError, printable
+from imagenet_opt.measure.telemetry.proc_counters import CORE
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +22,10 @@ FOLDER = "timeline"
 """Name of the folder in the run folder."""
 KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch")
 """Kinds of events and phases, by number. No event has the kind "other", no phase the kind "epoch"."""
-INTERVAL_SECONDS = 0.1
+INTERVAL_SECONDS = 0.2
 """Time between samples."""
 _CHUNK_SECONDS = 600.0
 _MOST_BYTES = 2**28  # of a chunk, uncompressed
-_CORE = re.compile(r"cpu\d+_percent")
 
 Column = NDArray[Any]
 Table = dict[str, Column]
@@ -39,14 +38,12 @@ class Timeline:
     Times are `unix_seconds`, float64, as `time.time()`; NaN stands for values that could not be read. An empty table
     has no columns. An interruption of the run leaves a gap in `unix_seconds`.
 
-    samples: every 100 ms; see docs/timeline.md for the columns. gpu_utilization, gpu_power: at the driver's own times.
+    samples: every 200 ms; see docs/timeline.md for the columns.
     events: `begin_unix_seconds`, `end_unix_seconds`, `kind` (index of KINDS) and `step`, in order of their ends.
     """
 
     samples: Table
     events: Table
-    gpu_utilization: Table
-    gpu_power: Table
 
     def spans(self, kind: str) -> Column:
         """(N, 2): begin and end in unix seconds of all events of a kind, one of KINDS."""
@@ -57,7 +54,7 @@ class Timeline:
 
     def cores_percent(self) -> Column:
         """(N, CPUs): percent of each usable CPU at each sample; NaN for CPUs that a resumed run no longer has."""
-        names = sorted(filter(_CORE.fullmatch, self.samples), key=lambda name: (len(name), name))
+        names = sorted(filter(CORE.fullmatch, self.samples), key=lambda name: (len(name), name))
         return np.stack([self.samples[name] for name in names], axis=1) if names else np.zeros((0, 0))
 
 

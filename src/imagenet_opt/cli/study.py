@@ -45,7 +45,7 @@ Each row and round is a process of its own: some seconds on a CPU, about 40 s on
 budget, the losses are compared; the command says how long this takes. Stopped? Run the same command again; it resumes
 (anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
 command once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number
-of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
+of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0

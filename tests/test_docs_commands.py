@@ -150,7 +150,7 @@ def _compose(overrides: tuple[str, ...]) -> None:
 
 def _check_study(request: Request) -> None:
     """The keys of its file, with the changes of the command line."""
-    place = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
+    place = "steps" if request.kind == "steps" else f"kinds.{request.kind}"
     module = import_module(f"imagenet_opt.study.{place}")
     model = next(filter(None, (getattr(module, name, None) for name in ("StepsFile", "Scaling", "Options"))))
     checked_options(model, request)

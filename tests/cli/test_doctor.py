@@ -11,9 +11,10 @@ from hydra import compose, initialize_config_dir
 
 from imagenet_opt.cli import arguments
 from imagenet_opt.cli.doctor import examine, main, parse, write
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.doctor.apply import Trial, apply, how_to_decide, remedy_of, write_experiment
+from imagenet_opt.doctor.apply import Trial, apply, remedy_of, write_experiment
 from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import CAUSES, judge
@@ -127,20 +128,16 @@ def test_the_overrides_of_a_cause_come_before_those_of_the_environment(cause: st
 
 
 def trial(before: tuple[float, ...], after: tuple[float, ...], predicted: float | None = None) -> Trial:
-    return Trial("few_workers", ("data.num_workers=4",), before, after, predicted)
+    remedy = Finding("few_workers", True, "", overrides=("data.num_workers=4",), gain=predicted)
+    return Trial(remedy, Rounds({"without": list(before), "with": list(after)}, seconds=60.0))
 
 
 def test_a_trial_prints_the_predicted_and_the_measured_gain() -> None:
     helped = trial((100.0, 110.0, 105.0), (210.0, 200.0, 220.0), predicted=2.5)
     assert helped.helps
-    times = "2.00 times (1.63 to 2.46 in 3 rounds)"  # paired t-test of the logarithms
-    assert str(helped) == f"105 -> 210 images/s, {times}; predicted 2.50 times: faster"
-    assert how_to_decide(helped, 60.0) is None
+    assert str(helped) == "105 -> 210 images/s, 2.00 x (1.63 to 2.46) faster; predicted 2.50 x", "a paired t-test"
     undecided = trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0))
-    assert str(undecided).endswith("undecided")
-    # the logarithm is 0.475 +- 0.854: the interval must be 1.80 times narrower, whose square is 3.24
-    assert "undecided: if longer runs scatter less, 4 times the --budget would" in how_to_decide(undecided, 60.0)
-    assert how_to_decide(undecided, 60.0).endswith("takes about 4 min")
+    assert str(undecided).endswith("undecided, about 40 s more") and not undecided.helps
     assert str(trial((100.0, 110.0, 105.0), (80.0, 86.0, 85.0))).endswith("slower")
 
 
@@ -155,13 +152,13 @@ def test_overrides_are_tried_alternately_and_kept_if_they_help(
     facts = replace(diagnosis.measurements.facts, cached_share=1.0)
     diagnosis = change(diagnosis, findings=(remedy,), facts=facts)
     result = apply(diagnosis, slow, seconds=0.3)
-    assert len(result.before) == len(result.after) == 3 and min(*result.before, *result.after) > 0
-    assert result.predicted == diagnosis.next_gain
+    assert [len(rates) for rates in result.rounds.results.values()] == [3, 3] and result.gain.before > 0
     assert capsys.readouterr().out == f"few_workers, data.num_workers=1: {result}\n"
     assert len(list((own_conf / "experiment").glob("tuned_*"))) == result.helps
     write(replace(diagnosis, trial=result.plain()), file)
     kept = json.loads(file.read_text())["trial"]
-    assert kept["overrides"] == ["data.num_workers=1"] and kept["gain"]["low"] <= kept["gain"]["ratio"]
+    assert kept["overrides"] == ["data.num_workers=1"] and kept["predicted"] == diagnosis.next_gain
+    assert len(kept["before"]) == len(kept["after"]) == 3 and kept["gain"]["low"] <= kept["gain"]["ratio"]
     assert read_diagnosis(file).trial == kept
 
 

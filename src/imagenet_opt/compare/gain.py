@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import FAR, Cell, ratio_cells, verdict_in_words
 from imagenet_opt.measure.stats.paired_ratios import Ratio, more_rounds, paired_ratios, verdict
 
@@ -71,3 +72,9 @@ def gains(
         (ours, theirs): Gain(median(rates[theirs]), median(rates[ours]), ratio, round_seconds)
         for (ours, theirs), ratio in zip(pairs, ratios, strict=True)
     }
+
+
+def gain_of(rounds: Rounds[float], ours: str, theirs: str) -> Gain:
+    """Compare two setups of these rounds of images per second."""
+    pair, num_rounds = (ours, theirs), max(1, *map(len, rounds.results.values()))
+    return gains(rounds.results, [pair], round_seconds=rounds.seconds / num_rounds)[pair]

@@ -3,9 +3,11 @@
 import time
 from dataclasses import dataclass
 
+from imagenet_opt.compare.gain import gain_of
+from imagenet_opt.compare.rounds import in_rounds
 from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
-from imagenet_opt.measure.stats.paired_ratios import Ratio, pair_ratio
+from imagenet_opt.measure.stats.paired_ratios import Ratio
 from imagenet_opt.pack.image import prepare
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.testbed import Testbed
@@ -13,6 +15,7 @@ from imagenet_opt.probe.testbed import Testbed
 _MOST_IMAGES = 96
 _BATCH = 64
 _ROUNDS = 6
+_ORIGINALS, _PACKED = "originals", "packed"
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,16 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
         originals.append(encoded)
     if not packed:
         return None
-    index, batches = testbed.samples.in_memory, []
-    for images in (originals, packed):  # random crops, made in this process
+    index, batches = testbed.samples.in_memory, {}
+    for name, images in ((_ORIGINALS, originals), (_PACKED, packed)):  # random crops, made in this process
         store = MemoryStore(images, len(index))
-        batches.append(iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader))
-    seconds: list[list[float]] = [[], []]
-    for number in range(_ROUNDS + 1):
-        for kind in (0, 1) if number % 2 else (1, 0):
-            began = time.perf_counter()
-            next(batches[kind])
-            seconds[kind].append(time.perf_counter() - began)
-    ratio = sum(map(len, packed)) / sum(map(len, originals))
-    return Forecast(len(packed), ratio, pair_ratio(seconds[0][1:], seconds[1][1:]))  # the first batches warm up
+        batches[name] = iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader)
+
+    def rate(name: str, number: int) -> float:
+        began = time.perf_counter()
+        next(batches[name])
+        return _BATCH / (time.perf_counter() - began)
+
+    in_rounds(batches, rate, range(1))  # the first batches warm up
+    speedup = gain_of(in_rounds(batches, rate, range(_ROUNDS)), _PACKED, _ORIGINALS).ratio
+    return Forecast(len(packed), sum(map(len, packed)) / sum(map(len, originals)), speedup)

@@ -12,6 +12,7 @@ import torch
 
 import imagenet_opt
 from imagenet_opt.cli.init import copy_project
+from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.main import main as command_line
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.datamodule import demo_folder
@@ -87,9 +88,10 @@ def test_a_command_outside_of_a_project_names_the_command_inside(
     )
 
 
-def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path) -> None:
-    copy_project(tmp_path / "mine")
-    code = (tmp_path / "mine/my_callbacks/gradient_norm.py").read_text().partition("\n\n")[2]
+def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init([f"{tmp_path}/my project"])
+    assert f"next: cd '{tmp_path}/my project' && python" in capsys.readouterr().out
+    code = (tmp_path / "my project/my_callbacks/gradient_norm.py").read_text().partition("\n\n")[2]
     assert textwrap.indent(code, "    ") in (EXAMPLES.parent / "docs/own_project.md").read_text()
 
 

@@ -1,5 +1,6 @@
 """`imagenet-opt init`: writes a small project that uses this package."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args(argv).folder
     copy_project(folder)
-    print(f"wrote {folder}; next: cd {folder} && python train.py experiment=mine")
+    print(f"wrote {folder}; next: cd {shlex.quote(str(folder))} && python train.py experiment=mine")
 
 
 def copy_project(folder: Path) -> None:

@@ -110,7 +110,7 @@ def read_record(place: Path) -> Record:
     absent: dict[str, str] = {}
     for name, (file, read, remedy) in _READERS.items():
         if not (place / file).exists():
-            absent[name] = f"no {file}: {remedy.format(run=place)}"
+            absent[name] = f"no {file}: {remedy.format(doctor=shlex.quote(str(place / diagnosis_file.FILE)))}"
             continue
         try:
             parts[name] = read(place / file)
@@ -169,7 +169,7 @@ def _summary(file: Path) -> dict[str, float]:
     return numbers
 
 
-_DOCTOR = "to get a verdict, run imagenet-opt doctor ... --json {run}/doctor.json"
+_DOCTOR = "to get a verdict, run imagenet-opt doctor ... --json {doctor}"
 _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
     "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),

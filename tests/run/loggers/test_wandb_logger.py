@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 from pathlib import Path
 from typing import IO
 
@@ -126,12 +127,14 @@ print(log_report(folder, folder / "report.html", project="p"))
 
 @pytest.mark.slow
 def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -> None:
-    log_a_run(tmp_path)
-    (tmp_path / "report.html").write_text("<p>why</p>")
-    message = log_a_run(tmp_path, REPORT)[-1]
-    run_id = (tmp_path / "wandb_id.txt").read_text().strip()
+    run = tmp_path / "my run"
+    run.mkdir()
+    log_a_run(run)
+    (run / "report.html").write_text("<p>why</p>")
+    message = log_a_run(run, REPORT)[-1]
+    run_id = (run / "wandb_id.txt").read_text().strip()
     assert f"logged as report in W&B's run {run_id}; wandb sync " in message
-    folder = Path(message.split("wandb sync ")[1].removesuffix(" sends it"))
+    folder = Path(*shlex.split(message.split("; wandb sync ")[1].removesuffix(" sends it")))
     (page,) = folder.glob("files/media/html/*.html")
     assert page.read_text() == "<p>why</p>"
     rows = inspected(folder / f"run-{run_id}.wandb")

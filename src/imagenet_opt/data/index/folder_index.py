@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool
     if modified[newest] > started_ns + _CLOCK_STEP_NS:
         log.warning(
             f"{folder / newest} has a modification time in the future, so the index is not cached and each start lists "
-            f"all folders of {folder} (data.root); set the current time with: touch {folder / newest}"
+            f"all folders of {folder} (data.root); set the current time with: touch {shlex.quote(str(folder / newest))}"
         )
     return modified[newest] < started_ns - _CLOCK_STEP_NS
 

@@ -5,6 +5,7 @@ ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader o
 """
 
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -121,7 +122,7 @@ def open_shards(folder: Path) -> ShardIndex:
     index, about = load_index(folder), read_about(folder)
     if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
         more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
-        verify = f"imagenet-opt pack out={folder.parent} --verify lists all damage"
+        verify = f"{_verify(folder)} lists all damage"
         raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
     return index
 
@@ -209,6 +210,10 @@ def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
         return {shard: message for shard, message in messages if message}
 
 
+def _verify(folder: Path) -> str:
+    return shlex.join(["imagenet-opt", "pack", f"out={folder.parent}", "--verify"])
+
+
 def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
     return ShardMismatch(
         f"{what} (data.root, which is the out={folder.parent} of imagenet-opt pack). "
@@ -276,7 +281,7 @@ class ShardStore:
         if len(encoded) < size:
             raise BadSample(
                 f"{path} ends at byte {offset + len(encoded)}, in the middle of {size} bytes at {offset} (data.root); "
-                f"imagenet-opt pack out={self.index.folder.parent} --verify lists all damage, packing again fixes it"
+                f"{_verify(self.index.folder)} lists all damage, packing again fixes it"
             )
         return encoded
 

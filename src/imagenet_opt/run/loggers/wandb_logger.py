@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shlex
 import threading
 import uuid
 from collections.abc import Mapping
@@ -132,7 +133,7 @@ def log_report(folder: Path, html: Path, *, project: str) -> str:
     finish(logger, exit_code=0)
     if run.disabled:
         return "W&B is disabled, so nothing was logged"
-    later = f"; wandb sync {Path(run.dir).parent} sends it" if run.offline else ""
+    later = f"; {_sync(run)} sends it" if run.offline else ""
     return f"logged as {REPORT_KEY} in W&B's run {run.id}{later}"
 
 
@@ -151,7 +152,11 @@ def has_key() -> bool:
 def sync_command(logger: Any) -> str | None:
     """The command that uploads a run that W&B records offline; None for other runs and other loggers."""
     run = _run_of(logger)
-    return f"wandb sync {Path(run.dir).parent}" if run is not None and run.offline and not run.disabled else None
+    return _sync(run) if run is not None and run.offline and not run.disabled else None
+
+
+def _sync(run: Any, *options: str) -> str:
+    return shlex.join(["wandb", "sync", *options, str(Path(run.dir).parent)])
 
 
 def log_summary(logger: Any, numbers: Mapping[str, float]) -> None:
@@ -201,7 +206,7 @@ def _end(run: Any, exit_code: int, preempted: bool) -> None:
 
 
 def _not_answered(run: Any, seconds: float) -> str:
-    command = f"wandb sync --include-online {Path(run.dir).parent}"
+    command = _sync(run, "--include-online")
     return f"W&B did not answer for {seconds} s; to send the rest later, run `{command}`"
 
 

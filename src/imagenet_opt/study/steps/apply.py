@@ -5,6 +5,7 @@ from itertools import product
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.progress import roughly
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
@@ -13,7 +14,7 @@ from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, paired_ratios, v
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, round_seconds, worths_of
 from imagenet_opt.study.steps.losses import Parity
-from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
+from imagenet_opt.study.steps.plan import Row, StepsFile, Study
 from imagenet_opt.study.steps.turn import SECONDS, Speed, in_order, measure
 from imagenet_opt.study.steps.worker import TogetherJob
 

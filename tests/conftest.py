@@ -18,6 +18,7 @@ from PIL import Image
 
 from imagenet_opt import fork_server
 from imagenet_opt.config import compose as composition
+from imagenet_opt.config import experiment_file
 from imagenet_opt.config import overrides as config_overrides
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
@@ -121,7 +122,7 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in (config_folder() / "experiment").glob("*.yaml"):
         if not file.name.startswith("tuned_"):
             (conf / "experiment" / file.name).write_text(file.read_text())
-    for module in (config_overrides, composition):  # composition imported the function by name
+    for module in (config_overrides, composition, experiment_file):  # which imported the function by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf
 

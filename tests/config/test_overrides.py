@@ -4,7 +4,7 @@ import pytest
 
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.config.overrides import complete, config_folder, key_of, last_value, value_of, without
 from imagenet_opt.config.removed_keys import REMOVED
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples, did_you_mean
 from tests.test_config_keys import FROZEN
@@ -33,6 +33,15 @@ from tests.test_config_keys import FROZEN
 def test_command_line_is_completed_once(words: str, completed: str) -> None:
     assert complete(words.split()) == completed.split()
     assert complete(completed.split()) == completed.split()
+
+
+@pytest.mark.parametrize("word", ["data.root=/a=b", "+data.root=/a=b", "++data.root=/a=b"])
+def test_parts_of_an_override(word: str) -> None:
+    assert (key_of(word), value_of(word), key_of("~data.root")) == ("data.root", "/a=b", "data.root")
+    words = ["data=demo", word, "data.root=/c", "data.roots=1", "-m"]
+    assert (last_value(words, "data.root"), last_value(words, "model")) == ("/c", None)
+    assert without(words, "data.root") == ["data=demo", "data.roots=1", "-m"]
+    assert without(words, "data") == ["-m"]
 
 
 def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.turn import Turn
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.plan import Plan, StepsFile, Study, key_of
+from imagenet_opt.study.plan import Plan, StepsFile, Study
 from imagenet_opt.study.speeds import Speeds
 from tests.study.studies import TINY, small_request
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import check_package, is_url
@@ -60,7 +61,7 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
 
     Raises ConfigError for a key that is not one of `keys`, and for a missing value.
     """
-    key, _, value = word.partition("=")
+    key, value = key_of(word), value_of(word)
     if key not in keys:
         names = (*keys, *flags)
         similar = difflib.get_close_matches(key, names, n=1)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
+from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 
 HELP = """Find the faults of a data set before hours of training: classes, counts, bad files, duplicates, wrong labels.
@@ -80,11 +81,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise ConfigError(f"--sample {options.sample} must be at least 1, and cannot be combined with --all")
     if options.json is not None:
         check_writable(options.json)
-    checkpoints = [word for word in options.overrides if word.startswith("ckpt=")]
-    ckpt = local_or_url(checkpoints[-1].removeprefix("ckpt="), "ckpt") if checkpoints else None
+    place = last_value(options.overrides, "ckpt")
+    ckpt = None if place is None else local_or_url(place, "ckpt")
     if ckpt == Path():
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
     options.ckpt = ckpt / "last.ckpt" if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
-    options.overrides = tuple(word for word in options.overrides if word not in checkpoints)
+    options.overrides = tuple(without(options.overrides, "ckpt"))
     options.sample = None if options.all else options.sample or 2000
     return options

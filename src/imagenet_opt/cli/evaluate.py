@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
+from imagenet_opt.config.overrides import key_of, last_value, without
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help and mistakes do not need it
@@ -40,7 +41,7 @@ Any override of train.py may be added, such as data.val_folder=valid, data.val_i
 data.num_workers=8. Accuracies of different eval= are not comparable."""
 
 _NAME_KEYS = ("model.name=", "model=")
-_VIEW_KEYS = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
+_VIEW_KEYS = ("data.val_image_size", "data.val_crop_ratio", "data.val_interpolation")
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,13 @@ def parse(argv: list[str]) -> Options:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.json is not None:
         check_writable(arguments.json)
-    values = dict(word.split("=", 1) for word in arguments.overrides if "=" in word)  # the last word of a key counts
-    path, convention = values.get("ckpt") or None, values.get("eval")
-    if bool(path) == (values.get("model.pretrained") == "true"):
+    path, convention = (last_value(arguments.overrides, key) for key in ("ckpt", "eval"))
+    if bool(path) == (last_value(arguments.overrides, "model.pretrained") == "true"):
         raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")
-    overrides = tuple(word for word in arguments.overrides if not word.startswith(("ckpt=", "eval=")))
-    if convention is not None and (words := [word for word in overrides if word.startswith(_VIEW_KEYS)]):
+    overrides = tuple(without(arguments.overrides, "ckpt", "eval"))
+    if convention is not None and (words := [word for word in overrides if key_of(word) in _VIEW_KEYS]):
         raise ConfigError(f"eval={convention} and {words[0]} both set how images are cut out; leave one of them out")
-    ckpt = None if path is None else local_or_url(path, "ckpt")
+    ckpt = local_or_url(path, "ckpt") if path else None
     if isinstance(ckpt, Path) and ckpt.is_dir():
         ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
     switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json

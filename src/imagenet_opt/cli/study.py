@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
 from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, MOST_ROUNDS, Request, read_study, shipped_names
@@ -100,7 +101,7 @@ def _request(arguments: Namespace, command: str) -> Request:
     for word in words:
         if word in shipped_names() or ("=" not in word and word.endswith((".yaml", ".yml"))):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
-    name = ["ladder", *(word.partition("=")[2] for word in words if word.startswith("study="))][-1]
+    name = last_value(words, "study") or "ladder"
     changes = [word.removeprefix("study.") for word in words if word.startswith("study.")]
     stem, file = read_study(name, changes)
     flags = _flags(arguments, stem, file.kind)
@@ -109,7 +110,7 @@ def _request(arguments: Namespace, command: str) -> Request:
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
-        overrides=tuple(word for word in words if not word.startswith(("study=", "study."))),
+        overrides=tuple(without(words, "study")),
         repeats=flags["repeats"],
         budget_seconds=flags["budget_seconds"],
         seconds=flags["seconds"],

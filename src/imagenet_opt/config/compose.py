@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.overrides import complete, config_folder, follow_job
+from imagenet_opt.config.overrides import complete, config_folder, follow_job, key_of
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -108,10 +108,10 @@ def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
 
 def _check_batch(config: DictConfig, overrides: list[str]) -> None:
     """A typed data.batch_size replaces a recipe's data.global_batch_size. Raises ConfigError if both are typed."""
-    words = [word for word in overrides if word.lstrip("+").startswith("data.batch_size=")]
+    words = [word for word in overrides if key_of(word) == "data.batch_size"]
     if not words or (size := OmegaConf.select(config, "data.global_batch_size")) is None:
         return
-    if not any(word.lstrip("+").startswith("data.global_batch_size=") for word in overrides):
+    if "data.global_batch_size" not in map(key_of, overrides):
         config.data.global_batch_size = None
     else:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _check_batch(config: DictConfig, overrides: list[str]) -> None:
 def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
     """Refuse data.image_size on the command line if a schedule of growing images, perhaps of a recipe, ends at another
     size."""
-    words = [word for word in overrides if word.lstrip("+").startswith("data.image_size=")]
+    words = [word for word in overrides if key_of(word) == "data.image_size"]
     end = OmegaConf.select(config, "callbacks.resolution_schedule.end")
     if words and end is not None and config.data.image_size != end:
         start = config.callbacks.resolution_schedule.start

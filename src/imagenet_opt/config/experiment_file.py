@@ -10,14 +10,14 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config import overrides as command_line
 from imagenet_opt.config.allowed_targets import leaves
+from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
 from imagenet_opt.errors import ConfigError, printable
 
 
 def check_writable_experiments() -> None:
     """Check that experiments can be written, before measurements that may take an hour. Raises ConfigError."""
-    folder = command_line.config_folder() / "experiment"
+    folder = config_folder() / "experiment"
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{folder} cannot be written, and the result belongs there; make the folder writable")
 
@@ -28,7 +28,7 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
     for word in overrides:
         if reason := unwritable(word):
             raise ConfigError(f"{word} {reason}; set it yourself")
-    file = command_line.config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
+    file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:
         write_atomically(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
@@ -41,8 +41,7 @@ def unwritable(word: str) -> str | None:
     """Why an experiment file cannot contain this override of train.py; None if it can."""
     if word.startswith("~"):
         return "removes a key; an experiment file cannot"
-    group = word.lstrip("+").partition("=")[0].partition("@")[0]
-    is_group = (command_line.config_folder() / group).is_dir()
+    is_group = (config_folder() / key_of(word).partition("@")[0]).is_dir()
     return "chooses a file of a group; a written experiment cannot" if is_group else None
 
 
@@ -52,11 +51,10 @@ def how_to_train(file: Path, overrides: Sequence[str]) -> str:
     keys = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
     experiments: list[str] = []
     others: list[str] = []
-    for word in command_line.complete(list(overrides)):
-        key, _, value = word.lstrip("+~").partition("=")
-        if key == "experiment":
-            experiments += [name.strip() for name in value.strip("[]").split(",")]
-        elif key not in keys:
+    for word in complete(list(overrides)):
+        if key_of(word) == "experiment":
+            experiments += [name.strip() for name in value_of(word).strip("[]").split(",")]
+        elif key_of(word) not in keys:
             others.append(word)
     names = [*(name for name in dict.fromkeys(experiments) if name != file.stem), file.stem]
     experiment = f"[{','.join(names)}]" if len(names) > 1 else file.stem

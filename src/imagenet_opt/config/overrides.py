@@ -1,21 +1,36 @@
-"""Completes the command line before Hydra reads it, and explains Hydra's errors."""
+"""The words of a command line, KEY=VALUE: their parts, and their completion before Hydra reads them."""
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-
-from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.errors import ConfigError, RunFolderError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.stop import slurm
 
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
 _NO_RUN = _HELP | {"--cfg", "-c", "--info", "-i"}
 """Flags with which train.py prints something and does not train."""
-RECORD = ".hydra"
-"""Folder of the configuration in a run folder."""
+
+
+def key_of(word: str) -> str:
+    """The key that a word sets; of +KEY=VALUE and ++KEY=VALUE, which add it, and of ~KEY, which removes it, too."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def value_of(word: str) -> str:
+    """The text after the first equals sign, as typed."""
+    return word.partition("=")[2]
+
+
+def last_value(words: Iterable[str], key: str) -> str | None:
+    """The value of `key` that counts, which is its last; None if no word sets `key`."""
+    return ([None, *(value_of(word) for word in words if key_of(word) == key)])[-1]
+
+
+def without(words: Iterable[str], *keys: str) -> list[str]:
+    """The words that set none of `keys` and nothing below them."""
+    return [word for word in words if not f"{key_of(word)}.".startswith(tuple(f"{key}." for key in keys))]
 
 
 def config_folder() -> Path:
@@ -32,25 +47,22 @@ def complete(overrides: list[str]) -> list[str]:
     additions to callbacks, or to logger, become one.
     """
     overrides = _joined(_joined([_of_default_group(word) for word in overrides], "+callbacks="), "+logger=")
-
-    def has(*beginnings: str) -> bool:
-        return any(override.startswith(beginnings) for override in overrides)
-
     if _HELP & set(overrides):
         return overrides
-    if has("data.root=", "++data.root=") and not has("data="):
+    keys, data = set(map(key_of, overrides)), last_value(overrides, "data")
+    if "data.root" in keys and data is None:
         return insert(overrides, "data=folder")
-    if not has("experiment=", "~experiment") and (not has("data=") or has("data=demo")):
+    if "experiment" not in keys and (data is None or data.startswith("demo")):
         return insert(overrides, "experiment=demo")
     return overrides
 
 
 def _of_default_group(word: str) -> str:
     """Adapt an override of a group in conf/train.yaml's defaults: Hydra cannot add such a group or set it to null."""
-    name, _, option = word.removeprefix("+").partition("=")
-    if name not in ("experiment", "rehearse"):
+    name = key_of(word)
+    if name not in ("experiment", "rehearse") or word.startswith(("~", "++")):
         return word
-    return f"~{name}" if option == "null" else f"{name}={option}"
+    return f"~{name}" if value_of(word) == "null" else f"{name}={value_of(word)}"
 
 
 def _joined(words: list[str], beginning: str) -> list[str]:
@@ -63,40 +75,6 @@ def _joined(words: list[str], beginning: str) -> list[str]:
     return list(dict.fromkeys(joined if word.startswith(beginning) else word for word in words))
 
 
-def is_typed(word: str) -> bool:
-    """Whether the command line of this run of train.py has the override `word`; False outside of train.py."""
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return any(one.lstrip("+").lower() == word for one in typed)
-
-
-def has_other_overrides(folder: Path) -> bool:
-    """Whether `record_configuration` wrote other overrides into `folder` than this run of train.py has."""
-    file = folder / RECORD / "overrides.yaml"
-    if not (HydraConfig.initialized() and file.is_file()):
-        return False
-    texts = file.read_text(errors="replace"), OmegaConf.to_yaml(HydraConfig.get().overrides.task)
-    before, now = ([line for line in text.splitlines() if not line.startswith("- resume_from=")] for text in texts)
-    return before != now
-
-
-def record_configuration(config: DictConfig, folder: Path) -> None:
-    """Write the configuration into `folder`, as Hydra does where hydra.output_subdir is not null. Hydra writes before
-    the run has locked its folder, so a refused start would replace the configuration of the run that trains there.
-    Raises RunFolderError."""
-    if HydraConfig.initialized():
-        hydra: DictConfig = HydraConfig.instance().cfg  # type: ignore[assignment]
-        parts = {"config": config, "hydra": hydra, "overrides": hydra.hydra.overrides.task}
-        try:
-            (folder / RECORD).mkdir(exist_ok=True)
-            for name, part in parts.items():
-                write_atomically(folder / RECORD / f"{name}.yaml", OmegaConf.to_yaml(part))
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {folder / RECORD} ({error.strerror}); make room there, or choose another folder with "
-                "hydra.run.dir=FOLDER"
-            ) from error
-
-
 def follow_job(overrides: list[str]) -> list[str]:
     """Add hydra.run.dir, or hydra.sweep.dir, in a SLURM job: a folder whose name stays the same when SLURM requeues
     the job. A folder on the command line is kept.
@@ -105,10 +83,10 @@ def follow_job(overrides: list[str]) -> list[str]:
     """
     job = slurm.folder_name()
     key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
-    if any(word.lstrip("+").startswith(f"{key}=") for word in overrides):
+    if last_value(overrides, key) is not None:
         return overrides
     if job is None:
-        trains = not _NO_RUN & {word.partition("=")[0] for word in overrides}
+        trains = not _NO_RUN & set(map(key_of, overrides))
         if trains and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
             raise ConfigError(f"torchrun starts several processes; set the folder that they share: {key}=FOLDER")
         return overrides

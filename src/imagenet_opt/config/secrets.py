@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from imagenet_opt.config.allowed_targets import leaves
+from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.errors import ConfigError
 
 _NAME = re.compile(
@@ -51,9 +52,9 @@ def check_secrets(config: Any) -> None:
 def check_overrides(overrides: list[str]) -> None:
     """Raise ConfigError for an override that contains a secret, before any other message can repeat the override."""
     for override in overrides:
-        name, _, value = override.partition("=")
-        if looks_secret(override) or (names_secret(name) and value.lower() not in ("", "null", "true", "false")):
-            raise _refusal("an override" if looks_secret(name) else name.lstrip("+~"))
+        name, harmless = key_of(override), ("", "null", "true", "false")
+        if looks_secret(override) or (names_secret(name) and value_of(override).lower() not in harmless):
+            raise _refusal("an override" if looks_secret(name) else name)
 
 
 def _refusal(place: str) -> ConfigError:

@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import device_of, image_sizes, make, num_processes, plain, share_batch
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.limit import mixed_rate
@@ -106,7 +107,7 @@ class Plan:
 
 def changed_keys(overrides: Iterable[str]) -> tuple[str, ...]:
     """The keys of the command line that can change a recipe's accuracy."""
-    keys = (word.lstrip("+~").partition("=")[0] for word in overrides)
+    keys = map(key_of, overrides)
     return tuple(dict.fromkeys(key for key in keys if key not in _SAME_ACCURACY and not key.startswith(_NO_RECIPE)))
 
 

@@ -7,6 +7,7 @@ from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.progress import roughly, say
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
@@ -14,7 +15,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, paired_ratios, verdict
 from imagenet_opt.study.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.losses import Parity
-from imagenet_opt.study.plan import Row, StepsFile, Study, key_of
+from imagenet_opt.study.plan import Row, StepsFile, Study
 from imagenet_opt.study.speeds import round_seconds, stored_turn
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.study.request import Request
@@ -182,7 +183,8 @@ class Plan:
         """Lines about ignored parts of the command line and of the study `name`."""
         starts = {key_of(word): word for word in self.file.below}
         both = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
-        replaced = [f"{word} (the study starts with {start})" for word, start in both if _value(word) != _value(start)]
+        differ = [pair for pair in both if len({value_of(word).strip("'\"") for word in pair}) > 1]
+        replaced = [f"{word} (the study starts with {start})" for word, start in differ]
         lines = [f"study={name} replaces overrides of the command line: {', '.join(replaced)}"] if replaced else []
         return [*lines, *(f"left out, as {reason}" for reason in self.left_out())]
 
@@ -233,7 +235,7 @@ def _check(file: StepsFile) -> None:
         raise ConfigError(f"steps: several are named {', '.join(twice)}; give each a name of its own")
     words = {"start": file.below} | {step.place: tuple(step.overrides) for step in file.steps}
     for place, word in ((place, word) for place, some in words.items() for word in some):
-        if word.lstrip("+~").startswith("hydra"):
+        if key_of(word).startswith("hydra"):
             raise ConfigError(f"{place}: a study's file may not set {word}; set it on the command line")
     earlier: list[str] = []
     for step in file.steps:
@@ -245,15 +247,6 @@ def _check(file: StepsFile) -> None:
         elif step.instead_of not in earlier:
             expected = f"an earlier step without instead_of: {', '.join(earlier)}" if earlier else "an earlier step"
             raise ConfigError(f"{step.place}: instead_of={step.instead_of} must name {expected}")
-
-
-def key_of(word: str) -> str:
-    """The key that an override sets."""
-    return word.lstrip("+~").partition("=")[0]
-
-
-def _value(word: str) -> str:
-    return word.partition("=")[2].strip("'\"")
 
 
 def check_rows(rows: Iterable[Row]) -> None:

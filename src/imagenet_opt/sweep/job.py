@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt import fork_server
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.overrides import quoted
+from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
 from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
@@ -219,7 +219,7 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
         *(f"{flags[source.provider]}={source.path}" for source in sources),
         f"--config-name={hydra.job.config_name}",
     ]
-    of_hydra = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
+    of_hydra = [text for text in hydra.overrides.hydra if not key_of(text).startswith(_SWEEP_ONLY)]
     mode = ["hydra.mode=RUN", f"hydra.run.dir={quoted(hydra.runtime.output_dir)}"]
     return [str(script), *config, *hydra.overrides.task, *of_hydra, *mode]
 

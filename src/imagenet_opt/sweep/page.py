@@ -8,10 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from imagenet_opt.atomic_file import write_atomically
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
 from imagenet_opt.sweep.repetitions import SEED, Repetitions, best_jobs, repetitions
-from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, parsed, speed
+from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, speed
 from imagenet_opt.sweep.table import HTML, METRICS, columns_of, show, title_of
 
 _FAILED = COLOURS["wait"]
@@ -47,7 +48,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
 def _words(row: Row, names: list[str]) -> list[str]:
     """The overrides of the job that vary, as typed, without its seed."""
     wanted = set(names) - {SEED}
-    return [word for word in row["overrides"] if parsed(word)[0] in wanted]
+    return [word for word in row["overrides"] if key_of(word) in wanted]
 
 
 def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, Field, ValidationError
 
+from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
@@ -53,16 +54,10 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
         except ValidationError as error:
             log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
             continue
-        values = {"parameters": dict(map(parsed, job.overrides)), "summary": read_summary(file.parent)}
-        row: Any = job.model_dump() | values
+        parameters = {key_of(word): value_of(word) for word in job.overrides}
+        row: Any = job.model_dump() | {"parameters": parameters, "summary": read_summary(file.parent)}
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
-
-
-def parsed(override: str) -> tuple[str, str]:
-    """Name and value of an override, which may add a key with a plus."""
-    name, _, value = override.lstrip("+").partition("=")
-    return name, value
 
 
 def parameters(rows: list[Row]) -> list[str]:

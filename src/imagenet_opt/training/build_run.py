@@ -25,7 +25,7 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.overrides import has_other_overrides, is_typed
+from imagenet_opt.config.record import has_other_overrides, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.overrides import insert, quoted
+from imagenet_opt.config.overrides import insert, quoted, without
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop import slurm
 from imagenet_opt.run.stop.signals import stop
@@ -57,8 +57,7 @@ def command(key: str, folder: Path, *, resumes: bool = True) -> str:
     script, *words = typed or sys.argv
     python = ["torchrun", "..."] if "TORCHELASTIC_RUN_ID" in os.environ else ["python"]
     program = [*python, os.path.abspath(script)] if script.endswith(".py") else [os.path.basename(script)]
-    left_out = (f"{key}=", "resume_from=") if resumes else (f"{key}=",)
-    kept = [word for word in words if not word.lstrip("+").startswith(left_out)]
+    kept = without(words, key, "resume_from") if resumes else without(words, key)
     return shlex.join([*program, *insert(kept, f"{key}={quoted(folder.absolute())}")])
 
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from imagenet_opt.config.build import check_types, device_of, num_processes, precision_of, share_batch
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.compiled_forward import AUTO
 from imagenet_opt.model.network import RECIPE, build_network
@@ -103,7 +104,7 @@ class SyntheticStep:
 def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     """The step of train.py with these overrides. No data set is opened; without data= the settings are those of
     data=folder, not of the demo. Raises ImagenetOptError."""
-    chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
+    chosen = not {"data", "experiment"}.isdisjoint(map(key_of, overrides))
     config = composed(overrides if chosen else ("data=folder", *overrides))
     device = device_of(config)
     share_batch(config, num_processes(config, device)[1])

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs/peers.json"
-RESULTS = ROOT / "docs/results_loader.md"
+RESULTS = ROOT / "docs/journal/loader.md"
 PICTURES = {name: ROOT / f"docs/peers-{name}.svg" for name in ("light", "dark")}
 COLOURS = {
     "light": {"ink": "#1f2733", "soft": "#5f6b7c", "accent": "#2b6cb0", "other": "#a9b2bf"},
@@ -60,7 +60,7 @@ def _bar(row: dict[str, Any], y: int, unit: float) -> dict[str, Any]:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """The paragraph and the table of docs/results_loader.md, with all rows in the order of the file."""
+    """The paragraph and the table of docs/journal/loader.md, with all rows in the order of the file."""
     text = (
         f"`{measured['command']}`, {measured['date']}, {measured['machine']}; {measured['versions']}. "
         f"Images: {measured['images']}; {measured['statistics']}. The ratios' intervals hold at once with 95 %."
@@ -73,7 +73,7 @@ def table(measured: dict[str, Any]) -> str:
 
 
 def results(text: str, measured: dict[str, Any]) -> str:
-    """docs/results_loader.md with the paragraph and the table of the section."""
+    """docs/journal/loader.md with the paragraph and the table of the section."""
     return _TABLE.sub(lambda _: table(measured), text)
 
 

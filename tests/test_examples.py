@@ -5,7 +5,10 @@ import runpy
 import subprocess
 import sys
 import textwrap
+from dataclasses import fields
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.main import main as command_line
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.datamodule import demo_folder
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
 from tests.object_server import upload
 
@@ -50,6 +54,48 @@ def test_an_example_runs(
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     shown = capsys.readouterr().out
     assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
+
+
+@pytest.mark.slow
+def test_a_plain_loop_that_is_stopped_goes_on_with_the_next_batch(
+    small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["plain_loop.py", str(small_demo)])
+    spec = spec_from_file_location("plain_loop", EXAMPLES / "plain_loop.py")
+    assert spec is not None and spec.loader is not None
+    loop = module_from_spec(spec)
+    spec.loader.exec_module(loop)
+    loop.SAVE_EVERY = 2  # twice in each of the two epochs
+    loop.accuracy = lambda net, val: sum(float(weight.detach().double().sum()) for weight in net.parameters())
+    save, saved = loop.save, list[object]()
+
+    def save_and_stop(states: dict[str, object]) -> None:
+        save(states)
+        saved.append(states)
+        if len(saved) == 4 + 3:
+            raise KeyboardInterrupt
+
+    loop.save = save_and_stop
+    whole = started(loop, capsys)
+    assert len(whole) == 2 and len(saved) == 4
+    with pytest.raises(KeyboardInterrupt):
+        started(loop, capsys)
+    capsys.readouterr()
+    assert started(loop, capsys) == whole[1:]
+
+
+def started(loop: ModuleType, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that a loop with always the same first weights prints."""
+    torch.manual_seed(0)
+    loop.main()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_help_of_the_loader_lists_its_options() -> None:
+    text = " ".join((imagenet_opt.loader.__doc__ or "").split())
+    for option in fields(LoaderOptions):
+        assert f" {option.name}={option.default!r}" in text
 
 
 def test_a_split_has_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -181,10 +182,11 @@ def folder_loader(
     root: a folder, or a URL such as s3://bucket/imagenet. training: random crops in random order; False: centred crops
     of every image in order, where `valid` marks the images that are not padding. device: a GPU if there is one. dtype:
     of the images, torch.float32 by default. rank, world_size: this process and the number of processes, which share the
-    images. cache_dir: of the index; the user's cache folder by default. options: fields of LoaderOptions, such as
-    batch_size and seed; docs/reference/keys.md lists them as data.batch_size and so on.
+    images. cache_dir: of the index; the user's cache folder by default. options: see the list below;
+    docs/reference/keys.md explains them as data.batch_size and so on.
 
     Raises DataError for a folder without images, ConfigError for an option out of range.
+
     """
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
     place = RankInfo(
@@ -195,6 +197,10 @@ def folder_loader(
     )
     make = train_loader if training else eval_loader
     return make(index, LoaderOptions(**options), place)
+
+
+_OPTIONS = ", ".join(f"{option.name}={option.default!r}" for option in fields(LoaderOptions))
+folder_loader.__doc__ = f"{folder_loader.__doc__}{fill(f'Options: {_OPTIONS}', 116, subsequent_indent='    ')}\n"
 
 
 def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.errors import TrainingError
-from imagenet_opt.run.stop.rank_watchdog import RankWatchdog, listen
+from imagenet_opt.run.stop.rank_watchdog import RankWatchdog, address, listen
 
 HANGING = """
 import json, os, signal, sys, threading
@@ -120,14 +120,24 @@ def test_an_orderly_end_leaves_the_other_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "address", "reached_by"),
-    [("127.0.0.1", "127.0.0.1", ["127.0.0.1"]), ("::1", "::1", ["::1"]), ("node7", "::", ["127.0.0.1", "::1"])],
+    ("host", "here", "listens", "reached_by"),
+    [
+        ("127.0.0.1", "1", "127.0.0.1", ["127.0.0.1"]),
+        ("::1", "2", "::1", ["::1"]),
+        ("localhost", "1", "127.0.0.1", ["127.0.0.1"]),
+        ("node7", "2", "127.0.0.1", ["127.0.0.1"]),  # torchrun --standalone
+        ("node7", "1", "::", ["127.0.0.1", "::1"]),
+    ],
 )
-def test_a_run_on_one_machine_listens_on_that_machine_only(host: str, address: str, reached_by: list[str]) -> None:
+def test_a_run_on_one_machine_listens_on_that_machine_only(
+    host: str, here: str, listens: str, reached_by: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    with listen(host, world_size=2) as server:
-        assert server.getsockname()[0] == address
+    monkeypatch.setenv("MASTER_ADDR", host)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    with listen(address(2), world_size=2) as server:
+        assert server.getsockname()[0] == listens
         for each in reached_by:
             socket.create_connection((each, server.getsockname()[1])).close()
 

@@ -51,12 +51,13 @@ class RankWatchdog:
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
         self._readers: dict[int, IO[str]] = {}  # one reader per connection, since a reader may buffer later text
-        server = listen(os.environ.get("MASTER_ADDR", ""), world_size) if rank == 0 else None
+        host = address(world_size)
+        server = listen(host, world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:
             self._accept(server, world_size, token)
         else:
-            self._connect(os.environ["MASTER_ADDR"], port, token)
+            self._connect(host, port, token)
         _watching.set()
         for peer, line in self._lines.items():
             line.settimeout(None)
@@ -145,8 +146,16 @@ class RankWatchdog:
                 line.sendall(f"{text}\n".encode())
 
 
+def address(world_size: int) -> str:
+    """MASTER_ADDR, or the loopback address if all processes are on this machine: torchrun sets MASTER_ADDR to localhost
+    or to the name of the machine, which other machines can reach."""
+    host = os.environ.get("MASTER_ADDR", "")
+    on_one_machine = host == "localhost" or os.environ.get("LOCAL_WORLD_SIZE") == str(world_size)
+    return "127.0.0.1" if on_one_machine and host not in _LOOPBACK else host
+
+
 def listen(host: str, world_size: int) -> socket.socket:
-    """A server on this machine only, if `host` (MASTER_ADDR) is its loopback address, else on all its addresses."""
+    """A server on this machine only, if `host` is its loopback address, else on all its addresses."""
     if host in _LOOPBACK:
         return socket.create_server((host, 0), family=_LOOPBACK[host], backlog=world_size)
     if socket.has_dualstack_ipv6():

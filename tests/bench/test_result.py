@@ -12,8 +12,8 @@ from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.result import Report, as_json, data_facts, method
 from imagenet_opt.bench.tables import print_report
 from imagenet_opt.bench.turn import Turn
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.measure.stats.rounds import Rounds
 from tests.bench.conftest import plan_of
 
 RATES = {

@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables, terminal_table
-from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.study.kinds.queue import Drained, queue_table
 from imagenet_opt.study.kinds.queue_law import simulated_waits
 from imagenet_opt.study.kinds.scaling import StepRate, table

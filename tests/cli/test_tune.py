@@ -26,7 +26,7 @@ from imagenet_opt.probe import memory
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, most_images
 from imagenet_opt.training.build_run import build_run
-from imagenet_opt.tune.device_turns import Turns
+from imagenet_opt.tune.device import Device
 from imagenet_opt.tune.loader import LoaderSetting, tune_loader
 from tests.config.configs import composed, tiny
 from tests.conftest import loading, write_images
@@ -46,10 +46,6 @@ CPU = torch.device("cpu")
 def test_bad_input_is_an_error_before_measuring(argv: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(argv)
-
-
-def test_the_default_budget_is_ten_minutes() -> None:
-    assert parse(["data=demo"]).budget_seconds == 600
 
 
 def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
@@ -206,15 +202,6 @@ def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
     assert most_images(num_train) == most
 
 
-@pytest.mark.slow
-def test_a_refused_setting_fails_its_turn(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    turns = Turns((f"data.root={images_root}", "trainer.accelerator=cpu"), 3, Deadline(60), lambda what: None)
-    both = ("callbacks.acceleration.cuda_graph=true", "callbacks.acceleration.gradient_checkpointing=true")
-    with pytest.raises(TurnFailed, match="cuda_graph=true cannot capture"):
-        turns.rate(both, 1.0, share=1.0, name="both")
-
-
 def test_a_setting_that_lacks_time_fails_its_turn(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,10 +210,10 @@ def test_a_setting_that_lacks_time_fails_its_turn(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
-    turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
+    device = Device((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
     for compiles, what in (("false", "measured"), ("true", "compiled and measured")):
         with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s: budget$"):  # the first turn has a minute more
-            turns.rate((f"callbacks.acceleration.compile={compiles}",), 1.0, share=1.0, name="a setting")
+            device.rate((f"callbacks.acceleration.compile={compiles}",), 1.0, share=1.0, name="a setting")
 
 
 def test_a_loader_that_cannot_be_measured_fails_its_turn(tmp_path: Path) -> None:

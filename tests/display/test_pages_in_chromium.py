@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imagenet_opt.study.output import write_outputs
-from omegaconf import OmegaConf
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
 from imagenet_opt.bench.result import Report, data_facts
@@ -19,14 +17,14 @@ from imagenet_opt.bench.turn import Turn
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.display.table import Column, Plot, Series, Table
-from imagenet_opt.measure.stats.paired_ratios import Ratio
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
+from imagenet_opt.study.run import write_outputs
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.rows import Row
 from imagenet_opt.sweep.table import HTML
-from imagenet_opt.tune.coordinate_search import CoordinateSearch
-from imagenet_opt.tune.loader import Loader, LoaderSetting
+from imagenet_opt.tune.climb import START, Climb, Found
+from imagenet_opt.tune.loader import LoaderSetting
 from imagenet_opt.tune.outputs import page as tune_page
 from imagenet_opt.tune.outputs import tables_of
 from imagenet_opt.tune.tuner import Tuning
@@ -105,10 +103,10 @@ def bench(folder: Path) -> str:
 
 def tune(folder: Path) -> str:
     start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
-    climb = CoordinateSearch(
-        best, {start: [100.0, 104.0], best: [150.0, 155.0]}, {}, {best: Ratio(1.5, 1.4, 1.6, 0.95)}, why="budget"
-    )
-    tuning = Tuning(OmegaConf.create(), None, loader=Loader(climb, (), 240.0, 1), overrides=("data.num_workers=4",))
+    rates = {str(start): [100.0, 104.0], str(best): [150.0, 155.0]}
+    climb = Climb(best, rates, {str(start): START, str(best): "faster"}, why="budget")
+    found = Found(("data.num_workers=4",), table=climb.table("loader alone", "a note"), climb=climb)
+    tuning = Tuning(overrides=found.changes, parts=[found])
     return tune_page(tuning, tables_of(tuning), FACTS)
 
 

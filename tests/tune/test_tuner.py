@@ -12,8 +12,8 @@ from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.memory import job_of
-from imagenet_opt.tune.device_turns import Turns
-from imagenet_opt.tune.tuner import Tuning, _tune_device, _with_number
+from imagenet_opt.tune.device import Device
+from imagenet_opt.tune.tuner import Tuning, tune_device, with_number
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images, loading, write_images
 
@@ -67,18 +67,18 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", holding(**room))
     typed = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
-    turns = Turns(typed, 3, Deadline(600), lambda what: None)
-    config = turns.config(())
+    device = Device(typed, 3, Deadline(600), lambda what: None)
+    config = device.config(())
     data = SimpleNamespace(train=range(39), loading=loading())
     testbed: Any = SimpleNamespace(config=config, device=torch.device("cpu"), loading=data.loading, data=data)
-    tuning = Tuning(config, None)
-    assert _tune_device(tuning, turns, testbed, 0.1) == rate
+    tuning = Tuning()
+    assert tune_device(tuning, device, testbed, 0.1, is_auto=False) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
     assert "trainer.precision=mixed" in tuning.overrides
     assert tuple(word for word in tuning.overrides if "batch" in word) == cut
     notes = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
     assert tuning.notes == (notes if room["full"] < 6 else [])
-    assert turns.overrides == typed, "the search for the batch starts as configured"
+    assert device.overrides == typed, "the search for the batch starts as configured"
 
 
 @pytest.mark.parametrize(("epoch", "start"), [(12, 2), (66, 16)])
@@ -88,5 +88,5 @@ def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
     monkeypatch.chdir(tmp_path)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
     typed = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
-    overrides, testbed = _with_number(typed, composed(tmp_path, *typed))
+    overrides, testbed = with_number(typed, composed(tmp_path, *typed))
     assert overrides == (*typed, f"data.batch_size={start}") and testbed.loading.batch_size == start

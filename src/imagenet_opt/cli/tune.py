@@ -22,13 +22,13 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
 It tunes in this order, each part with the results of the parts before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
     reduce-overhead, max-autotune and a CUDA graph, compiled or not). Each setting has a turn. If it is 3 % faster
-    than the best so far, both have four more turns, and the setting is kept if the 95 % interval of its gain in
+    than the best so far, both have four more rounds, and the setting is kept if the 95 % interval of its gain in
     these lies above 1. Settings that cannot be compiled within the budget are left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
     with 10 % of the free memory left. If the configured batch does not fit, model.micro_batch_size keeps it;
     a larger batch is used only if it is faster. The learning rate scales with the batch: it is set per 256 images.
-  the loader alone: num_workers, prefetch_factor, reads_in_flight, until the loader is 1.2 times as fast as
-    the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
+  the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
+    as fast as the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
 
 The result is written to conf/experiment/tuned_<host>_tune.yaml, with the measurements in its header. The data set is
 only read. With several GPUs, one process is tuned, with its share of the CPUs; the settings hold for each process.
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     print_tuning(tuning, tables)
     write_experiment(tuning, tables, command, options.overrides)
     if options.json is not None:
-        write_json(tuning, tables, facts, options.budget_seconds, options.json)
+        write_json(tuning, tables, facts, options.json)
     if options.page is not None:
         write_atomically(options.page, page(tuning, tables, facts))
 

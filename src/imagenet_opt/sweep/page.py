@@ -11,8 +11,8 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout
-from imagenet_opt.sweep.repetitions import SEED, Repetitions, best_jobs, repetitions
-from imagenet_opt.sweep.rows import NONE, Row, best, outcome, parameters, speed
+from imagenet_opt.sweep.repetitions import SEED, Repetitions, repetitions
+from imagenet_opt.sweep.rows import NONE, Row, outcome, parameters, speed
 from imagenet_opt.sweep.table import HTML, METRICS, columns_of, show, title_of
 
 _FAILED = COLOURS["wait"]
@@ -20,19 +20,18 @@ _FAILED = COLOURS["wait"]
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Write the page. jinja2 escapes the table's texts; the plot's texts are escaped here, since plotly reads HTML."""
-    (headings, shown), winner, repeated = columns_of(rows), best(rows), repetitions(rows)
-    names = list(headings)
-    fastest = best_jobs(winner, repeated)
+    (headings, shown), repeated = columns_of(rows), repetitions(rows)
+    names, fastest = list(headings), repeated.best
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
         Path(__file__).with_name("sweep_page.html"),
         title=title_of(sweep_dir),
-        finding=_finding(rows, winner, repeated),
-        plotly=winner is not None,
+        finding=_finding(rows, repeated),
+        plotly=bool(fastest),
         rows=rows,
         best=fastest,
         command=shlex.join(_words(fastest[0], names)) if fastest else None,
-        settings=repeated.table if isinstance(repeated, Repetitions) else None,
+        settings=repeated.table,
         names=headings,
         same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
         titles={key: METRICS[key] for key in shown},
@@ -40,7 +39,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
         none=NONE,
         show=show,
         outcome=outcome,
-        chart=html_of(_plot(rows, names)) if winner else None,
+        chart=html_of(_plot(rows, names)) if fastest else None,
     )
     write_atomically(sweep_dir / HTML, text)
 
@@ -51,15 +50,16 @@ def _words(row: Row, names: list[str]) -> list[str]:
     return [word for word in row["overrides"] if key_of(word) in wanted]
 
 
-def _finding(rows: list[Row], winner: Row | None, repeated: Repetitions | str) -> str:
+def _finding(rows: list[Row], repeated: Repetitions) -> str:
     num_bad = sum(row["status"] != "ok" for row in rows)
     bad = f"; {num_bad} of {len(rows)} jobs did not finish" if num_bad else ""
-    if winner is None:
+    if not repeated.best:
         return f"No job has measured a speed{bad}."
-    if isinstance(repeated, Repetitions):
-        return f"{repeated.finding.removesuffix('.')}{bad}."
+    if repeated.table is not None:
+        return f"{repeated.sentence.removesuffix('.')}{bad}."
+    winner = repeated.best[0]
     fastest = f"Job {winner['job']} was the fastest of {len(rows)}, with {speed(winner):,.0f} images/s{bad}."
-    return f"{fastest} {repeated}"
+    return f"{fastest} {repeated.sentence}"
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:

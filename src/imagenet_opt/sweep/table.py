@@ -9,14 +9,13 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import least_width, print_tables, terminal, terminal_table
-from imagenet_opt.sweep.repetitions import Repetitions, best_jobs, repetitions
+from imagenet_opt.sweep.repetitions import repetitions
 from imagenet_opt.sweep.rows import (
     FEW_STEPS,
     NONE,
     PREFETCH,
     WORKERS,
     Row,
-    best,
     needed_steps,
     outcome,
     parameters,
@@ -71,20 +70,19 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """Print the sweep with its fastest jobs in bold, then the failures and where the files are."""
-    console, winner, repeated = terminal(), best(rows), repetitions(rows)
-    fastest = best_jobs(winner, repeated)
+    console, repeated = terminal(), repetitions(rows)
     names, metrics = columns_of(rows)
     table = _terminal_rows(rows, names, metrics, title_of(sweep_dir))
     while metrics and least_width(table) > console.width:
         table = _terminal_rows(rows, names, metrics := metrics[:-1], title_of(sweep_dir))
-    styles = ["bold" if row in fastest else "red" if row["status"] != "ok" else None for row in rows]
+    styles = ["bold" if row in repeated.best else "red" if row["status"] != "ok" else None for row in rows]
     console.print(terminal_table(table, console.width, styles))
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         console.print(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}", soft_wrap=True)
-    if isinstance(repeated, Repetitions):
+    if repeated.table is not None:
         print_tables([repeated.table])
-    elif winner is not None and len(rows) > 1:
-        console.print(f"job {winner['job']} was the fastest. {repeated}", soft_wrap=True)
+    elif repeated.best and len(rows) > 1:
+        console.print(f"job {repeated.best[0]['job']} was the fastest. {repeated.sentence}", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

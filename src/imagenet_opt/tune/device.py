@@ -1,20 +1,26 @@
 """Finds the fastest precision, memory format and compilation on a batch that stays on the device."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from statistics import median
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.config.build import num_processes, precision_of
-from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
-from imagenet_opt.tune.device_turns import COMPILE_KEY, Changes, Turns
+from imagenet_opt.config.build import device_of, num_processes, precision_of, share_batch
+from imagenet_opt.config.compose import composed
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import device_steps
+from imagenet_opt.tune.climb import Climb, Found, climb
 
+Changes = tuple[str, ...]
+"""Overrides beside those of the command line."""
 _ACCELERATION = "callbacks.acceleration"
-_FORMATS_SHARE = 0.6
-"""Of the time for both comparisons: on a CPU, formats take about ten turns and compilation takes about seven."""
-_EAGER = (f"{COMPILE_KEY}=false",)
+_COMPILE_KEY = f"{_ACCELERATION}.compile"
+_EAGER = (f"{_COMPILE_KEY}=false",)
 _GPU_MODES = ("reduce-overhead", "max-autotune")
 _WAYS: dict[str, tuple[str | None, bool]] = {
     "off": (None, False),
@@ -25,41 +31,101 @@ _WAYS: dict[str, tuple[str | None, bool]] = {
 }
 """torch.compile's mode (None: not compiled) and cuda_graph; modes with a long search come last."""
 AS_IT_IS = "as configured"
+_FORMATS_SHARE = 0.6
+"""Of the time for both comparisons: on a CPU, formats take about ten turns and compilation takes about seven."""
 
 
-@dataclass
-class Compute:
-    """changes: overrides to keep. rate: images per second with `changes`; None if only measured uncompiled. cut:
-    overrides for micro-batches, used in all measurements if the batch did not fit at once."""
-
-    changes: Changes = ()
-    rate: float | None = None
-    cut: Changes = ()
-    notes: list[str] = field(default_factory=list)
+_LEAST_COMPILE_SECONDS = 30.0
+"""With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
+before comes from a cache."""
+_GRACE_SECONDS = 60.0
+"""The first turn may exceed the budget by so many seconds, because a tuning needs at least one rate."""
 
 
-def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seconds: float, share: float) -> Compute:
+class Device:
+    """Turns of the device alone, each in a process of its own, within the available time.
+
+    overrides: of the command line. climbs: by title; the first setting of each is the configured one.
+    """
+
+    def __init__(
+        self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
+    ) -> None:
+        self.overrides, self.num_classes = tuple(overrides), num_classes
+        self.deadline, self.announce = deadline, announce
+        self.climbs: dict[str, Climb[str]] = {}
+        self._compile_seconds: dict[Changes, float] = {}  # the longest
+        self._start_seconds: float | None = None
+
+    def config(self, changes: Sequence[str]) -> DictConfig:
+        """The configuration with these changes; a failed compilation is then an error."""
+        config = composed((*self.overrides, *changes))
+        with open_dict(config):
+            config.model.num_classes = self.num_classes
+            share_batch(config, num_processes(config, device_of(config))[1])
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.on_failure = "stop"
+        return config
+
+    def fastest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Climb[str]:
+        """Compare each setting with the best setting before it; the first setting is the configured one. Raises
+        TurnFailed if the configured setting fails, OutOfTime if it gets no turn."""
+
+        def turn(name: str) -> float:
+            return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
+
+        start, *others = settings
+        climbed = climb(start, [lambda best, name=name: [name] for name in others], turn)  # type: ignore[misc]
+        compiled = {name: self._compile_seconds.get(changes) for name, changes in settings.items()}
+        climbed.compile_seconds = {name: seconds for name, seconds in compiled.items() if seconds is not None}
+        climbed.names, self.climbs[title] = tuple(settings), climbed
+        if not climbed.rates:
+            raise OutOfTime
+        return climbed
+
+    def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
+        """Images per second. share: part of the budget that may be over at the end. Raises TurnFailed, OutOfTime."""
+        config = self.config(changes)
+        compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
+        limit = self.deadline.seconds + _GRACE_SECONDS
+        if self._start_seconds is not None:
+            self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
+            limit = self.deadline.left(share)
+        self.announce(name)
+        began = time.monotonic()
+        try:
+            speed = device_steps("rate", config, limit_seconds=limit, seconds=seconds)
+        except Hung as error:
+            action = "compiled and measured" if compiles else "measured"
+            raise TurnFailed(f"not {action} within {limit:.0f} s: budget") from error
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
+        start_seconds = time.monotonic() - began - seconds
+        if (compile_seconds := speed["compile_seconds"]) is not None:
+            self._compile_seconds[changes] = max(compile_seconds, self._compile_seconds.get(changes, 0.0))
+            start_seconds -= compile_seconds
+        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
+        return float(median(speed["windows"]))
+
+
+def tune_compute(device: Device, config: DictConfig, *, seconds: float, share: float) -> Found:
     """Compare formats without compilation first, then ways to compile the best of them. seconds: of a short turn.
     Raises TurnFailed if the configuration itself does not run."""
-    compute = Compute()
+    kind = device_of(config)
     fixed = _EAGER if "acceleration" in config.callbacks else ()
-    formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
-    climbed = turns.fastest("precision and memory order, not compiled", formats, seconds, _FORMATS_SHARE * share)
-    compute.changes = formats[climbed.best][len(fixed) :]
-    compute.rate = climbed.rate(climbed.best)
+    formats = {name: (*fixed, *changes) for name, changes in _formats(config, kind)}
+    climbed = device.fastest("precision and memory order, not compiled", formats, seconds, _FORMATS_SHARE * share)
+    changes, rate = formats[climbed.best][len(fixed) :], climbed.rate
     if not fixed:
-        compute.notes.append("there is no callbacks.acceleration: memory order and compilation are not tuned")
-        return compute
-    ways = {name: (*compute.changes, *changes) for name, changes in _ways(config, device)}
+        note = "there is no callbacks.acceleration: memory order and compilation are not tuned"
+        return Found(changes, rate, (note,))
+    ways = {name: (*changes, *how) for name, how in _ways(config, kind)}
     try:
-        climbed = turns.fastest("compilation", ways, seconds, share)
+        climbed = device.fastest("compilation", ways, seconds, share)
     except (TurnFailed, OutOfTime) as error:
-        compute.notes.append(f"compilation is not tuned ({str(error) or 'budget'}): {COMPILE_KEY} stays as configured")
-        if config.callbacks.acceleration.compile:
-            compute.rate = None
-        return compute
-    compute.changes, compute.rate = ways[climbed.best], climbed.rate(climbed.best)
-    return compute
+        note = f"compilation is not tuned ({str(error) or 'budget'}): {_COMPILE_KEY} stays as configured"
+        return Found(changes, None if config.callbacks.acceleration.compile else rate, (note,))
+    return Found(ways[climbed.best], climbed.rate)
 
 
 def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
@@ -96,7 +162,7 @@ def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Chang
             continue
         if (mode, graph) == (configured, can_graph and bool(now.cuda_graph)):
             continue
-        changes = [f"{COMPILE_KEY}={str(mode is not None).lower()}"]
+        changes = [f"{_COMPILE_KEY}={str(mode is not None).lower()}"]
         changes += [f"{_ACCELERATION}.compile_mode={mode}"] if mode else []
         changes += [f"{_ACCELERATION}.cuda_graph={str(graph).lower()}"] if on_gpu else []
         yield name, tuple(changes)

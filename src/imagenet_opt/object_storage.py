@@ -119,15 +119,20 @@ class ObjectStorage:
             found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
-    def read(self, path: str, *, start: int = 0, size: int | None = None, etag: str = "") -> bytes:
-        """`size` bytes from `start`; None: all bytes. etag: raise StorageFailed if the object has another tag."""
+    def read(
+        self, path: str, *, start: int = 0, size: int | None = None, etag: str = "", most: int | None = None
+    ) -> bytes:
+        """`size` bytes from `start`; None: all bytes. etag: raise StorageFailed if the object has another tag. most:
+        raise StorageFailed, before the content is read, if there are more bytes."""
         options = _unless_replaced(etag)
         if start or size is not None:
             options["range"] = {"offset": start} if size is None else (start, start + size)
         with self._request(path) as (obstore, client):
             result = obstore.get(client, path, options=options)
-            content = bytes(result.bytes())
             first, end = result.range
+            if most is not None and end - first > most:
+                raise StorageFailed(f"{self.name(path)} ({self.key}) has {end - first} bytes; expected at most {most}")
+            content = bytes(result.bytes())
         expected = end - first if size is None else size
         if len(content) != expected:
             raise OSError(errno.EIO, f"{len(content)} of {expected} bytes arrived")

@@ -137,6 +137,13 @@ def test_an_unusable_temporary_folder_is_not_blamed_on_the_bucket(
             open_object_shards(f"{bucket}/out/train", tmp_path / "file", key=key)
 
 
+def test_a_huge_index_is_not_read(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.data.index.object_shards.MOST_BYTES", 100)
+    put(f"{bucket}/out/train/index.json", bytes(101))
+    with pytest.raises(StorageFailed, match=rf"^{bucket}/out/train/index.json \(data.root\) has 101 bytes; .* 100$"):
+        open_object_shards(f"{bucket}/out/train", tmp_path)
+
+
 def test_a_lost_work_folder_is_one_line(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(PackStopped, match=rf"^cannot write {tmp_path}/lost: No such .* \(data\.cache_dir\)"):
         BucketTarget(tmp_path / "lost", f"{bucket}/out/train").open()

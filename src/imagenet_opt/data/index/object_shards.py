@@ -25,7 +25,7 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
-from imagenet_opt.regular_file import read_file
+from imagenet_opt.regular_file import MOST_BYTES, read_file
 
 _HEAD_THREADS = 32
 
@@ -54,10 +54,11 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
 
 def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectShardIndex | None:
     """Open a packed split; None if the URL has none. key: the option that holds the URL, for messages. Raises
-    ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard; StorageFailed."""
+    ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard; StorageFailed,
+    for an index.json of more than MOST_BYTES too."""
     storage = ObjectStorage(url, key, retries=False)
     try:
-        content = patiently(lambda: storage.read(INDEX), url)
+        content = patiently(lambda: storage.read(INDEX, most=MOST_BYTES), url)
     except FileNotFoundError:
         if any(patiently(partial(storage.head, name), url) for name in (PLAN, shard_name(0))):
             raise _mismatch(storage, f"{url} is no finished pack: it has no {INDEX}") from None

@@ -43,6 +43,7 @@ only read. out needs about as much space as the images, unless for or max_side s
                      val/ or up to four folders above, or a file with lines FILE CLASS
   data.train_folder  below data.root; default train
   data.val_folder    below data.root; default val
+  data.max_pixels    images of more pixels are left out, as in training; default 100000000
   data.cache_dir     local folder for shards on their way to a bucket; default ~/.cache/imagenet_opt
   --verify           read the shards in out and list every difference from the packed data; needs only out. In a bucket,
                      a shard that is missing or has another size ends the command; only the first such shard is named
@@ -57,7 +58,7 @@ resumes, and the result is the same to the byte. The same command also rewrites 
 FLAGS = ("--verify",)
 KEYS = (
     "data.root", "out", "for", "max_side", "quality", "reencode", "shard_mb", "workers", "seed", "val_labels",
-    "data.train_folder", "data.val_folder", "data.cache_dir",
+    "data.train_folder", "data.val_folder", "data.max_pixels", "data.cache_dir",
 )  # fmt: skip
 _ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
 """Key of a whole number -> its least and its greatest value."""
@@ -87,6 +88,8 @@ def parse(argv: list[str]) -> Namespace:
         if key not in words:
             raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
     options: dict[str, Any] = {key: _whole(words, key, *ends) for key, ends in _ENDS.items() if key in words}
+    if "data.max_pixels" in words:
+        options["max_pixels"] = _whole(words, "data.max_pixels", 1, 2**29)
     if "shard_mb" in words:
         options["shard_mb"] = _megabytes(words["shard_mb"])
     if "reencode" in words:

@@ -3,13 +3,17 @@
 import io
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
-from imagenet_opt.data.decode.image_file import EXTENSIONS, eight_bits, is_whole_jpeg, open_image
+from imagenet_opt.data.decode.image_file import (
+    EXTENSIONS,
+    check_size,
+    eight_bits,
+    exif_orientation,
+    is_whole_jpeg,
+    open_image,
+)
 from imagenet_opt.errors import BadSample
-
-_MOST_PIXELS = 180 * 10**6
-"""Half a gigabyte of decoded pixels."""
 
 
 class Encoding(NamedTuple):
@@ -18,6 +22,7 @@ class Encoding(NamedTuple):
     max_side: int | None = None
     quality: int = 90
     reencode: str = "shrunk"
+    max_pixels: int = 100_000_000
 
 
 def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
@@ -26,21 +31,22 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
 
     Only the header is read of a complete JPEG that keeps its bytes; any other image is decoded completely.
 
-    Raises BadSample with the reason; the caller adds the file name.
+    Raises BadSample with the reason, also for an image of more than max_pixels; the caller adds the file name.
     """
     if not encoded:
         raise BadSample("the file is empty")
     try:
         with open_image(encoded) as image:
+            check_size(encoded, image.height, image.width, encoding.max_pixels)
             if encoding.max_side is not None and (longer := max(image.size)) > encoding.max_side:
                 width, height = (max(1, round(side * encoding.max_side / longer)) for side in image.size)
-                return _encode(image, (width, height), encoding.quality), "jpg"
+                return _encode(image, (width, height), encoding.quality, exif_orientation(encoded)), "jpg"
             if encoding.reencode == "all":
-                reencoded = _encode(image, image.size, encoding.quality)
+                reencoded = _encode(image, image.size, encoding.quality, exif_orientation(encoded))
                 if len(reencoded) < len(encoded):
                     return reencoded, "jpg"
             elif not is_whole_jpeg(encoded):
-                _decode(image)
+                image.load()
             return encoded, EXTENSIONS[str(image.format)]
     except UnidentifiedImageError as error:
         raise BadSample(f"not an image: the file begins with {encoded[:12]!r}") from error
@@ -50,22 +56,17 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
         raise BadSample(f"cannot be decoded: {error}") from error
 
 
-def _decode(image: Image.Image) -> None:
-    if image.width * image.height > _MOST_PIXELS:
-        raise BadSample(f"{image.width} x {image.height} pixels are too many to decode")
-    image.load()
-
-
-def _encode(image: Image.Image, size: tuple[int, int], quality: int) -> bytes:
-    """A baseline JPEG of (width, height) without metadata and without EXIF rotation, since training does not rotate
-    either."""
+def _encode(image: Image.Image, size: tuple[int, int], quality: int, orientation: int) -> bytes:
+    """A baseline JPEG of (width, height) without metadata but the EXIF orientation, for data.exif_rotation=true."""
     if size != image.size:
         image.draft(None, (2 * size[0], 2 * size[1]))  # libjpeg decodes at 1/2, 1/4 or 1/8, to at least twice the size
-    _decode(image)
+    image.load()
     pixels = eight_bits(image)
     if size != pixels.size:
         pixels = pixels.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
     pixels.info.clear()
     file = io.BytesIO()
-    pixels.save(file, "JPEG", quality=quality)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    pixels.save(file, "JPEG", quality=quality, exif=exif.tobytes() if orientation != 1 else b"")
     return file.getvalue()

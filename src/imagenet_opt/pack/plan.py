@@ -26,7 +26,8 @@ class PackOptions:
     """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images.
 
     reencode: "shrunk" encodes only images that are shrunk, "all" also other images whose files become smaller.
-    shard_mb: approximate size of a shard in 10^6 bytes. seed: for the order of the training images.
+    shard_mb: approximate size of a shard in 10^6 bytes. seed: for the order of the training images. max_pixels: larger
+    images are left out.
     """
 
     max_side: int | None = None
@@ -34,10 +35,11 @@ class PackOptions:
     reencode: str = "shrunk"
     shard_mb: float = 256.0
     seed: int = 0
+    max_pixels: int = 100_000_000
 
     @property
     def encoding(self) -> Encoding:
-        return Encoding(self.max_side, self.quality, self.reencode)
+        return Encoding(self.max_side, self.quality, self.reencode, self.max_pixels)
 
 
 PRESETS = {224: PackOptions(max_side=500, reencode="all"), 176: PackOptions(max_side=400, reencode="all")}
@@ -92,6 +94,8 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
 def _about(split: PackSplit) -> dict[str, Any]:
     """Facts that must be equal to resume a pack: options, names and labels in order, sizes of some files."""
     files, options = split.source.files, asdict(split.options)
+    if split.options.max_pixels == PackOptions.max_pixels:
+        del options["max_pixels"]
     if split.options.reencode == PackOptions.reencode:
         del options["reencode"]
         if split.options.max_side is None:

@@ -212,7 +212,7 @@ def _refusal(command: Command, accept: Callable[[Sequence[str]], Any]) -> str:
     [
         ("    imagenet-opt doctor data.rot=/fsx/imagenet      a key that does not exist", "data.rot"),
         ("    python train.py experiment=rn50_fcv16  # a recipe that does not exist", "rn50_fcv16"),
-        ("```bash\nimagenet-opt plan experiment=rn50_ffcv16 \\\n  --loader-rat 1100\n```", "--loader-rat"),
+        ("```bash\nimagenet-opt plan experiment=rn50_ffcv \\\n  --loader-rat 1100\n```", "--loader-rat"),
         (
             "| a sweep | `imagenet-opt train -m data.batch_sizes=256,384 ...` | [x](x.md) |",
             "data.batch_sizes",

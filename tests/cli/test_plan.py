@@ -20,7 +20,7 @@ from tests.object_server import upload
 def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
     flags = ["--price-per-hour", "1.5", "--watts", "150", "--loader-rate", "1500", "--json", str(file)]
-    main(["experiment=rn18_ffcv16", *flags])
+    main(["experiment=rn18_ffcv", *flags])
     output, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
@@ -33,17 +33,18 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_a_changed_recipe_promises_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def planned(*words: str) -> tuple[list[str], float | None]:
-        main(["experiment=rn18_ffcv16", "data.num_workers=3", *words, "--json", f"{tmp_path}/plan.json"])
+        main(["experiment=rn18_ffcv", "data.num_workers=3", *words, "--json", f"{tmp_path}/plan.json"])
         plan = json.loads((tmp_path / "plan.json").read_text())
         return plan["changed"], plan["expected_top1"]
 
     assert planned() == ([], 66.9)
+    assert planned("trainer.max_epochs=88") == ([], 72.4)
     assert planned("trainer.max_epochs=4", "~callbacks.resolution_schedule") == (
         ["trainer.max_epochs", "callbacks.resolution_schedule"],
         None,
     )
     output = " ".join(capsys.readouterr().out.split())
-    assert "66.9 % (this run changes trainer.max_epochs, callbacks.resolution_schedule)" in output
+    assert "published top-1 none for these epochs, only for 16, 24, 32, 40, 56, 88" in output
 
 
 def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,15 +69,13 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
             BAD_SAMPLES,
             "TooManyBadSamples: 2 bad samples: /d/a.JPEG: imagenet_opt.errors.BadSample /d/b  c.JPEG: empty",
         ),
-        ("expriment=rn18_ffcv16", "ConfigError: there is no key expriment; did you mean experiment?"),
+        ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         (
             "experiment=agressive",
             "ConfigError: there is no experiment 'agressive'; did you mean aggressive? "
-            "options: aggressive, baseline, cifar10, demo, finetune, fixres, imagenette, rn18_ffcv16, rn18_ffcv24, "
-            "rn18_ffcv32, rn18_ffcv40, rn18_ffcv56, rn18_ffcv88, rn50_a2, rn50_a3, rn50_classic90, rn50_ffcv16, "
-            "rn50_ffcv24, rn50_ffcv32, rn50_ffcv40, rn50_ffcv56, rn50_ffcv88, rn50_mild, rn50_mlperf, rn50_tv1, "
-            "rn50_tv2",
+            "options: aggressive, baseline, cifar10, demo, finetune, fixres, imagenette, rn18_ffcv, rn50_a2, rn50_a3, "
+            "rn50_classic90, rn50_ffcv, rn50_mild, rn50_mlperf, rn50_tv1, rn50_tv2",
         ),
         (
             "model=resnet101",
@@ -92,6 +90,10 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
         (
             "data=demo data.root=/d",
             "ConfigError: there is no key data.root in the data of this experiment; add data=folder",
+        ),
+        (
+            "experiment=[rn50_ffcv40,demo]",
+            "ConfigError: experiment=rn50_ffcv40 is now experiment=rn50_ffcv trainer.max_epochs=40",
         ),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
         ("fast", "ConfigError: fast: options are KEY=VALUE, such as data.batch_size=64"),

@@ -32,14 +32,14 @@ def plan_of() -> Iterator[PlanOf]:
     """The plan of a shipped recipe, made once, without the memory, which takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("imagenet_opt.plan.plan.need_of", lambda *_: None)
-        yield cache(lambda name: make_plan(composed(f"experiment={name}"), IMAGENET))
+        yield cache(lambda words: make_plan(composed(*f"experiment={words}".split()), IMAGENET))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_epochs", FFCV)
 @pytest.mark.parametrize(("name", "peak", "steps"), [("rn18", 0.5, 1251), ("rn50", 1.7, 312)])
 def test_ffcvs_recipes(plan_of: PlanOf, num_epochs: int, name: str, peak: float, steps: int) -> None:
-    plan = plan_of(f"{name}_ffcv{num_epochs}")
+    plan = plan_of(f"{name}_ffcv trainer.max_epochs={num_epochs}")
     first = FFCV[num_epochs]
     assert [(phase.first_epoch, phase.num_epochs, phase.image_size) for phase in plan.phases] == [
         (0, first, 160),
@@ -96,9 +96,8 @@ def test_timms_recipes(plan_of: PlanOf, name: str, size: int, num_epochs: int, p
 
 def test_deviations_of_ffcvs_recipes_have_the_sizes_of_their_presets(plan_of: PlanOf) -> None:
     for network, width in (("rn18", 176), ("rn50", 224)):
-        for num_epochs in FFCV:
-            deviation = plan_of(f"{network}_ffcv{num_epochs}").recipe["deviations"][0]
-            assert f"at most {PRESETS[width].max_side} px" in deviation
+        deviation = plan_of(f"{network}_ffcv").recipe["deviations"][0]
+        assert f"at most {PRESETS[width].max_side} px" in deviation
 
 
 def test_torchvisions_second_recipe(plan_of: PlanOf) -> None:
@@ -118,7 +117,7 @@ def test_torchvisions_second_recipe(plan_of: PlanOf) -> None:
 
 @pytest.mark.parametrize(
     ("name", "one_dimensional"),
-    [("rn50_ffcv16", 9), ("rn50_classic90", 9), ("rn50_mild", 107), ("rn50_a2", 0), ("rn50_tv2", 1)],
+    [("rn50_ffcv", 9), ("rn50_classic90", 9), ("rn50_mild", 107), ("rn50_a2", 0), ("rn50_tv2", 1)],
 )
 def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None:
     """54 matrices and kernels of ResNet-50 are decayed by all. Where names with "bn" are left out, four batch norms of
@@ -132,21 +131,21 @@ def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None
     (group,) = decayed
     shapes = [parameter.ndim for parameter in group["params"]]
     assert (len(shapes) - shapes.count(1), shapes.count(1)) == (54, one_dimensional)
-    assert group["weight_decay"] == {"rn50_ffcv16": 1e-4, "rn50_a2": 0.02, "rn50_tv2": 2e-5}.get(name, 2**-15)
+    assert group["weight_decay"] == {"rn50_ffcv": 1e-4, "rn50_a2": 0.02, "rn50_tv2": 2e-5}.get(name, 2**-15)
 
 
 def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
-    for name, batch, norm in (("ffcv88", 4096, 512), ("mild", 2048, 256), ("classic90", 2048, 256), ("tv2", 1024, 128)):
+    for name, batch, norm in (("ffcv", 4096, 512), ("mild", 2048, 256), ("classic90", 2048, 256), ("tv2", 1024, 128)):
         config = composed(f"experiment=rn50_{name}")
         assert (config.data.global_batch_size, config.model.micro_batch_size) == (batch, norm)
         assert config.model.batch_norm_momentum == "per_step"
 
 
 def test_a_typed_batch_of_a_process_replaces_the_global_one_of_a_recipe() -> None:
-    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
+    config = checked(("experiment=rn50_ffcv", "data.batch_size=64"))
     assert (config.data.batch_size, config.data.global_batch_size) == (64, None)
     with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=128"):
-        checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=128"))
+        checked(("experiment=rn50_ffcv", "data.batch_size=64", "data.global_batch_size=128"))
 
 
 def test_one_image_size_has_no_effect_beside_growing_images() -> None:
@@ -154,11 +153,11 @@ def test_one_image_size_has_no_effect_beside_growing_images() -> None:
         with pytest.raises(
             ConfigError, match=r"image_size=.*resolution_schedule\.start .*~callbacks\.resolution_schedule"
         ):
-            checked(("experiment=rn18_ffcv16", word))
-    assert checked(("experiment=rn18_ffcv16", "data.image_size=192")).data.image_size == 192
-    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", "~callbacks.resolution_schedule"))
+            checked(("experiment=rn18_ffcv", word))
+    assert checked(("experiment=rn18_ffcv", "data.image_size=192")).data.image_size == 192
+    assert checked(("experiment=rn18_ffcv", "data.image_size=64", "~callbacks.resolution_schedule"))
     schedule = [f"callbacks.resolution_schedule.{value}" for value in ("start=32", "end=64")]
-    assert checked(("experiment=rn18_ffcv16", "data.image_size=64", *schedule))
+    assert checked(("experiment=rn18_ffcv", "data.image_size=64", *schedule))
 
 
 def test_hours_are_images_over_rates() -> None:
@@ -206,7 +205,7 @@ def test_a_storage_that_is_the_limit_has_its_own_remedy(rate: tuple[float, float
 
 
 def test_a_plan_ends_at_max_steps() -> None:
-    recipe = "experiment=rn18_ffcv16"  # 1251 steps an epoch, larger images from epoch 12 on
+    recipe = "experiment=rn18_ffcv"  # 1251 steps an epoch, larger images from epoch 12 on
     plan = make_plan(composed(recipe, "trainer.max_steps=16000"), IMAGENET, rate=900)
     assert [(phase.num_epochs, phase.steps) for phase in plan.phases] == [(12, 15012), (1, 988)]
     assert plan.total_steps == 16000 and len(plan.lr) == 13
@@ -248,17 +247,20 @@ def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> No
 def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
     """A recipe without a recorded run must not look reproduced."""
     page = (REPOSITORY / "docs/recipes.md").read_text()
-    recipes = [file.stem for file in (REPOSITORY / "conf/experiment").glob("*.yaml") if file.stem.startswith("rn")]
-    for name in recipes:
-        config = composed(f"experiment={name}")
+    names = [file.stem for file in (REPOSITORY / "conf/experiment").glob("*.yaml") if file.stem.startswith("rn")]
+    lengths = {name: FFCV if name.endswith("_ffcv") else [None] for name in names}
+    for name, num_epochs in [(name, num) for name, some in lengths.items() for num in some]:
+        words = f"{name} trainer.max_epochs={num_epochs}" if num_epochs else name
+        config = composed(*f"experiment={words}".split())
         recipe = config.recipe
         start = f"| `{name}` | {recipe.published_top1} | `{recipe.evaluation}` | {config.trainer.max_epochs} |"
         (row,) = [line for line in page.splitlines() if line.startswith(start)]
         assert row.endswith(f"| {recipe.reproduced or 'no'} |")
-        hours = plan_of(name).gpu_hours
-        assert f"| {hours:.1f} |" in row
+        hours = f"{plan_of(words).gpu_hours:.1f}"
+        assert f"| {hours} |" in row
         header = (REPOSITORY / f"conf/experiment/{name}.yaml").read_text().partition("defaults:")[0]
-        assert f"plan for one A10G: {hours:.1f} hours." in header and f"Published: {recipe.published_top1} %" in header
+        assert (f"{num_epochs}: {hours}" if num_epochs else f"plan for one A10G: {hours} hours.") in header
+        assert num_epochs or f"Published: {recipe.published_top1} %" in header
         assert ("Not reproduced here." in header) == (recipe.reproduced is None)
         assert recipe.evaluation in CONVENTIONS and recipe.source and recipe.sigma > 0
 

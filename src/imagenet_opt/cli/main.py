@@ -18,7 +18,7 @@ FIRST = (
     ("train", "the demo: two minutes, no data set and no GPU needed"),
     ("train experiment=aggressive data.root=FOLDER", "ResNet-50 on your images"),
     ("doctor data.root=FOLDER", "why does the GPU wait for data?"),
-    ("plan experiment=rn50_ffcv16 data.root=FOLDER", "what does this recipe cost, how accurate is it?"),
+    ("plan experiment=rn50_ffcv data.root=FOLDER", "what does this recipe cost, how accurate is it?"),
     ("study data.root=FOLDER", "what is each optimisation worth on this machine?"),
 )
 """What most users come for: a command line, and what it answers."""

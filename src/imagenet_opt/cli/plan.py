@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 HELP = """Show what a run will do and cost before it starts: phases, learning rates, rates, hours, published accuracy.
 
-imagenet-opt plan experiment=rn18_ffcv16
+imagenet-opt plan experiment=rn18_ffcv
 imagenet-opt plan experiment=rn50_tv1 data.root=/fsx/imagenet --rate 850 --loader-rate 1100 --price-per-hour 1.21
-imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
+imagenet-opt plan experiment=rn18_ffcv trainer.max_epochs=88 --json plan.json
 
   --rate R            images/s that your GPU trains at 224 px with this network (default: an estimate for an A10G)
   --loader-rate R     images/s that your loader delivers (default: measured with data.root, 5 s for each image size,
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
     plan = make_plan(config.copy(), **run)
     packed = _packed_runs(config, run) if measured is not None and "loader" in limits(plan, rates) else []
     costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
-    changed = changed_keys(options.overrides)
+    changed = changed_keys(options.overrides, config)
     about: dict[str, Any] = {"is_estimate": options.rate is None, "about_loader": about_loader, "loader_rates": rates}
     shown = tables(plan, packed=packed, changed=changed, **about, **costs)
     if requests is not None:

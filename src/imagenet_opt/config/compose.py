@@ -81,9 +81,9 @@ def _check(config: DictConfig, words: list[str]) -> None:
 
 
 def register_resolvers() -> None:
-    """Register `${of_weights:KEY,DEFAULT}` and `${by_epochs:[EPOCHS,VALUE],...}`."""
-    OmegaConf.register_new_resolver("of_weights", _of_weights, replace=True)
-    OmegaConf.register_new_resolver("by_epochs", _by_epochs, replace=True)
+    """Register the functions that values of conf/ call, such as `${by_epochs:[0,off],[20,on]}`."""
+    for function in (_of_weights, _by_epochs, _share_of_epochs, _published):
+        OmegaConf.register_new_resolver(function.__name__.removeprefix("_"), function, replace=True)
 
 
 def _of_weights(key: str, default: Any, *, _root_: DictConfig) -> Any:
@@ -104,6 +104,18 @@ def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
     """The value of the last pair [epochs, value] whose epochs trainer.max_epochs reaches. Pairs are sorted, the first
     has 0 epochs."""
     return [value for epochs, value in pairs if epochs <= max(0, _root_.trainer.max_epochs)][-1]
+
+
+def _share_of_epochs(epochs: float, *, _root_: DictConfig) -> float:
+    """`epochs` as a share of the run, at most half of it."""
+    return round(epochs / max(2 * epochs, _root_.trainer.max_epochs), 7)
+
+
+def _published(column: int, *, _root_: DictConfig) -> float | None:
+    """Top-1 (0) or top-5 (1) of recipe.published, whose keys are numbers of epochs, for trainer.max_epochs; null for a
+    number of epochs that it does not have."""
+    accuracies = _root_.recipe.published.get(_root_.trainer.max_epochs)
+    return None if accuracies is None else accuracies[column]
 
 
 def _check_batch(config: DictConfig, overrides: list[str]) -> None:

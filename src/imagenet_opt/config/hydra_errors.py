@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.config.removed_keys import explain_removed
+from imagenet_opt.config.removed_keys import explain_removed, explain_removed_recipe
 from imagenet_opt.errors import did_you_mean
 
 INSTALL = 'pip install "imagenet-opt[sweep]"'
@@ -51,6 +51,8 @@ def explain(error: Exception) -> str:
 def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
+    if group == "experiment" and (explanation := explain_removed_recipe(option)):
+        return explanation
     own = Path("conf", f"{place}.yaml")
     if group == "experiment" and own.is_file() and Path("train.py").is_file():
         return f"only the train.py of this folder reads {own}; type python train.py {shlex.join(sys.argv[1:])}"

@@ -1,4 +1,6 @@
-"""Removed keys of the configuration, and what replaces them."""
+"""Removed keys and recipes of the configuration, and what replaces them."""
+
+import re
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,6 +25,12 @@ REMOVED = {
 def explain_removed(key: str) -> str | None:
     """A sentence that explains why a key is invalid now; None for a key that never existed."""
     return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None
+
+
+def explain_removed_recipe(name: str) -> str | None:
+    """A sentence that names the recipe that replaces a removed one; None for a recipe that never existed."""
+    match = re.fullmatch(r"(rn18_ffcv|rn50_ffcv)(16|24|32|40|56|88)", name)
+    return match and f"experiment={name} is now experiment={match[1]} trainer.max_epochs={match[2]}"
 
 
 def check_removed(config: DictConfig) -> None:

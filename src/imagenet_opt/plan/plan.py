@@ -105,10 +105,13 @@ class Plan:
         return asdict(self) | published | {"expected_top1": expected, "changed": list(changed)}
 
 
-def changed_keys(overrides: Iterable[str]) -> tuple[str, ...]:
-    """The keys of the command line that can change a recipe's accuracy."""
+def changed_keys(overrides: Iterable[str], config: DictConfig) -> tuple[str, ...]:
+    """The keys of the command line that can change a recipe's accuracy. Not trainer.max_epochs, if an accuracy is
+    published for this number of epochs (recipe.published)."""
+    published = (config.recipe or {}).get("published", {})
+    same = _SAME_ACCURACY | ({"trainer.max_epochs"} if config.trainer.max_epochs in published else set())
     keys = map(key_of, overrides)
-    return tuple(dict.fromkeys(key for key in keys if key not in _SAME_ACCURACY and not key.startswith(_NO_RECIPE)))
+    return tuple(dict.fromkeys(key for key in keys if key not in same and not key.startswith(_NO_RECIPE)))
 
 
 def limits(plan: Plan, loader_rates: Mapping[int, LoaderRate] = MappingProxyType({})) -> list[str]:

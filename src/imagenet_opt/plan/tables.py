@@ -158,7 +158,10 @@ def _published(recipe: dict[str, Any], changed: Sequence[str]) -> Iterator[tuple
     if not recipe:
         return
     how = f"this run changes {', '.join(changed)}" if changed else f"imagenet-opt evaluate eval={recipe['evaluation']}"
-    yield "published top-1", f"{recipe['published_top1']} % ({how})"
+    if recipe["published_top1"] is None:
+        yield "published top-1", f"none for these epochs, only for {', '.join(map(str, recipe['published']))}"
+    else:
+        yield "published top-1", f"{recipe['published_top1']} % ({how})"
     yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
     yield "reproduced here", str(recipe["reproduced"] or "no")
     yield "source", str(recipe["source"])

@@ -11,8 +11,8 @@ from typing import Any
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, roughly
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.evidence import evidence_of
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, must_shrink, pair_ratio, verdict
 from imagenet_opt.probe.testbed import Testbed
 
@@ -66,7 +66,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
         print(f"nothing to apply: {reason}")
         return None
     began = time.perf_counter()
-    trial = try_out(overrides, remedy, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
+    trial = try_out(overrides, remedy, seconds=seconds, cold=diagnosis.measurements.is_cold)
     print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
     if (sentence := how_to_decide(trial, time.perf_counter() - began)) is not None:
         print(sentence, file=sys.stderr)

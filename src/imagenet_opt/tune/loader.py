@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import num_processes
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -55,9 +54,7 @@ def tune_loader(
 ) -> Loader:
     """Measure the loader alone, on files outside memory if possible. device_rate: images per second of the device.
     Raises TurnFailed if the configured setting cannot be measured."""
-    local, everywhere = num_processes(testbed.config, testbed.device)
-    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
-    rank_info = replace(testbed.rank_info, local_processes=local, sharing_cpus=sharing)
+    rank_info = testbed.rank_info
     loading = testbed.loading
     start = LoaderSetting(loading.num_workers, loading.prefetch_factor, loading.reads_in_flight)
     is_first = True
@@ -76,10 +73,10 @@ def tune_loader(
 
     fastest = max(testbed.growing, key=lambda phase: phase.speed, default=None)
     target = None if device_rate is None else ENOUGH * device_rate * (1 if fastest is None else fastest.speed)
-    cpus = max(1, machine.usable_cpus() // sharing)
+    cpus = max(1, machine.usable_cpus() // rank_info.sharing_cpus)
     climbed = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
     smallest = None if fastest is None else fastest.image_size
-    return Loader(climbed, climbed.best.beside(start), target, local, smallest)
+    return Loader(climbed, climbed.best.beside(start), target, rank_info.local_processes, smallest)
 
 
 def _rate(testbed: Testbed, rank_info: RankInfo, setting: LoaderSetting, seconds: float) -> Ceiling:

@@ -22,10 +22,9 @@ import imagenet_opt.doctor.apply
 import imagenet_opt.doctor.examination
 import imagenet_opt.doctor.terminal_view  # noqa: F401  # slow imports, before each examination is forked
 from imagenet_opt.cli.doctor import main as doctor
-from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis_file import diagnosis_of
-from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.doctor.verdict import conclude
+from imagenet_opt.doctor.diagnosis import judge
+from imagenet_opt.doctor.diagnosis_file import evidence_of
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.measure.storage.page_cache import Extent, evicted
 from suites.doctor.cases import CASES, Case, arranged, huge_folder
 from suites.faults.not_tried import NotTried
@@ -93,21 +92,21 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
     return 0
 
 
-_KEPT = ("batch_size", "simulated", "ceilings", "phases", "facts", "curves", "expected", "measured", "waterfall")
-_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits_places", "not_measured")
-"""Recorded facts that are texts."""
+_LEFT_OUT = {"machine", "versions", "config", "command", "date", "step_seconds", "host", "setup", "touches"}
+"""Measurements that no rule of a cause reads, or of which it reads a part."""
+_HOST = ("installed_cpus", "cpu_limits", "free_shared_memory", "available_memory")
 
 
 def record(out: Path, file: Path) -> None:
-    """Write what the rules read in each examination, one JSON object per line."""
+    """Write what the rules read in each examination, one JSON object per line, without texts of the machine."""
     rows = []
     for path in sorted(out.glob("*.json")):
-        diagnosis = json.loads(path.read_text())
-        known = diagnosis["facts"].items()
-        facts = {name: fact for name, fact in known if not isinstance(fact, str) or name in _TEXTS}
-        judgement = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "facts": facts}
-        kept = {name: diagnosis[name] for name in _KEPT}
-        rows.append(json.dumps({"case": _case(path)} | kept | judgement))
+        plain = json.loads(path.read_text())
+        kept = {name: plain[name] for name in Evidence.__dataclass_fields__.keys() - _LEFT_OUT}
+        kept["setup"] = plain["setup"] | {"rated_evidence": "", "cached_share_method": "", "profile": ""}
+        kept["host"] = {name: plain["host"][name] for name in _HOST}
+        kept["touches"] = plain["touches"] and plain["touches"] | {"evidence": ""}
+        rows.append(json.dumps({"case": _case(path)} | kept))
     file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
 
 
@@ -126,11 +125,11 @@ def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     """Case -> verdicts of the present rules. runs: case, and content of the JSON file."""
     tallies = {name: Tally() for name in CASES}
     for name, plain in runs:
-        diagnosis, tally = conclude(evidence_of(diagnosis_of(plain))), tallies[name]
+        diagnosis, tally = judge(evidence_of(plain)), tallies[name]
         fired = {finding.rule for finding in diagnosis.findings if finding.fired and not finding.environment}
         tally.causes[diagnosis.cause] += 1
         tally.also.update(fired - set(CASES[name].right))
-        tally.levels[confidence(diagnosis).level] += 1
+        tally.levels[diagnosis.confidence.level] += 1
         tally.sentence = diagnosis.sentence
     return tallies
 

@@ -15,13 +15,14 @@ from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, remedy_of, write_experiment
-from imagenet_opt.doctor.diagnosis import STAGES, Finding
+from imagenet_opt.doctor.diagnosis import VERDICTS, judge
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
-from imagenet_opt.doctor.verdict import CAUSES, judge
+from imagenet_opt.doctor.measurements import STAGES, UrlCache
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.testbed import Testbed
-from tests.doctor.diagnoses import change, make_facts
+from tests.doctor.diagnoses import changed, make_evidence
 from tests.doctor.stories import STORIES
 
 SIMULATED = ("rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "data.num_val=20")
@@ -70,7 +71,7 @@ def test_an_examination_of_the_demo_data(file: Path, capsys: pytest.CaptureFixtu
     quick = ["callbacks.rehearsal.images_per_second=20000", "data.num_workers=1", "--budget=3s"]
     main([*SIMULATED, *quick, f"--json={file}"])
     diagnosis = read_diagnosis(file)
-    assert diagnosis.cause in CAUSES
+    assert diagnosis.cause in VERDICTS
     assert diagnosis.measurements.simulated == "a10g"
     ceilings = diagnosis.measurements.ceilings
     assert ceilings.keys() == STAGES.keys() - {"copy_overlapped"}
@@ -105,8 +106,8 @@ def test_the_results_are_kept_if_experiments_fail(
     assert f"Not judged: {died} (decoding from memory; the loader, files" in printed_text(capsys)
     assert f"{no_memory} (the device alone;" in diagnosis.sentence
     assert any(finding.environment and finding.fired is False for finding in diagnosis.findings)
-    facts = diagnosis.measurements.facts
-    assert facts.profile_estimate is True and "(estimate); source: our estimate of 780" in str(facts.profile)
+    setup = diagnosis.measurements.setup
+    assert setup.profile_estimate and "(estimate); source: our estimate of 780" in setup.profile
 
 
 @pytest.mark.parametrize(
@@ -120,11 +121,9 @@ def test_without_overrides_nothing_is_applied(cause: str, reason: str, capsys: p
 
 @pytest.mark.parametrize(("cause", "rule"), [("lazy_mount", "channels_last"), ("few_workers", "few_workers")])
 def test_the_overrides_of_a_cause_come_before_those_of_the_environment(cause: str, rule: str) -> None:
-    overrides = ("callbacks.acceleration.channels_last=true",)
-    finding = Finding("channels_last", True, "NCHW", overrides=overrides, environment=True)
-    remedy = remedy_of(judge(replace(STORIES[cause], environment=(finding,))))
-    assert remedy.rule == rule
-    assert remedy.overrides == (overrides if rule == "channels_last" else ("data.num_workers=4",))
+    remedy = remedy_of(judge(changed(STORIES[cause], has_gpu=True)))
+    overrides = ("callbacks.acceleration.channels_last=true",) if rule == "channels_last" else ("data.num_workers=4",)
+    assert (remedy.rule, remedy.overrides) == (rule, overrides)
 
 
 def trial(before: tuple[float, ...], after: tuple[float, ...], predicted: float | None = None) -> Trial:
@@ -149,8 +148,7 @@ def test_overrides_are_tried_alternately_and_kept_if_they_help(
     slow = (*SIMULATED, *quick, "data.num_workers=0", "data.batch_size=8")
     diagnosis = judge(STORIES["few_workers"])
     remedy = replace(remedy_of(diagnosis), overrides=("data.num_workers=1",))
-    facts = replace(diagnosis.measurements.facts, cached_share=1.0)
-    diagnosis = change(diagnosis, findings=(remedy,), facts=facts)
+    diagnosis = changed(diagnosis, findings=(remedy,), cached_share=1.0)
     result = apply(diagnosis, slow, seconds=0.3)
     assert [len(rates) for rates in result.rounds.results.values()] == [3, 3] and result.gain.before > 0
     assert capsys.readouterr().out == f"few_workers, data.num_workers=1: {result}\n"
@@ -183,7 +181,7 @@ def test_a_doctor_that_is_stopped_shows_what_was_measured(
     class Stopped:
         def __init__(self, *_: Any, **__: Any) -> None:
             self.ceilings = {"loader_warm": Ceiling((250.0,) * 7), "gpu": Ceiling((90.0,) * 7)}
-            self.facts = make_facts(cache_room=1.0)
+            self.setup = changed(make_evidence(has_gpu=False).setup, cache=UrlCache(1.0, ""))
             self.testbed = SimpleNamespace(simulated=None)
 
         def evidence(self, command: str) -> Any:

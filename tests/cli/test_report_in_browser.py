@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.telemetry.timeline import read_timeline
 from tests.cli.reports import Page, report
-from tests.doctor.diagnoses import make_facts, write_run, write_timeline
+from tests.doctor.diagnoses import write_run, write_timeline
 from tests.report.recordings import recorded
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -29,7 +29,7 @@ def evil_run(folder: Path) -> Path:
     finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
     texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
     values = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
-    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **values)
+    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, unverified=EVIL, **values)
     (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
     return folder
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
+from imagenet_opt.doctor.diagnosis import Diagnosis, Step
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
-from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.evidence import Evidence
+from imagenet_opt.doctor.measurements import Host, Setup
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
 BATCH_SIZE = 256
@@ -61,20 +64,53 @@ QUIET = Finding("slow decode", False, "All workers together decode 1,244 images/
 BLIND = Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this container.")
 
 
-def make_facts(**changes: Any) -> Facts:
-    """Facts of a machine with 8 CPUs."""
-    plain: dict[str, Any] = {"usable_cpus": 8, "machine_cpus": 8, "num_workers": 8, "prefetch_factor": 2}
-    return Facts(**plain | changes)
+def changed(part: Any, **changes: Any) -> Any:
+    """Evidence or a diagnosis, with changed fields of itself, of its measurements, of their `setup` or `host`."""
+    names = _names(part)
+    assert changes.keys() <= names.keys(), changes.keys() - names.keys()
+    own = {key: value for key, value in changes.items() if not names[key]}
+    for inner in filter(None, set(names.values())):
+        if mine := {key: value for key, value in changes.items() if names[key] == inner}:
+            own[inner] = changed(getattr(part, inner), **mine)
+    return replace(part, **own)
 
 
-def _measurements() -> Measurements:
+def _names(part: Any) -> dict[str, str]:
+    """Name of a field -> the part that has it; "" for `part` itself."""
+    own = part.__dataclass_fields__.keys()
+    inner = {
+        key: name for name in ("measurements", "setup", "host") if name in own for key in _names(getattr(part, name))
+    }
+    return inner | dict.fromkeys(own, "")
+
+
+def make_evidence(**changes: Any) -> Evidence:
+    """A machine with 8 CPUs and 31 GiB, and 1,281,167 files on storage that answers late."""
     seconds = BATCH_SIZE / RATES["full_cold"]
     steps = np.random.default_rng(0).gamma(40, seconds / 40, 400)
-    ceilings = {name: Ceiling(tuple(rate * x for x in SPREAD)) for name, rate in RATES.items()}
-    return Measurements(
+    loader = {"reads_in_flight": 16.0, "num_workers": 8.0}
+    facts = {name: {"device_seconds": 0.31} if name.startswith(("gpu", "full")) else loader for name in RATES}
+    ceilings = {name: Ceiling(tuple(rate * x for x in SPREAD), facts[name]) for name, rate in RATES.items()}
+    evidence = Evidence(
         simulated=None,
         batch_size=BATCH_SIZE,
+        setup=Setup(
+            usable_cpus=8,
+            num_workers=8,
+            prefetch_factor=2,
+            asked_workers=8,
+            asked_prefetch=2,
+            batch_bytes=38e6,
+            num_samples=1_281_167,
+            has_gpu=True,
+            cached_share=0.0,
+            rated_evidence="the rate of a healthy GPU of this kind is unknown",
+        ),
+        host=Host(installed_cpus=8, cpu_limits={"affinity": 8}, free_shared_memory=16 << 30, available_memory=31 << 30),
+        mb_per_image=0.11,
+        megapixels=0.2,
         ceilings=ceilings | {"copy_overlapped": Ceiling((RATES["copy_overlapped"],))},  # one mean over all copies
+        limits={"storage_cold": StorageLimit("latency", 224.0, 24.6, 0.031, 400.0, "latency bounds it")},
         step_seconds=tuple(steps.tolist()),
         curves={
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
@@ -82,18 +118,13 @@ def _measurements() -> Measurements:
             "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
         phases={"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
-        facts=make_facts(
-            has_gpu=True,
-            cached_share=0.0,
-            cold_evidence="200 of 200 files were dropped from the page cache",
-            storage_evidence="latency bounds it",
-        ),
         machine=MACHINE,
         versions={"python": "3.11.9", "torch": "2.14.0", "lightning": "2.6.1"},
         config={"data": {"root": "/fsx/imagenet", "batch_size": BATCH_SIZE, "num_workers": 8}},
         command="imagenet-opt doctor data.root=/fsx/imagenet --json runs/mine/doctor.json",
         date="2026-03-02 10:12",
     )
+    return changed(evidence, **changes)
 
 
 def make_diagnosis(**changes: Any) -> Diagnosis:
@@ -102,7 +133,7 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
     names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
     parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
     diagnosis = Diagnosis(
-        measurements=_measurements(),
+        measurements=make_evidence(),
         sentence="The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
         cause="storage_latency",
         expected=RATES["loader_cold"],
@@ -112,15 +143,7 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
         waterfall=(*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
         findings=(READS, PACK, ENVIRONMENT, QUIET, BLIND),
     )
-    return change(diagnosis, **changes)
-
-
-def change(run: Any, **changes: Any) -> Any:
-    """Evidence or a diagnosis with changed fields of itself or of its measurements."""
-    names = Measurements.__dataclass_fields__.keys()
-    measured = {name: value for name, value in changes.items() if name in names}
-    rest = {name: value for name, value in changes.items() if name not in names}
-    return replace(run, measurements=replace(run.measurements, **measured), **rest)
+    return changed(diagnosis, **changes)
 
 
 def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: int | None = None) -> None:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from imagenet_opt.doctor.diagnosis import Finding, Measurements
+from imagenet_opt.doctor.diagnosis import judge
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.verdict import judge
+from imagenet_opt.doctor.measurements import Occupancy, Touches, UrlCache
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
-from tests.doctor.diagnoses import change, make_facts
+from imagenet_opt.measure.storage.limit import StorageLimit
+from imagenet_opt.measure.telemetry.gpu import GpuState
+from tests.doctor.diagnoses import changed, make_evidence
 
 RATES = {
     "gpu": 320.0,
@@ -21,24 +24,42 @@ RATES = {
     "full_warm": 318.0,
     "full_cold": 316.0,
 }
-CPUS = {"usable_cpus": 4, "machine_cpus": 4, "num_workers": 4, "prefetch_factor": 4}
-FACTS = CPUS | {"rated_images_per_second": 320.0, "main_cpu_seconds": 0.01, "mb_per_image": 0.11}
+CPUS = {"usable_cpus": 4, "installed_cpus": 4, "cpu_limits": {"affinity": 4}}
+LOADER = {"num_workers": 4, "asked_workers": 4, "prefetch_factor": 4, "asked_prefetch": 4}
 
 
 def story(
-    rates: dict[str, float] | None = None, phases: dict[str, float] | None = None, *, curves: Any = None, **facts: Any
+    rates: dict[str, float] | None = None,
+    phases: dict[str, float] | None = None,
+    *,
+    facts: dict[str, dict[str, float]] | None = None,
+    bound: str = "",
+    in_flight: float = 16.0,
+    **changes: Any,
 ) -> Evidence:
-    """A run on a machine with 4 CPUs whose GPU is the limit, with changes."""
-    ceilings = {name: Ceiling((rate,), {"device_seconds": 0.1}) for name, rate in (RATES | (rates or {})).items()}
-    measurements = Measurements(
-        batch_size=32,
-        simulated="a10g",
-        ceilings=ceilings,
-        phases={"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {}),
-        facts=make_facts(**FACTS | facts),
-        curves=curves or {},
-    )
-    return Evidence(measurements=measurements)
+    """A run on a machine with 4 CPUs whose simulated GPU is the limit, with changes. facts: of ceilings. bound: what
+    limits the storage. in_flight: requests of the loader."""
+    plain = {"device_seconds": 0.1, "main_cpu_seconds": 0.01, "reads_in_flight": in_flight, "num_workers": 1.0}
+    ceilings = {
+        name: Ceiling((rate,), plain | (facts or {}).get(name, {})) for name, rate in (RATES | (rates or {})).items()
+    }
+    storage = ceilings["storage_cold"].images_per_second
+    limits = {"storage_cold": StorageLimit(bound, storage, 0.11 * storage, 0.3, 1.0, "")} if bound else {}
+    usual: dict[str, Any] = {
+        **CPUS,
+        **LOADER,
+        "simulated": "a10g",
+        "has_gpu": False,
+        "batch_size": 32,
+        "curves": {},
+        "config": {},
+        "rated_images_per_second": 320.0,
+    }
+    if "num_workers" in changes:
+        changes.setdefault("asked_workers", changes["num_workers"])
+    whole = usual | {"phases": {"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {}), "limits": limits}
+    run: Evidence = changed(make_evidence(), ceilings=ceilings, **whole | changes)
+    return run
 
 
 def finding_of(rule: str, run: Evidence) -> Finding:
@@ -47,48 +68,49 @@ def finding_of(rule: str, run: Evidence) -> Finding:
 
 SLOW_STORAGE = {"loader_cold": 60.0, "storage_cold": 65.0, "full_cold": 58.0}
 SLOW_DECODE = {"loader_warm": 150.0, "loader_cold": 148.0, "decode_all": 152.0, "full_warm": 140.0, "full_cold": 139.0}
-
-
 STARVED = {"fetch": 0.13}
 READING = {"fetch": 0.45}
 IN_RUN = ("full_warm", "full_cold")
 ON_GPU = ("gpu", "gpu_beside_loader", *IN_RUN)
-
-
-def _slow_gpu() -> Evidence:
-    """The device computes for the whole step."""
-    slow = story(dict.fromkeys(ON_GPU, 120.0))
-    ceilings = {name: Ceiling(rates.windows, {"device_seconds": 32 / 120}) for name, rates in slow.ceilings.items()}
-    return change(slow, ceilings=ceilings)
-
-
 SLOW_RUN = dict.fromkeys(IN_RUN, 200.0)
 SLOW_OBJECTS = SLOW_STORAGE | {"full_warm": 310.0}
-REMOTE = {"storage_bound": "latency", "requests_in_flight": 16.0, "lazy": False, "cached_share": 0.0, "cache_room": 1.0}
+LAZY = Touches(0.4, 0.005, True, 64, "")
+EAGER = Touches(0.04, 0.04, False, 64, "")
+OTHERS = GpuState(index=0, name="a GPU", others=((7, "python", 900),))
+DEVICE_BUSY = {name: {"device_seconds": 32 / 120} for name in ON_GPU}
+
+
+def of_url(share: float = 0.0, room: float = 1.0, **changes: Any) -> Evidence:
+    usual = {"bound": "latency", "cached_share": share, "cache": UrlCache(room, "the cache keeps some"), "mount": None}
+    return story(**{"rates": SLOW_OBJECTS, "phases": READING, **usual, **changes})
+
+
+def throttled(refused: float, requests: float, **changes: Any) -> Evidence:
+    return of_url(facts={"loader_cold": {"requests": requests, "throttled": refused}}, **changes)
+
+
 STORIES = {
     "healthy": story(),
-    "throttled": story(SLOW_OBJECTS, READING, **REMOTE, storage_requests=1000.0, throttled_requests=37),
-    "cold_cache": story(SLOW_OBJECTS, READING, **REMOTE),
-    "cache_too_small": story(SLOW_OBJECTS, READING, **REMOTE | {"cache_room": 0.4, "cached_share": 0.4}),
-    "slow_cache": story(
-        {"loader_warm": 60.0, "storage_cached": 65.0, "full_warm": 58.0}, READING, **REMOTE | {"cached_share": 1.0}
-    ),
-    "slow_gpu": _slow_gpu(),
-    "storage_latency": story(
-        SLOW_STORAGE, READING, storage_bound="latency", storage_latency_seconds=0.3, requests_in_flight=16.0
-    ),
-    "storage_bandwidth": story(SLOW_STORAGE, READING, storage_bound="bandwidth"),
-    "lazy_mount": story(
-        SLOW_STORAGE, READING, storage_bound="latency", lazy=True, first_touch_seconds=0.4, second_touch_seconds=0.005
+    "throttled": throttled(37.0, 1000.0),
+    "cold_cache": of_url(),
+    "cache_too_small": of_url(0.4, 0.4),
+    "slow_cache": of_url(1.0, rates={"loader_warm": 60.0, "storage_cached": 65.0, "full_warm": 58.0}),
+    "shared_gpu": story(dict.fromkeys(ON_GPU, 200.0), gpu=OTHERS),
+    "slow_gpu": story(dict.fromkeys(ON_GPU, 120.0), facts=DEVICE_BUSY),
+    "storage_latency": story(SLOW_STORAGE, READING, bound="latency", touches=EAGER),
+    "storage_bandwidth": story(SLOW_STORAGE, READING, bound="bandwidth", touches=EAGER),
+    "lazy_mount": story(SLOW_STORAGE, READING, bound="latency", touches=LAZY),
+    "little_memory": story(
+        SLOW_DECODE, STARVED, num_workers=1, asked_workers=4, lacks_memory=True, free_shared_memory=64 << 20
     ),
     "few_workers": story(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
     ),
-    "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, num_workers=1, cpu_limit="affinity"),
+    "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, cpu_limits={"affinity": 1}, num_workers=1),
     "slow_decode": story(SLOW_DECODE, STARVED, megapixels=12.0),
-    "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0, others_names="stress (pid 7)"),
+    "busy_neighbour": story(SLOW_DECODE, STARVED, occupancy=Occupancy(9.0, 2.0, ("stress (pid 7)",))),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
-    "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits_places="item at mine.py:7"),
+    "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),
     "launch_bound": story(dict.fromkeys(ON_GPU, 200.0)),
     "slow_logging": story(SLOW_RUN, {"logging": 0.15}),
     "checkpoint_stall": story(SLOW_RUN, {"checkpoint": 0.15}),

@@ -1,21 +1,24 @@
 """The order and the length of the experiments, on a testbed whose experiments take no time."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor import reading
-from imagenet_opt.doctor.diagnosis import STAGES
+from imagenet_opt.doctor.diagnosis import judge
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.examination import Examination
-from imagenet_opt.doctor.first_look import check_machine
+from imagenet_opt.doctor.examination import Examination, main_cpu_seconds
+from imagenet_opt.doctor.first_look import host_of
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.doctor.reading import EXPERIMENTS, UNITS, planned_seconds
-from imagenet_opt.doctor.verdict import conclude, is_judged
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.first_touch import FirstTouch
@@ -26,7 +29,6 @@ from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
-from tests.doctor.diagnoses import make_facts
 
 COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
 UNKNOWN = Residency(None, "no tool tells")
@@ -136,17 +138,17 @@ def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief, reads
     evidence, announced = examined(testbed)
     assert announced == list(EXPERIMENTS)
     assert evidence.ceilings.keys() == WITHOUT_COPIES
-    assert evidence.environment and all(finding.environment for finding in evidence.environment)
-    curves = evidence.measurements.curves
+    curves = evidence.curves
     depths = {name: [depth for depth, _ in curves[name]] for name in ("reads_in_flight", "reads_in_flight_cached")}
     assert depths == {"reads_in_flight": [1, 4, 16, 64, 256], "reads_in_flight_cached": [1, 4, 16]}
-    facts = evidence.facts
-    assert facts.accelerator_utilization == pytest.approx(0.9)
-    assert facts.cold_passes == 8 * (7 + 3) * 2 / 120, "of 7 windows, and the first three batches of 2 workers"
-    assert (facts.requests_in_flight, facts.storage_bound, facts.main_cpu_seconds) == (16.0, "latency", 0.02)
-    assert (facts.waits_per_step, facts.waits_places) == (0.5, "item at mine.py:7")
-    assert facts.others_cpus is not None
-    assert is_judged(conclude(evidence))
+    assert evidence.busy_share == pytest.approx(0.9)
+    passes = 8 * (7 + 3) * 2 / 120
+    assert evidence.fact("loader_cold", "passes") == passes, "7 windows, and the first three batches of 2 workers"
+    assert (evidence.requests_in_flight, evidence.storage_bound) == (16.0, "latency")
+    assert evidence.fact("gpu", "main_cpu_seconds") == 0.02
+    assert (evidence.waits_per_step, evidence.waits) == (0.5, ("item at mine.py:7",))
+    assert evidence.occupancy.seconds > 0
+    assert judge(evidence).is_judged
 
 
 def test_limits_of_the_machine_are_printed_before_the_first_experiment(
@@ -159,27 +161,54 @@ def test_limits_of_the_machine_are_printed_before_the_first_experiment(
     assert "small_shared_memory: 1 workers" in printed[1]
 
 
-@pytest.mark.parametrize(("batches", "fired"), [(60, False), (50, True)])
-def test_the_memory_is_judged_by_the_workers_that_the_cpus_allow(
-    batches: int, fired: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cut_loader_is_noted_and_its_workers_are_those_that_ran(
+    root: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 workers x (4 + 3) batches in each of two loaders are 28 batches, in half of the room."""
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
-    testbed = Brief(root, "data.num_workers=32", "data.prefetch_factor=4")
-    testbed.samples.read_few()
-    free = int(batches * testbed.batch_bytes)
-    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: free)
-    (finding,) = (each for each in check_machine(testbed) if each.rule == "small_shared_memory")
-    assert finding.fired is fired and finding.evidence.startswith("2 workers x 4 batches ahead need up to ")
+    """8 of 32 configured workers have a CPU each; 64 KiB of /dev/shm have room for one batch ahead of one worker."""
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
+    evidence, _ = examined(Brief(root, "data.num_workers=32", "data.prefetch_factor=4"))
+    setup = evidence.setup
+    assert (setup.asked_workers, setup.num_workers, setup.lacks_memory) == (8, 1, True)
+    assert [workers for workers, _ in evidence.curves["workers"]] == [COLD["num_workers"]]
 
 
-def test_an_unobserved_gpu_has_a_reason(testbed: Brief) -> None:
-    testbed.device = torch.device("cuda", 0)
+def test_one_of_several_processes_has_its_share(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+    monkeypatch.setattr("imagenet_opt.machine.cpu_limits", lambda: {"affinity": 8})
+    testbed = Brief(root, "trainer.devices=4", "data.num_workers=auto")
+    setup = Examination(testbed, budget_seconds=90, announce=lambda name: None).setup
+    assert (setup.num_processes, setup.usable_cpus, setup.num_workers) == (4, 2, 2)
+
+
+def test_links_of_class_folders_lead_to_their_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path / "bucket", num_classes=3, per_class=40)
+    for folder in (tmp_path / "bucket").glob("*/*"):
+        link = tmp_path / "subset" / folder.relative_to(tmp_path / "bucket")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder)
+    mounts = [
+        SimpleNamespace(device="/dev/vda", mountpoint="/", fstype="ext4", opts="rw,relatime"),
+        SimpleNamespace(device="s3fs", mountpoint=str(tmp_path / "bucket"), fstype="fuse.s3fs", opts="rw,relatime"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    host = host_of(Brief(tmp_path / "subset").samples)
+    assert host.mount_kind == "object storage"
+
+
+def test_waits_that_spin_are_no_needed_cpu_time() -> None:
+    """A step of 0.3 s; the launches take 30 ms of a CPU, the callbacks 2 ms."""
+    phases = {"fetch": 0.01, "step": 0.28, "device": 0.0, "callback Mine": 0.002}
+    timing = FitTiming(cpu_seconds=0.3, launch_seconds=[9.0, 0.03, 0.03], phases=phases)
+    assert main_cpu_seconds(timing, spins=True) == pytest.approx(0.032)
+    assert main_cpu_seconds(timing, spins=False) == 0.3
+
+
+def test_an_unobserved_gpu_has_a_reason(testbed: Brief, monkeypatch: pytest.MonkeyPatch) -> None:
     examination = Examination(testbed, budget_seconds=90, announce=lambda name: None)
-    examination.facts = make_facts()
+    testbed.device = torch.device("cuda", 0)
     examination._compute()
-    reason = "the profiler recorded no kernel; CUPTI needs permission"
-    assert str(examination.facts.no_kernels_reason).startswith(reason)
+    assert examination.found["no_kernels"].startswith("the profiler recorded no kernel; CUPTI needs permission")
 
 
 @pytest.mark.parametrize(
@@ -208,11 +237,11 @@ def test_one_experiment_that_fails_leaves_the_others(
     evidence, announced = examined(testbed)
     assert announced == list(EXPERIMENTS)
     assert evidence.ceilings.keys() == {name for name in WITHOUT_COPIES if not name.startswith(rest)}
-    assert str(evidence.facts.not_measured).startswith(f"{reason} (")
-    failed = [finding for finding in evidence.environment if reason in finding.evidence]
+    assert evidence.not_measured.startswith(f"{reason} (")
+    diagnosis = judge(evidence)
+    failed = [finding for finding in diagnosis.findings if reason in finding.evidence]
     assert failed and all(finding.fired is None for finding in failed)
-    diagnosis = conclude(evidence)
-    assert not is_judged(diagnosis) and reason in diagnosis.sentence
+    assert not diagnosis.is_judged and reason in diagnosis.sentence
 
 
 @pytest.mark.parametrize(("residency", "lazy"), [(Residency(0.0, "mincore"), True), (UNKNOWN, None)])
@@ -223,10 +252,10 @@ def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
     touch = FirstTouch((0.3,) * 9, (0.001,) * 9, eviction)
     monkeypatch.setattr(reading, "touch_twice", lambda *_, **__: touch)
     monkeypatch.setattr(testbed.samples, "evict", lambda rows: eviction)
-    facts = examined(testbed)[0].facts
-    assert facts.lazy is lazy and facts.first_touch_seconds == 0.3
-    assert facts.cold_verified is (lazy is True)
-    assert lazy or facts.cold_evidence == "unverified: no tool tells"
+    evidence = examined(testbed)[0]
+    assert evidence.touches is not None and evidence.touches.first_seconds == 0.3
+    assert evidence.touches.lazy is lazy
+    assert evidence.unverified == ("" if lazy else "unverified: no tool tells")
 
 
 @pytest.mark.parametrize(
@@ -247,8 +276,8 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     evidence, announced = examined(testbed)
     assert announced == list(EXPERIMENTS)
     assert not {"loader_warm", "full_warm", "storage_cached"} & evidence.ceilings.keys()
-    assert reason in str(evidence.facts.memory_evidence) and evidence.is_cold
-    assert evidence.facts.not_measured is None and is_judged(conclude(evidence))
+    assert reason in evidence.left_out and evidence.is_cold
+    assert not evidence.failed and judge(evidence).is_judged
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(None, 256), (1e6, 256), (100.0, 66), (0.1, 8)])
@@ -273,7 +302,8 @@ def test_a_run_that_would_take_too_long_is_not_begun(root: Path) -> None:
 
 def test_no_stage_is_faster_than_the_cpus_can_decode(root: Path) -> None:
     examination = Examination(Brief(root), budget_seconds=30, announce=lambda name: None)
-    examination.facts = make_facts(usable_cpus=2, megapixels=0.2)
+    examination.host = replace(examination.host, cpu_limits={"affinity": 2})
+    examination.found |= {"megapixels": 0.2, "mb_per_image": 0.11}
     with pytest.raises(ConfigError, match="1,053,788 img/s, but 2 CPUs cannot decode more than 20,000"):
         examination._note_ceiling("loader_cold", Ceiling((1_053_788.0,)))
     assert not examination.ceilings

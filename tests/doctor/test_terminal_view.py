@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from imagenet_opt.doctor.diagnosis import STAGES
+from imagenet_opt.doctor.measurements import STAGES, Touches
 from imagenet_opt.doctor.terminal_view import print_diagnosis
 from imagenet_opt.probe.growing_images import SizePhase
-from tests.doctor.diagnoses import QUIET, RATES, make_diagnosis, make_facts
+from tests.doctor.diagnoses import QUIET, RATES, make_diagnosis
 
 
 def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
@@ -67,32 +67,30 @@ def test_a_healthy_run_has_no_remedy() -> None:
     assert "if fixed" not in text and "0 fired, 1 did not" in text
 
 
-@pytest.mark.parametrize(("busy", "word"), [(0.899, "fail"), (0.9, "pass")])
-def test_a_simulation_and_an_estimated_profile_are_named(busy: float, word: str) -> None:
-    profile = "900 images/s, an estimate: nobody has measured it"
-    facts = make_facts(accelerator_utilization=busy, profile_estimate=True, profile=profile)
-    text = printed(110, simulated="a10g", facts=facts)
-    assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
-    assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
+def test_a_simulation_and_an_estimated_profile_are_named() -> None:
+    text = printed(
+        110, simulated="a10g", profile_estimate=True, profile="900 images/s, an estimate: nobody measured it"
+    )
+    assert "simulated: a10g (estimate)" in text and "an estimate: nobody measured it" in text
+    assert "25.7%; MLPerf Storage asks for 90%: fail" in text
     assert "simulated: a10g " in printed(80, simulated="a10g")
 
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_unverified_cold_rates_are_marked(width: int) -> None:
-    text = printed(width, facts=make_facts(cold_verified=False))
+    text = printed(width, unverified="nobody tells")
     marked = [line.strip() for line in text.splitlines() if " (unverified) " in line]
     assert [line.partition(" (")[0] for line in marked] == [STAGES[name] for name in STAGES if name.endswith("_cold")]
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
-    assert "(unverified)" not in printed(width, facts=make_facts(cold_verified=True))
+    assert "(unverified)" not in printed(width, unverified="")
 
 
 def test_the_evidence_on_files_is_printed() -> None:
-    evidence = {"first_touch_evidence": "first touch 330 ms", "storage_evidence": "8 requests are enough " * 5}
-    lines = [line.rstrip() for line in printed(80, facts=make_facts(**evidence)).splitlines()]
+    lines = [
+        line.rstrip() for line in printed(80, touches=Touches(0.33, 0.3, False, 64, "first touch 330 ms")).splitlines()
+    ]
     first = lines.index("files  first touch 330 ms")
-    enough = "8 requests are enough"
-    assert lines[first + 1] == f"       {enough} {enough} {enough} 8"
-    assert lines[first + 2] == f"       requests are enough {enough}"
+    assert lines[first + 1] == "       latency bounds it"
 
 
 def test_control_characters_are_visible_and_a_terminal_without_unicode_gets_ascii() -> None:

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.diagnosis import Diagnosis, judge
 from imagenet_opt.doctor.examination import Examination
-from imagenet_opt.doctor.explanation import explanation
 from imagenet_opt.doctor.reading import EXPERIMENTS
-from imagenet_opt.doctor.verdict import conclude
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
 from tests.faulty_proxy import FaultyProxy
@@ -32,7 +30,7 @@ def overrides(bucket: str, proxy: FaultyProxy, tmp_path: Path) -> tuple[str, ...
 def examined(overrides: tuple[str, ...]) -> Diagnosis:
     announced: list[str] = []
     examination = Examination(Testbed(composed(overrides)), budget_seconds=6, announce=announced.append)
-    diagnosis = conclude(examination.evidence(command="mine"))
+    diagnosis = judge(examination.evidence(command="mine"))
     assert announced == list(EXPERIMENTS) and not examination.failed
     return diagnosis
 
@@ -42,19 +40,17 @@ def test_a_cold_cache_is_named_and_the_stages_read_from_the_storage_and_from_the
 ) -> None:
     diagnosis = examined(overrides)
     assert diagnosis.cause == "cold_cache", [finding for finding in diagnosis.findings if finding.fired]
-    facts, rates = diagnosis.measurements.facts, diagnosis.measurements.ceilings
-    assert (facts.cached_share, facts.cache_room, facts.throttled_requests) == (0.0, 1.0, 0)
-    assert facts.storage_latency_seconds is not None and facts.storage_latency_seconds >= LATENCY
+    evidence, rates = diagnosis.measurements, diagnosis.measurements.ceilings
+    assert (evidence.cached_share, evidence.room, evidence.num_refused) == (0.0, 1.0, 0)
+    assert evidence.latency_seconds >= LATENCY
     assert rates["storage_cached"].images_per_second > 10 * rates["loader_cold"].images_per_second
     assert 4 / LATENCY > rates["loader_cold"].images_per_second > 1 / LATENCY, "4 in flight"
     assert rates["full_warm"].images_per_second > 2 * rates["full_cold"].images_per_second
-    assert f"imagenet-opt hydrate {overrides[0]} {overrides[1]}" in [text for _, text in explanation(diagnosis)]
+    assert f"imagenet-opt hydrate {overrides[0]} {overrides[1]}" in [text for _, text in diagnosis.explanation]
 
 
 def test_refused_requests_are_counted_and_named(overrides: tuple[str, ...], proxy: FaultyProxy) -> None:
     proxy.fault = lambda number, path: "503" * (path.endswith(".JPEG") and number % 5 == 0)
     diagnosis = examined(overrides)
     assert diagnosis.cause == "throttled", [finding for finding in diagnosis.findings if finding.fired]
-    facts = diagnosis.measurements.facts
-    assert facts.throttled_requests and facts.storage_requests
-    assert 0.1 < facts.throttled_requests / facts.storage_requests < 0.3
+    assert 0.1 < diagnosis.measurements.num_refused / diagnosis.measurements.num_requests < 0.3

@@ -8,7 +8,6 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
-from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.measure.telemetry.gpu import GpuColumns, device_names, read_gpu
 from tests.conftest import quiet_trainer
 
@@ -39,16 +38,6 @@ def test_the_state_of_the_device_is_read_while_it_works() -> None:
     state = read_gpu(0)
     assert state is not None and state.name in torch.cuda.get_device_name(0)
     assert state.clock_reasons is not None and state.others is not None
-
-
-def test_backward_on_the_device_is_seen_too() -> None:
-    def step() -> None:
-        net = torch.nn.Conv2d(3, 8, 3).cuda()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = net(torch.rand(2, 3, 8, 8, device="cuda")).float().sum()
-        loss.backward()
-
-    assert precision_of_convolutions(step) == {"convolution float16": 2}
 
 
 class Rows(DummyLogger):

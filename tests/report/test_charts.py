@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from imagenet_opt.doctor.diagnosis import STAGES, Step
+from imagenet_opt.doctor.diagnosis import Step
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.report import charts
 from imagenet_opt.report.run_files import Steps
 from tests.doctor.diagnoses import RATES, make_diagnosis

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from imagenet_opt.doctor.diagnosis import Finding, Step
+from imagenet_opt.doctor.diagnosis import Step
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.comparison import careful, ceiling_rows, differences
 from imagenet_opt.report.run_files import Record

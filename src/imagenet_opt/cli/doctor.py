@@ -69,7 +69,6 @@ def main(argv: list[str]) -> None:
     config = composed(options.overrides)
     from imagenet_opt.doctor.apply import apply
     from imagenet_opt.doctor.gpu_profile import record_profile
-    from imagenet_opt.doctor.verdict import is_judged
 
     if options.record_profile:
         record_profile(config, seconds=options.budget_seconds)
@@ -80,7 +79,7 @@ def main(argv: list[str]) -> None:
         trial = apply(diagnosis, options.overrides, seconds=options.budget_seconds / _TURNS)
         if trial is not None:
             write(replace(diagnosis, trial=trial.plain()), options.json)
-    if not is_judged(diagnosis):
+    if not diagnosis.is_judged:
         sys.exit(1)
 
 
@@ -98,11 +97,12 @@ def write(diagnosis: "Diagnosis", file: Path | None) -> None:
 
 def print_stopped(examination: "Examination") -> None:
     """Print the rates that were measured before a signal ended the doctor."""
-    from imagenet_opt.doctor.diagnosis import stage_names
+    from imagenet_opt.doctor.measurements import stage_names
 
     print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
+    has_device = examination.setup.has_gpu or examination.testbed.simulated is not None
+    names = stage_names(is_remote=examination.setup.cache is not None, has_device=has_device)
     for name, ceiling in examination.ceilings.items():
-        names = stage_names(examination.facts, is_simulated=examination.testbed.simulated is not None)
         print(f"  {names[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
 
 
@@ -128,10 +128,10 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
 
     from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import terminal
+    from imagenet_opt.doctor.diagnosis import judge
     from imagenet_opt.doctor.examination import Examination
     from imagenet_opt.doctor.reading import planned_seconds
     from imagenet_opt.doctor.terminal_view import print_diagnosis
-    from imagenet_opt.doctor.verdict import conclude
     from imagenet_opt.probe.testbed import Testbed
     from imagenet_opt.probe.throughput import SLOWEST
     from imagenet_opt.training.quiet import quiet
@@ -149,7 +149,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     with announced(len(planned), planned=planned) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         try:
-            diagnosis = conclude(examination.evidence(command=command))
+            diagnosis = judge(examination.evidence(command=command))
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             print_stopped(examination)
             raise

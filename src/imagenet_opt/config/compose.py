@@ -108,7 +108,7 @@ def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
 
 def _share_of_epochs(epochs: float, *, _root_: DictConfig) -> float:
     """`epochs` as a share of the run, at most half of it."""
-    return round(epochs / max(2 * epochs, _root_.trainer.max_epochs), 7)
+    return float(round(epochs / max(2 * epochs, _root_.trainer.max_epochs), 7))
 
 
 def _published(column: int, *, _root_: DictConfig) -> float | None:

@@ -9,8 +9,8 @@ from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, say
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.evidence import evidence_of
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 
@@ -65,7 +65,8 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
             reason = f"no key of the configuration fixes {causes[0].rule}; {advice}"
         print(f"nothing to apply: {reason}")
         return None
-    trial = Trial(remedy, try_out(overrides, remedy.overrides, seconds=seconds, cold=evidence_of(diagnosis).is_cold))
+    cold = diagnosis.measurements.is_cold
+    trial = Trial(remedy, try_out(overrides, remedy.overrides, seconds=seconds, cold=cold))
     print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
     if trial.gain.verdict == UNDECIDED:
         say(f"what is {UNDECIDED} is not kept: raise --budget, which makes the {2 * ROUNDS} runs longer")

@@ -1,34 +1,32 @@
 """doctor.json: the diagnosis for other programs and for the report."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
-from imagenet_opt.doctor.facts import Facts
-from imagenet_opt.doctor.verdict import CAUSES
+from imagenet_opt.doctor.diagnosis import VERDICTS, Diagnosis
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.probe.growing_images import SizePhase
 
 FILE = "doctor.json"
-FORMAT = 3
+FORMAT = 4
 
 
 def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
     """Write a diagnosis as JSON, with its sentence as "verdict". Raises OSError."""
     plain = asdict(diagnosis)
-    verdict = {"verdict": plain.pop("sentence"), "cause": diagnosis.cause, "meaning": CAUSES[diagnosis.cause].meaning}
+    meaning = VERDICTS[diagnosis.cause].rpartition(": ")[2]
+    verdict = {"verdict": plain.pop("sentence"), "cause": diagnosis.cause, "meaning": meaning}
     shares = {"efficiency": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
-    about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(diagnosis)._asdict()}
+    about = {"format": FORMAT, **verdict, **shares, "confidence": diagnosis.confidence._asdict()}
     measurements = plain.pop("measurements")
-    measurements["ceilings"] = {
-        name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
-        for name, ceiling in diagnosis.measurements.ceilings.items()
-    }
+    for name, ceiling in diagnosis.measurements.ceilings.items():
+        rates = {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict()
+        measurements["ceilings"][name] = rates | measurements["ceilings"][name]
     file.write_text(json.dumps(about | plain | measurements, indent=1) + "\n")
 
 
@@ -49,26 +47,37 @@ def read_diagnosis(file: Path) -> Diagnosis:
 def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
     """The diagnosis in the content of a doctor.json. Raises ValueError, KeyError, TypeError, AttributeError for other
     content."""
-    read: dict[str, Callable[[Any], Any]] = {
-        "ceilings": lambda ceilings: {
-            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"])
-            for name, rates in ceilings.items()
-        },
-        "waterfall": lambda steps: tuple(Step(**step) for step in steps),
-        "findings": lambda findings: tuple(
-            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")})
-            for finding in findings
-        ),
-        "facts": lambda facts: Facts(**facts),
-        "step_seconds": tuple,
-        "growing": lambda phases: tuple(SizePhase(*phase) for phase in phases),
-        "curves": lambda curves: {name: tuple((x, y) for x, y in points) for name, points in curves.items()},
-    }
+    diagnosis: Diagnosis = _typed(Diagnosis, {**plain, "sentence": plain["verdict"], "measurements": plain})
+    return diagnosis
 
-    def fields_of(kind: type[Measurements] | type[Diagnosis]) -> dict[str, Any]:
-        names = kind.__dataclass_fields__.keys() & plain.keys()
-        return {name: read.get(name, lambda value: value)(plain[name]) for name in names}
 
-    return Diagnosis(
-        sentence=plain["verdict"], measurements=Measurements(**fields_of(Measurements)), **fields_of(Diagnosis)
-    )
+def evidence_of(plain: Mapping[str, Any]) -> Evidence:
+    """The measurements in the content of a doctor.json. Raises as `diagnosis_of`."""
+    evidence: Evidence = _typed(Evidence, plain)
+    return evidence
+
+
+def _typed(kind: Any, plain: Any) -> Any:
+    """A value of JSON as this type: a dataclass, a NamedTuple, a tuple, a mapping, or any of them or None."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        return None if plain is None else _typed(inner[0], plain)
+    if is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(
+            **{
+                field.name: _typed(hints[field.name], plain[field.name])
+                for field in fields(kind)
+                if field.name in plain
+            }
+        )  # type: ignore[operator]
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        hints = typing.get_type_hints(kind)
+        return kind(*(_typed(hint, value) for hint, value in zip(hints.values(), plain, strict=True)))
+    if origin is tuple and inner[1:] == (...,):
+        return tuple(_typed(inner[0], value) for value in plain)
+    if origin is tuple:
+        return tuple(_typed(hint, value) for hint, value in zip(inner, plain, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _typed(inner[1], value) for key, value in plain.items()}
+    return plain

@@ -1,7 +1,8 @@
-"""Runs all experiments of the doctor in order, and collects their evidence."""
+"""Runs all experiments of the doctor in order, and makes their evidence."""
 
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,163 +12,137 @@ from omegaconf import OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.data.order import LEAST_BLOCK
 from imagenet_opt.display.terminal_table import now
-from imagenet_opt.doctor.diagnosis import Finding, Measurements
-from imagenet_opt.doctor.environment.gpu import check_gpu
-from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
+from imagenet_opt.doctor.environment import FIRST_CHECKS
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import check_machine, check_types, facts_of_run, mb_per_image, megapixels
-from imagenet_opt.doctor.reading import Announce, Reading
+from imagenet_opt.doctor.first_look import mean_sizes
+from imagenet_opt.doctor.measurements import Occupancy, PackForecast
+from imagenet_opt.doctor.neighbours import Neighbours
+from imagenet_opt.doctor.reading import Reading
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.limit import mixed_rate
-from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.plan import PRESETS, preset_for
 from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.samples import Rows
-from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
 _LEAST_BATCH = 8
 """Least number of images in a batch from slow storage."""
+_NUM_WAITS = 3
+"""Places of waits for the GPU that are named."""
 
 
 class Examination(Reading):
-    """All experiments. environment: findings of the checks. runs: the full runs, by the state of their files, "warm" or
-    "cold". kernel_seconds, gpu_state, conv_tf32: as in `FitTiming`."""
-
-    def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
-        super().__init__(testbed, budget_seconds=budget_seconds, announce=announce)
-        self.environment: list[Finding] = []
-        self.runs: dict[str, FitTiming] = {}
-        self.kernel_seconds: float | None = None
-        self.gpu_state: GpuState | None = None
-        self.conv_tf32 = False
+    """All experiments."""
 
     def evidence(self, *, command: str) -> Evidence:
         """Run all experiments: first stages that read from memory, then stages that empty the page cache.
 
         Raises ImagenetOptError if nothing can be read or the network cannot be built.
         """
-        self._check_machine()
+        self._print_limits()
         self.read()
         neighbours = Neighbours()
-        neighbours.start()
-        self._decode()
+        with self._experiment("decoding from memory"):
+            self._decode()
         with self._experiment("the loader, files in memory"):
-            if self.facts.kept_in_memory is not False:
+            if not self.found["left_out"]:
                 index = self.samples.listed(self.samples.warm_rows)
                 self._note_ceiling("loader_warm", self.testbed.load(index, self._span(2), cold=False))
-        self._compute()
+        kernel_seconds = self._compute()
+        runs: dict[str, FitTiming] = {}
         with self._experiment("the full run, files in memory"):
-            if self.facts.kept_in_memory is not False:
-                self._train("warm", self.samples.warm_rows)
+            if not self.found["left_out"]:
+                runs["warm"] = self._train("warm", self.samples.warm_rows, kernel_seconds)
         with self._experiment("the loader, files on storage"):
             self._load_from_storage()
         with self._experiment("the full run, files on storage"):
             self._check_time_for_run()
-            self._train("cold", self._cold_rows())
-        self._finish_environment(neighbours.stop())
-        return self._evidence(command)
+            runs["cold"] = self._train("cold", self._cold_rows(), kernel_seconds)
+        return self._evidence(command, runs, neighbours.stop())
+
+    def _print_limits(self) -> None:
+        """Print the checks that fire before any experiment."""
+        first = self._evidence("", {}, Occupancy())
+        for finding in (rule.look(first) for rule in FIRST_CHECKS):
+            if finding.fired:
+                print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
 
     def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
         """Keep a ceiling. Raises ConfigError for a rate that the CPUs or the storage cannot deliver."""
-        facts, cold = self.facts, self.limits.get("storage_cold")
-        is_limited = cold is not None and name.endswith("_cold") and facts.storage_bound == "bandwidth"
+        cold = self.limits.get("storage_cold")
+        in_flight = ceiling.facts.get("reads_in_flight", 0.0) * max(1.0, ceiling.facts.get("num_workers", 0.0))
+        is_limited = cold is not None and name == "loader_cold" and cold.at(in_flight) == "bandwidth"
         claim = physics.Claim(
             num_images=ceiling.images_per_second,
             seconds=1.0,
-            cpus=facts.usable_cpus,
-            megapixels=facts.megapixels,
-            mb_per_image=facts.mb_per_image,
+            cpus=self.host.usable_cpus,
+            megapixels=self.found["megapixels"],
+            mb_per_image=self.found["mb_per_image"],
             mb_per_second=cold.megabytes_per_second if cold and is_limited else None,
         )
         physics.check(claim)
         self.ceilings[name] = ceiling
 
-    def _check_machine(self) -> None:
-        """Run all checks that need no experiment, and print those that fired at once."""
-        self.announce("checking the machine and the files")
-        self.facts = facts_of_run(self.testbed)
-        self.samples.read_few()
-        self.environment += check_machine(self.testbed)
-        for finding in self.environment:
-            if finding.fired:
-                print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
-
     def _decode(self) -> None:
-        testbed, facts, encoded = self.testbed, self.facts, self.samples.encoded
-        facts.mb_per_image, facts.megapixels = mb_per_image(encoded), megapixels(encoded)
-        with self._experiment("decoding from memory"):
-            workers, usable = testbed.num_workers, machine.usable_cpus()
-            rates = {1: testbed.decode(self._span(1.5), 1)}
-            self._note_ceiling("decode_one", rates[1])
-            if workers != 1:
-                rates[workers] = testbed.decode(self._span(2))
-            self._note_ceiling("decode_all", rates[workers])
-            if workers < usable:
-                rates[usable] = testbed.decode(self._span(1.5), usable)
-            width = preset_for(testbed.loading.image_size)
-            if not facts.packed and (expected := forecast(testbed, PRESETS[width])) is not None:
-                facts.pack_option = f"for={width}"
-                facts.pack_speedup, facts.pack_bytes_ratio = expected.speedup.ratio, expected.bytes_ratio
-            self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
+        testbed, workers, usable = self.testbed, self.setup.num_workers, self.setup.usable_cpus
+        one = testbed.decode(self._span(1.5), 1)
+        self._note_ceiling("decode_one", one)
+        rates = [one, testbed.decode(self._span(2)) if workers != 1 else one]
+        self._note_ceiling("decode_all", rates[1])
+        if workers < usable:
+            rates.append(testbed.decode(self._span(1.5), usable))
+        # the workers that ran: memory may have no room for as many as there are CPUs
+        points = {rate.facts["num_workers"]: rate.images_per_second for rate in rates}
+        self.curves["workers"] = tuple(sorted(points.items()))
+        width = preset_for(testbed.loading.image_size)
+        if not self.setup.packed and (expected := forecast(testbed, PRESETS[width])) is not None:
+            self.found["pack"] = PackForecast(f"for={width}", expected.speedup.ratio, expected.bytes_ratio)
 
-    def _compute(self) -> None:
-        testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
+    def _compute(self) -> float | None:
+        """Seconds of kernels in a step; None if they were not observed."""
+        testbed, found = self.testbed, self.found
+        on_gpu, kernel_seconds = testbed.device.type == "cuda", None
         with self._experiment("the device alone"):
             alone = testbed.compute(self._span(2), beside=False)
-            self.kernel_seconds = alone.kernel_seconds
-            if on_gpu and alone.kernel_seconds is None:
-                self.facts.no_kernels_reason = f"the profiler recorded no kernel; {PERMISSION}"
-            self._use_kernel_seconds(alone)
-            self.ceilings["gpu"] = fit_ceiling(alone)
-            self.facts.main_cpu_seconds = alone.cpu_seconds
-            self.gpu_state, self.conv_tf32 = alone.gpu_state, alone.conv_tf32
+            kernel_seconds = alone.kernel_seconds
+            if on_gpu and kernel_seconds is None:
+                found["no_kernels"] = f"the profiler recorded no kernel; {PERMISSION}"
+            facts = {"main_cpu_seconds": main_cpu_seconds(alone, spins=on_gpu)}
+            ceiling = fit_ceiling(_with_kernels(alone, kernel_seconds))
+            self.ceilings["gpu"] = replace(ceiling, facts={**ceiling.facts, **facts})
+            found["gpu"], found["conv_tf32"] = alone.gpu_state, alone.conv_tf32
         with self._experiment("the device while the loader runs"):
-            from_files = self.facts.kept_in_memory is not False
-            beside = testbed.compute(self._span(3), beside=True, from_files=from_files)
+            beside = testbed.compute(self._span(3), beside=True, from_files=not found["left_out"])
             self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
-            self.gpu_state = beside.gpu_state or self.gpu_state  # the GPU is warm by now
+            found["gpu"] = beside.gpu_state or found.get("gpu")  # the GPU is warm by now
             if beside.copy_seconds:
                 self.ceilings["copy_overlapped"] = Ceiling((testbed.loading.batch_size / beside.copy_seconds,))
         with self._experiment("the copy to the GPU"):
             if (copy := testbed.copy(self._span(1))) is not None:
                 self.ceilings["copy"] = copy
+        return kernel_seconds
 
-    def _train(self, state: str, rows: Rows) -> None:
+    def _train(self, state: str, rows: Rows, kernel_seconds: float | None) -> FitTiming:
         timing = self.testbed.train(self.samples.listed(rows), self._span(3.5), cold=state == "cold")
-        self._use_kernel_seconds(timing)
+        timing = _with_kernels(timing, kernel_seconds)
         ceiling = fit_ceiling(timing, multiple=self.testbed.batches_per_round, in_bursts=True)
         self._note_ceiling(f"full_{state}", ceiling)
-        self.runs[state] = timing
-
-    def _use_kernel_seconds(self, timing: FitTiming) -> None:
-        """Use the time of the kernels, since the time between CUDA events includes gaps between kernels."""
-        if self.kernel_seconds is not None:
-            timing.device_seconds = self.kernel_seconds
+        return timing
 
     def _load_from_storage(self) -> None:
         rows, span = self._cold_rows(), self._span(3)
         batch_size = self._batch_in(span)
         loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch_size)
         workers = max(1.0, loader.facts["num_workers"])
-        self._note_bound("storage_cold", loader)
         num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
-        self.facts.cold_passes = max(1.0, num_read / len(rows))
-        if self.remote is not None:
-            self.facts.throttled_requests = int(loader.facts["throttled"])
-            self.facts.storage_requests = num_read / (self.facts.images_per_request or 1.0) + loader.facts["retries"]
-        self._note_ceiling("loader_cold", loader)
-
-    def _note_bound(self, stage: str, loader: Ceiling) -> None:
-        """Note the requests that a loader has in flight, and what bounds the reads of `stage` with so many requests."""
-        self.facts.requests_in_flight = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
-        self.facts.storage_bound = None
-        if stage in self.limits:
-            self.facts.storage_bound = self.limits[stage].at(self.facts.requests_in_flight)
+        facts = {**loader.facts, "passes": max(1.0, num_read / len(rows))}
+        if self.setup.cache is not None:
+            facts["requests"] = num_read / self.found["images_per_request"] + loader.facts["retries"]
+        self._note_ceiling("loader_cold", replace(loader, facts=facts))
 
     def _batch_in(self, span: Span) -> int:
         """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
@@ -200,40 +175,8 @@ class Examination(Reading):
         self._note_eviction(eviction)
         return rows
 
-    def _finish_environment(self, occupancy: Occupancy) -> None:
-        """Add the checks that need a running experiment, and the experiments that failed."""
-        self.facts.others_cpus = occupancy.others_cpu_percent / 100 * self.facts.usable_cpus
-        if occupancy.top:
-            self.facts.others_names = ", ".join(f"{process.name} (pid {process.pid})" for process in occupancy.top)
-        self.environment += [
-            *check_gpu(self.gpu_state),
-            check_swapping(occupancy, prefetch_factor=self.facts.prefetch_factor),
-        ]
-        with self._experiment("the types of convolutions"):
-            self.environment.append(check_types(self.testbed, conv_tf32=self.conv_tf32))
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in self.failed.items():
-            self.environment.append(Finding(name, None, f"the experiment failed: {reason}"))
-            by_reason.setdefault(reason, []).append(name)
-        if by_reason:
-            reasons = (f"{reason} ({'; '.join(names)})" for reason, names in by_reason.items())
-            self.facts.not_measured = ". ".join(reasons)
-
-    def _evidence(self, command: str) -> Evidence:
-        environment = tuple(replace(finding, environment=True) for finding in self.environment)
-        evidence = Evidence(measurements=self._measurements(command), environment=environment)
-        if not evidence.is_cold and (loader := self.ceilings.get("loader_warm")) is not None:
-            self._note_bound("storage_cached", loader)
-        if (full := self.runs.get(evidence.state)) is None:
-            return evidence
-        self.facts.waits_per_step = sum(full.waits.values()) / max(1, full.num_ordinary)
-        if full.waits:
-            self.facts.waits_places = ", ".join(place for place, _ in full.waits.most_common(3))
-        self.facts.accelerator_utilization = evidence.busy_share
-        measurements = replace(evidence.measurements, phases=full.phases, step_seconds=tuple(full.step_seconds))
-        return replace(evidence, measurements=measurements)
-
-    def _measurements(self, command: str) -> Measurements:
+    def _evidence(self, command: str, runs: Mapping[str, FitTiming], occupancy: Occupancy) -> Evidence:
+        """Everything that is known by now."""
         testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
         if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
             cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
@@ -245,16 +188,45 @@ class Examination(Reading):
             "system": platform.platform(),
             "usable CPUs": str(machine.usable_cpus()),
         }
-        return Measurements(
+        mb, megapixels = mean_sizes(self.samples.encoded)
+        evidence = Evidence(
             batch_size=testbed.loading.batch_size,
             simulated=None if testbed.simulated is None else testbed.simulated.name,
-            ceilings=self.ceilings,
-            facts=self.facts,
-            curves=self.curves,
+            setup=self.setup,
+            host=self.host,
+            ceilings=dict(self.ceilings),
+            limits=dict(self.limits),
+            curves=dict(self.curves),
+            occupancy=occupancy,
+            failed=dict(self.failed),
             growing=testbed.growing,
             machine=hardware | machine.hardware(self.samples.index.place, on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
             command=command,
             date=now(),
+            **{"mb_per_image": mb, "megapixels": megapixels, **self.found},
         )
+        if (run := runs.get(evidence.state)) is None:
+            return evidence
+        return replace(
+            evidence,
+            phases=run.phases,
+            step_seconds=tuple(run.step_seconds),
+            waits_per_step=sum(run.waits.values()) / max(1, run.num_ordinary),
+            waits=tuple(place for place, _ in run.waits.most_common(_NUM_WAITS)),
+        )
+
+
+def _with_kernels(timing: FitTiming, kernel_seconds: float | None) -> FitTiming:
+    """The time of the kernels, if it was observed, as the device's: CUDA events also count gaps between kernels."""
+    return timing if kernel_seconds is None else replace(timing, device_seconds=kernel_seconds)
+
+
+def main_cpu_seconds(alone: FitTiming, *, spins: bool) -> float:
+    """CPU time that the training process needs for a step. spins: whether waits for the device take CPU time, as CUDA's
+    do by default (cudaDeviceScheduleAuto); they are left out, since a busy CPU would end them."""
+    if not spins or not alone.launch_seconds:
+        return alone.cpu_seconds
+    beside = (seconds for name, seconds in alone.phases.items() if name not in ("step", "device", "fetch"))
+    return min(alone.cpu_seconds, float(np.median(alone.launch_seconds)) + sum(beside))

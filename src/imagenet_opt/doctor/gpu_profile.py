@@ -8,6 +8,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config import overrides
+from imagenet_opt.config.recorded_rate import speed_settings
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.machine import versions
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
@@ -34,7 +35,6 @@ def record_profile(config: DictConfig, *, seconds: float) -> None:
     timing = testbed.compute(Span(seconds / 2), beside=False)
     rate, steps = fit_ceiling(timing).images_per_second, torch.tensor(timing.step_seconds)
     name, torch_version = torch.cuda.get_device_name(), versions()["torch"]
-    data = f"{config.trainer.precision}, batch {config.data.batch_size}, torch {torch_version}"
     profile = Accelerator(
         name=name,
         images_per_second=round(rate, 1),
@@ -42,7 +42,7 @@ def record_profile(config: DictConfig, *, seconds: float) -> None:
         copy_gb_per_second=round(copy_rate(testbed.device, pinned=True), 2),
         pageable_gb_per_second=round(copy_rate(testbed.device, pinned=False), 2),
         jitter=round(float(steps.std() / steps.mean()), 4),
-        source=f"imagenet-opt doctor --record-profile, {data}",
+        source=f"imagenet-opt doctor --record-profile, torch {torch_version}, {speed_settings(testbed.config)}",
         estimate=False,
     )
     file = overrides.config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"

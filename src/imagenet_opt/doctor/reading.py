@@ -4,13 +4,15 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 from imagenet_opt.data.storage.concurrency import FIRST
 from imagenet_opt.data.storage.store import Store
-from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.first_look import host_of, mean_sizes, setup_of
+from imagenet_opt.doctor.measurements import Touches
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
@@ -43,7 +45,6 @@ EXPERIMENTS = {
     "the full run, files in memory": 3.5,
     "the loader, files on storage": 3.0,
     "the full run, files on storage": 3.5,
-    "the types of convolutions": 0.0,
 }
 """Experiment -> planned time, as a share of UNITS of the budget; in the order of the examination."""
 UNITS = sum(EXPERIMENTS.values())
@@ -60,22 +61,23 @@ def planned_seconds(budget_seconds: float) -> tuple[float, ...]:
 
 
 class Reading:
-    """The experiments that only read, and the results of all experiments by name.
+    """The first look, the experiments that only read, and the results so far of all experiments by name.
 
-    budget_seconds: for all experiments without start-up; slow storage takes longer. limits: of the reads of a stage,
-    "storage_cold" or "storage_cached". failed: experiment -> reason of its failure; the others continue.
+    budget_seconds: for all experiments without start-up; slow storage takes longer. found: fields of `Measurements`.
+    failed: experiment -> reason of its failure; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
         self.testbed, self.samples = testbed, testbed.samples
         self.unit = budget_seconds / UNITS
         self.announce = announce
+        self.announce("checking the machine and the files")
+        self.setup, self.host = setup_of(testbed), host_of(self.samples)
         self.ceilings: dict[str, Ceiling] = {}
-        self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
-        self.facts: Facts
-        self.failed: dict[str, str] = {}
         self.limits: dict[str, StorageLimit] = {}
-        self.remote = self.samples if isinstance(self.samples, RemoteSamples) else None
+        self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
+        self.failed: dict[str, str] = {}
+        self.found: dict[str, Any] = {"left_out": "", "unverified": "", "images_per_request": 1.0}
 
     def _span(self, units: float) -> Span:
         """Time limits of an experiment; a slow experiment may take the whole budget."""
@@ -92,36 +94,37 @@ class Reading:
             print(f"{name} could not be measured: {self.failed[name]}", file=sys.stderr, flush=True)
 
     def read(self) -> None:
-        """Run the experiments; they fill `ceilings`, `curves` and `facts`."""
+        """Run the experiments."""
+        is_remote = isinstance(self.samples, RemoteSamples)
         with self._experiment("first and second touch of files"):
-            if self.remote is None:  # a service has no files that come from elsewhere at the first touch
-                self._touch()
+            if not is_remote:  # a service has no files that come from elsewhere at the first touch
+                self.found["touches"] = self._touch()
         with self._experiment("reading from storage, 1 to 256 requests in flight"):
             self._read_from_storage()
         with self._experiment(_WARMING):
             self.samples.warm(2 * self.unit)
             self._note_kept(self.samples.kept())
         with self._experiment("reading from memory, 1 to 16 requests in flight"):
-            if self.facts.kept_in_memory is not False and _WARMING not in self.failed:
-                self._read_from_memory()
+            if not self.found["left_out"] and _WARMING not in self.failed:
+                self._read_from_memory(is_remote=is_remote)
+        self.found["mb_per_image"], self.found["megapixels"] = mean_sizes(self.samples.encoded)
 
-    def _touch(self) -> None:
-        facts, groups = self.facts, list(self._groups(self.samples.take(40), self.samples.storage))
-        facts.images_per_request = sum(map(len, groups)) / len(groups)
+    def _touch(self) -> Touches:
+        groups = self._groups(self.samples.take(40), self.samples.storage)
         touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=max(_TOUCHING, 2 * self.unit))
-        facts.first_touch_seconds = float(np.median(touch.first_seconds))
-        facts.second_touch_seconds = float(np.median(touch.second_seconds))
-        facts.first_touch_evidence, facts.lazy = touch.evidence, touch.lazy
         configured = self.testbed.loading.reads_in_flight
         per_worker = FIRST if configured == "auto" else int(configured)
-        facts.first_requests_in_flight = per_worker * max(1, self.testbed.num_workers)
+        first, second = (float(np.median(seconds)) for seconds in (touch.first_seconds, touch.second_seconds))
+        return Touches(first, second, touch.lazy, per_worker * max(1, self.setup.num_workers), touch.evidence)
 
     def _read_from_storage(self) -> None:
         rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
         self._note_eviction(self.samples.evict(rows))
-        groups = list(self._groups(rows, self.samples.storage))
-        self.facts.images_per_request = sum(map(len, groups)) / len(groups)
-        again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would measure a cache instead
+        groups = self._groups(rows, self.samples.storage)
+        self.found["images_per_request"] = sum(map(len, groups)) / len(groups)
+        touches = self.found.get("touches")
+        # of a lazy mount, a second touch would measure a cache instead
+        again = [] if touches and touches.lazy else itertools.cycle(groups)
         curve = read_at_depths(
             self.samples.read_and_drop,
             itertools.chain(groups, again),
@@ -130,15 +133,12 @@ class Reading:
             patience_seconds=_PATIENCE,
         )
         self._note_curve("storage_cold", "reads_in_flight", curve)
-        self.facts.storage_latency_seconds = curve[0].latency_median
-        if "storage_cold" in self.limits:
-            self.facts.storage_evidence = self.limits["storage_cold"].evidence
 
-    def _read_from_memory(self) -> None:
+    def _read_from_memory(self, *, is_remote: bool) -> None:
         groups = itertools.cycle(self._groups(self.samples.warm_rows, self.samples.store))
         curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=self.unit / len(_DEPTHS_CACHED))
         latency = curve[0].latency_median
-        if self.remote is None and latency >= NOT_MEMORY_SECONDS:  # opening a file may wait, though its bytes are here
+        if not is_remote and latency >= NOT_MEMORY_SECONDS:  # opening a file may wait, though its bytes are here
             self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
             self._note_curve("storage_cached", "reads_in_flight_cached", curve)
@@ -153,26 +153,19 @@ class Reading:
         """Note whether recently read files stay in memory; a mount without a cache keeps none."""
         if kept.share is not None and kept.share < MOSTLY:
             self._leave_out_memory(f"{kept.share:.0%} of them are there; {kept.method}")
-        elif kept.share is not None:
-            self.facts.kept_in_memory = True
 
     def _leave_out_memory(self, reason: str) -> None:
-        what, where = ("files", "memory") if self.remote is None else ("samples", "the local cache")
-        self.facts.kept_in_memory = False
-        self.facts.memory_evidence = (
-            f"recently read {what} do not come from {where} ({reason}), so the stages with {what} in {where} are left "
-            "out"
-        )
+        what, where = ("files", "memory") if self.setup.cache is None else ("samples", "the local cache")
+        left_out = f"so the stages with {what} in {where} are left out"
+        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}), {left_out}"
 
     def _note_eviction(self, eviction: Eviction) -> None:
         """Keep the evidence of the first eviction that is not verified."""
-        if self.facts.cold_verified is not False:
-            self.facts.cold_verified, self.facts.cold_evidence = eviction.verified, eviction.evidence
+        if not eviction.verified:
+            self.found["unverified"] = self.found["unverified"] or eviction.evidence
 
-    def _groups(self, rows: Rows, store: Store) -> Iterator[Rows]:
+    def _groups(self, rows: Rows, store: Store) -> list[Rows]:
         """The rows that each request to the store reads, batch by batch."""
         size = self.testbed.loading.batch_size
-        for start in range(0, len(rows), size):
-            batch = rows[start : start + size]
-            for group in store.groups(batch):
-                yield batch[group]
+        batches = (rows[start : start + size] for start in range(0, len(rows), size))
+        return [batch[group] for batch in batches for group in store.groups(batch)]

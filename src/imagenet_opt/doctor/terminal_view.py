@@ -8,11 +8,9 @@ from rich.text import Text
 
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
-from imagenet_opt.doctor.confidence import confidence, is_unverified
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, evidence_of
-from imagenet_opt.doctor.explanation import explanation, gap
-from imagenet_opt.doctor.verdict import is_judged, meaning, rate_in_trouble
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.rule import Finding
 
 _BAR = 24
 """Characters of the longest bar, if the other columns leave enough room."""
@@ -28,10 +26,8 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis. console: with `markup=False, highlight=False`, and at least 80 columns."""
     console.print(verdict_panel(diagnosis), _ceilings(diagnosis, console), Text())
-    facts = diagnosis.measurements.facts
-    texts = facts.cache_evidence, facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence
-    if evidence := list(filter(None, texts)):
-        rows = [("" if number else "files", text) for number, text in enumerate(evidence)]
+    if texts := _of_files(diagnosis.measurements):
+        rows = [("" if number else "files", text) for number, text in enumerate(texts)]
         console.print(_dimmed(rows), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
     fired.sort(key=lambda finding: -(finding.gain or 0))
@@ -45,20 +41,27 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     console.print(_dimmed(rows))
 
 
+def _of_files(evidence: Evidence) -> list[str]:
+    """What was observed of the files."""
+    cache, touches, limit = evidence.setup.cache, evidence.touches, evidence.limits.get("storage_cold")
+    texts = [part.evidence for part in (cache, touches, limit) if part is not None]
+    return [*texts, evidence.left_out] if evidence.left_out else texts
+
+
 def _dimmed(rows: list[tuple[str, str]]) -> Table:
     return facts_table([(name, Text(printable(text), style="dim")) for name, text in rows], style="dim")
 
 
 def verdict_panel(diagnosis: Diagnosis) -> Panel:
     """The sentence, the explanation and the main numbers."""
-    level, doubts = confidence(diagnosis)
+    level, doubts = diagnosis.confidence
     style = "green" if diagnosis.cause == "healthy" else "red"
-    title = meaning(diagnosis)
+    title = diagnosis.meaning
     if diagnosis.measurements.simulated:
-        estimate = " (estimate)" if diagnosis.measurements.facts.profile_estimate else ""
+        estimate = " (estimate)" if diagnosis.measurements.setup.profile_estimate else ""
         title = printable(f"simulated: {diagnosis.measurements.simulated}{estimate}")
     row = ("confidence", Text("; ".join([level, *doubts]), style=_CONFIDENCE_STYLES[level]))
-    facts = facts_table([*explanation(diagnosis), *_facts(diagnosis), row], style="dim")
+    facts = facts_table([*diagnosis.explanation, *_facts(diagnosis), row], style="dim")
     sentence = Text(printable(diagnosis.sentence), style="bold")
     return Panel(Group(sentence, Text(), facts), title=Text(title), title_align="left", border_style=style)
 
@@ -67,33 +70,33 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     def rate(images: float) -> str:
         return f"{images / diagnosis.measurements.batch_size:.2f} it/s, {images:,.0f} images/s"
 
-    facts, rows = diagnosis.measurements.facts, []
-    if is_judged(diagnosis):
+    evidence, rows = diagnosis.measurements, []
+    if diagnosis.is_judged:
         rows.append(("measured", rate(diagnosis.measured)))
         rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
-        rows.append(("unexplained", str(gap(diagnosis))))
-    if (busy := facts.accelerator_utilization) is not None:
-        word = "pass" if busy >= BUSY_ENOUGH else "fail"
-        rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
-    if facts.profile is not None:
-        rows.append((f"profile {printable(diagnosis.measurements.simulated or '')}", printable(facts.profile)))
+        rows.append(("unexplained", diagnosis.gap))
+        word = "pass" if evidence.busy_share >= BUSY_ENOUGH else "fail"
+        busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"
+        rows.append(("accelerator utilisation", busy))
+    if evidence.setup.profile:
+        rows.append((f"profile {printable(evidence.simulated or '')}", printable(evidence.setup.profile)))
     if diagnosis.next_gain is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
-        fixed = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
+        fixed = evidence.rate_in_trouble * diagnosis.next_gain
         rows.append((label, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
-    elif is_judged(diagnosis) and diagnosis.cause != "healthy":
+    elif diagnosis.is_judged and diagnosis.cause != "healthy":
         rows.append(("if fixed", _NOT_PREDICTABLE))
-    if is_judged(diagnosis):
-        rows += _growing_rows(diagnosis)
+    if diagnosis.is_judged:
+        rows += _growing_rows(evidence)
     if diagnosis.next_stage is not None:
-        rows.append(("next limit", diagnosis.measurements.stages.get(diagnosis.next_stage, diagnosis.next_stage)))
+        rows.append(("next limit", evidence.stages.get(diagnosis.next_stage, diagnosis.next_stage)))
     return rows
 
 
-def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def _growing_rows(evidence: Evidence) -> list[tuple[str, str]]:
     """For a run whose images grow: whether the loader keeps up in each phase."""
-    evidence, rows = evidence_of(diagnosis), []
-    for phase in diagnosis.measurements.growing:
+    rows = []
+    for phase in evidence.growing:
         needed, supply = phase.speed * evidence.rate("gpu"), evidence.supply_rate
         verdict = f"{evidence.device} waits" if supply < needed else "the loader keeps up"
         rates = f"{evidence.device} takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
@@ -102,7 +105,7 @@ def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
-    ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" if is_unverified(diagnosis) else ""
+    ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" * bool(diagnosis.measurements.unverified)
     stages = diagnosis.measurements.stages
     names = {name: text + unverified * name.endswith("_cold") for name, text in stages.items() if name in ceilings}
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
+from imagenet_opt import machine
 from imagenet_opt.config.build import (
     at_one_size,
     build_model,
@@ -74,8 +75,8 @@ class Testbed:
         num = num_processes(config, self.device)[1]
         share_batch(config, num)
         if num != 1:
-            several = "imagenet-opt study study=scaling has several"
-            print_once(f"{num} processes (trainer.devices): measured with one; {several}")
+            share = "measured with one, with its share of this machine's CPUs and memory"
+            print_once(f"{num} processes (trainer.devices): {share}; imagenet-opt study study=scaling has several")
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
@@ -89,8 +90,12 @@ class Testbed:
 
     @cached_property
     def rank_info(self) -> RankInfo:
+        """The place of one process; the others take their share of the CPUs and of the memory."""
         precision = precision_of(self.config.trainer.precision, self.device)
-        return RankInfo(device=self.device, dtype=image_dtype(precision, self.device))
+        local, everywhere = num_processes(self.config, self.device)
+        sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
+        dtype = image_dtype(precision, self.device)
+        return RankInfo(device=self.device, dtype=dtype, local_processes=local, sharing_cpus=sharing)
 
     @property
     def simulated(self) -> Any:
@@ -99,11 +104,11 @@ class Testbed:
 
     @property
     def rated(self) -> float | None:
-        """Images per second of a healthy device of this kind with this network and image size, if known."""
+        """Images per second of a healthy device of this kind with this network, image size and settings, if known."""
         if (rehearsal := self.simulated) is not None:
             rate = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
-        elif self.device.type == "cuda" and self.config.model.name == "resnet50":
-            rate = recorded_rate(torch.cuda.get_device_name(self.device))
+        elif self.device.type == "cuda":
+            rate = recorded_rate(torch.cuda.get_device_name(self.device), self.config)
         else:
             rate = None
         return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
@@ -160,6 +165,8 @@ class Testbed:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be
         measured."""
         loading = replace(self.loading, samples_per_epoch=None)
+        if self.rank_info.local_processes > 1:  # the run has one process, which would take all CPUs and memory
+            loading = replace(loading, num_workers=self.num_workers, prefetch_factor=max(1, self.prefetch_factor))
         store = self.samples.store_for(index, cold=cold)
         return self._fit(self.config, ImageData(index, self.data.val, loading, store), span)
 
@@ -255,6 +262,8 @@ class Testbed:
             num_workers=self.loading.num_workers,
             prefetch_factor=self.loading.prefetch_factor,
             batch_bytes=0,
+            processes=self.rank_info.local_processes,
+            sharing_cpus=self.rank_info.sharing_cpus,
             memory=sys.maxsize,
         )
         return self.num_workers < asked.num_workers or 0 < self.prefetch_factor < asked.prefetch_factor

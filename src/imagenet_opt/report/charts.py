@@ -8,7 +8,6 @@ from plotly.subplots import make_subplots
 
 from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout, name_rows
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import Steps
@@ -43,7 +42,7 @@ def ceilings(diagnosis: Diagnosis) -> go.Figure:
         rate = measured[name].images_per_second
         labels[stage] = f"{stage}  <b>{rate:,.0f}{' →' if rate > limit else ''}</b>"
     title = "Images per second of each stage alone"
-    if is_judged(diagnosis):
+    if diagnosis.is_judged:
         title += f"; lines: measured {diagnosis.measured:,.0f} (solid), expected {diagnosis.expected:,.0f} (dashed)"
         for rate, dash in ((diagnosis.measured, "solid"), (diagnosis.expected, "dash")):
             figure.add_vline(

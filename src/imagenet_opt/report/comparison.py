@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.verdict import is_judged, meaning
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.run_files import Record, leaves
 
@@ -58,9 +57,9 @@ def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
 
 def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
     return {
-        "cause": meaning(diagnosis),
+        "cause": diagnosis.meaning,
         "verdict": diagnosis.sentence,
-        "confidence": confidence(diagnosis).level,
+        "confidence": diagnosis.confidence.level,
         "next limit": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage or "none"),
         "date": diagnosis.measurements.date,
     }
@@ -100,7 +99,8 @@ def _ceiling_row(label: str, ours: Ceiling, theirs: Ceiling) -> Row:
     """The ratio has the widest interval that both intervals allow, since the windows of two runs are not paired."""
     rates = ours.images_per_second, theirs.images_per_second
     mine, other = ours.estimate, theirs.estimate
-    interval = f"{mine.low / other.high:.2f} to {mine.high / other.low:.2f}"
+    most = f"{mine.high / other.low:.2f}" if other.low else "any"  # a window may have no image
+    interval = f"{mine.low / other.high:.2f} to {most}"
     return Row(label, f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", f"{rates[0] / rates[1]:.2f} ({interval})")
 
 
@@ -113,11 +113,11 @@ def _numbers(record: Record) -> dict[str, float]:
     if diagnosis is None:
         return dict(record.summary)
     verdict = {}
-    if is_judged(diagnosis):
+    if diagnosis.is_judged:
         verdict = {"measured images/s": diagnosis.measured, "expected images/s": diagnosis.expected}
         verdict["efficiency"] = diagnosis.efficiency
     phases = {f"{name}, seconds per step": seconds for name, seconds in diagnosis.measurements.phases.items()}
-    facts = {name: value for name, value in diagnosis.measurements.facts.known().items() if not isinstance(value, str)}
+    facts = {name: value for name, value in diagnosis.measurements.known().items() if not isinstance(value, str)}
     return verdict | phases | facts | dict(record.summary)
 
 

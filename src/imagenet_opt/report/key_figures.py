@@ -4,9 +4,7 @@ from typing import NamedTuple
 
 from imagenet_opt.display.progress import duration
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.doctor.verdict import is_judged, rate_in_trouble
-from imagenet_opt.report.run_files import IMAGENET_IMAGES, Record
+from imagenet_opt.report.run_files import Record
 
 
 class Tile(NamedTuple):
@@ -20,7 +18,7 @@ class Tile(NamedTuple):
 def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
     """The rates that the doctor measured; without a doctor file, those in the summary of the run."""
     diagnosis = record.diagnosis
-    if diagnosis is None or not is_judged(diagnosis):
+    if diagnosis is None or not diagnosis.is_judged:
         return _of_summary(record)
     speeds = []
     for label, rate in rates(diagnosis).items():
@@ -34,13 +32,13 @@ def rates(diagnosis: Diagnosis) -> dict[str, float]:
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
     if diagnosis.next_gain is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
-        known[label] = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
+        known[label] = diagnosis.measurements.rate_in_trouble * diagnosis.next_gain
     return known
 
 
 def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> str:
     """Text with the duration of an epoch, and its cost if a price is given."""
-    images = diagnosis.measurements.facts.num_samples or IMAGENET_IMAGES
+    images = diagnosis.measurements.setup.num_samples
     seconds = images / rate
     price = "" if price_per_hour is None else f", ${price_per_hour * seconds / 3600:,.2f}"
     return f"{duration(seconds)}{price} an epoch of {images:,.0f}"

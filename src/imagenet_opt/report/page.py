@@ -8,10 +8,8 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from imagenet_opt.display.page import html_of, render_page
-from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.explanation import explanation, least_stage
-from imagenet_opt.doctor.verdict import is_judged, meaning
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.report import charts
 from imagenet_opt.report.comparison import careful, differences, show
 from imagenet_opt.report.key_figures import tiles
@@ -71,7 +69,7 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 def finding(record: Record) -> str:
     """The page's first sentence. Reasons for a missing verdict are long, and name commands: they follow below."""
     if record.diagnosis is not None:
-        judged = is_judged(record.diagnosis)
+        judged = record.diagnosis.is_judged
         return record.diagnosis.sentence if judged else "Not judged: an experiment failed that the verdict needs."
     rate, wait = (record.summary.get(f"throughput/{name}") for name in ("images_per_second", "data_wait_fraction"))
     if not isinstance(rate, int | float):
@@ -82,15 +80,14 @@ def finding(record: Record) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Values of the page that only a diagnosis has. findings: by outcome, fired ones by falling gain."""
-    explained = explanation(diagnosis)
+    explained = diagnosis.explanation
     fired, quiet, blind = ([f for f in diagnosis.findings if f.fired is outcome] for outcome in (True, False, None))
     return {
-        "cause": meaning(diagnosis),
+        "cause": diagnosis.meaning,
         "explanation": [(label, text) for label, text in explained if label not in _COMMANDS],
         "commands": [text for label, text in explained if label in _COMMANDS],
-        "least_stage": least_stage(diagnosis),
         "next_stage": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage),
-        "sure": confidence(diagnosis),
+        "sure": diagnosis.confidence,
         "findings": {"fired": sorted(fired, key=_gain, reverse=True), "quiet": quiet, "blind": blind},
     }
 
@@ -143,7 +140,7 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     diagnosis = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
     if diagnosis is not None:
-        level, doubts = confidence(diagnosis)
+        level, doubts = diagnosis.confidence
         certainty: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
         if diagnosis.unexplained is not None:
             certainty |= {"measured / expected": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
@@ -152,7 +149,7 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
             "Versions": diagnosis.measurements.versions,
             "Confidence": certainty,
             "Trial of the remedy": diagnosis.trial or {},
-            "Measured beside the stages": diagnosis.measurements.facts.known(),
+            "Measured beside the stages": diagnosis.measurements.known(),
         }
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}

@@ -20,7 +20,6 @@ from imagenet_opt.training.summary_file import SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
-IMAGENET_IMAGES = 1_281_167
 """Training images. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
 
 

@@ -8,7 +8,6 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.report.comparison import careful, rule_rows, verdict_rows
 from imagenet_opt.report.key_figures import epoch, rates, tiles
 from imagenet_opt.report.run_files import Record
@@ -36,7 +35,7 @@ def print_summary(record: Record, baseline: Record | None, price_per_hour: float
 
 def _numbers(record: Record, price_per_hour: float | None) -> Table:
     """Epoch times for a diagnosis with a verdict, which prints its own rates; otherwise the tiles."""
-    if record.diagnosis is not None and is_judged(record.diagnosis):
+    if record.diagnosis is not None and record.diagnosis.is_judged:
         rows = {label: epoch(rate, record.diagnosis, price_per_hour) for label, rate in rates(record.diagnosis).items()}
     else:
         rows = {tile.label: tile.value for tile in tiles(record)}

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import num_processes
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -46,9 +45,8 @@ def tune_loader(
 ) -> Found:
     """Measure the loader alone, on files outside memory if possible. device_rate: images per second of the device.
     Raises TurnFailed if the configured setting cannot be measured."""
-    local, everywhere = num_processes(testbed.config, testbed.device)
-    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
-    rank_info = replace(testbed.rank_info, local_processes=local, sharing_cpus=sharing)
+    rank_info = testbed.rank_info
+    local = rank_info.local_processes
     start = LoaderSetting(*(getattr(testbed.loading, key) for key in _KEYS))
     is_first = True
 
@@ -64,7 +62,7 @@ def tune_loader(
         is_first = False
         return rate
 
-    cpus = max(1, machine.usable_cpus() // sharing)
+    cpus = max(1, machine.usable_cpus() // rank_info.sharing_cpus)
     fastest = max(testbed.growing, key=lambda phase: phase.speed, default=None)
     needed = None if device_rate is None else device_rate * (1.0 if fastest is None else fastest.speed)
     climbed = climb(start, axes(cpus), turn, enough=None if needed is None else ENOUGH * needed)

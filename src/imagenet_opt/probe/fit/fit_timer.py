@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.stats.rate import has_few_pauses
-from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.probe.fit.device_laps import DeviceLaps
 from imagenet_opt.probe.fit.kernel_profile import KernelProfile
@@ -217,6 +217,18 @@ class FitTimer(Callback):
         if self._kernels is not None:
             self.timing.kernel_seconds = self._kernels.stop()
             self._kernels = None
+
+
+def convolutions_take_tf32() -> bool:
+    """Whether float32 convolutions run in TF32 now, on a GPU that has TF32.
+
+    torch has two switches, and raises an error for the old switch if the new switch differs between parts of cuDNN.
+    Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
+    """
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined]
 
 
 def compile_seconds(trainer: Trainer) -> float | None:

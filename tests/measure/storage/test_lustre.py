@@ -1,10 +1,10 @@
+"""Files that Lustre has archived, and the limits of its client, as its tools print them."""
+
 import os
 from pathlib import Path
 
 import pytest
 
-from imagenet_opt.doctor.environment.lustre import check_limits, check_released
-from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.measure.storage.lustre import (
     looks_released,
     parse_hsm_states,
@@ -24,22 +24,6 @@ osc.abcd-OST0000-osc-ffff8881.rpc_stats=
 """
 
 
-def test_the_lowest_value_of_each_limit_counts() -> None:
-    finding = check_limits(parse_parameters(LCTL), "lustre", num_cpus=16)
-    assert finding.fired and "osc.*.max_rpcs_in_flight=4" in finding.evidence
-    assert finding.commands == ("sudo lctl set_param osc.*.max_rpcs_in_flight=8",)
-
-
-def test_lustres_defaults_are_enough_but_for_large_machines() -> None:
-    limits = parse_parameters(LCTL.replace("=4\n", "=8\n"))
-    assert len(limits) == 5
-    assert check_limits(limits, "lustre", num_cpus=64).fired is False
-    assert check_limits(limits, "lustre", num_cpus=96).commands == (
-        "sudo lctl set_param osc.*.max_rpcs_in_flight=32",
-        "sudo lctl set_param mdc.*.max_rpcs_in_flight=64",
-    )
-
-
 def test_limits_in_files_have_the_names_of_lctl(tmp_path: Path) -> None:
     sys, debug = tmp_path / "sys", tmp_path / "debug"
     for folder, name, text in (
@@ -52,13 +36,6 @@ def test_limits_in_files_have_the_names_of_lctl(tmp_path: Path) -> None:
     limits = read_limits((tmp_path / "absent", sys, debug))
     expected = parse_parameters(LCTL)
     assert limits and all(expected[name] == value for name, value in limits.items()) and len(limits) == 3
-
-
-def test_elsewhere_or_unreadable_nothing_is_judged() -> None:
-    assert check_limits(None, "xfs", num_cpus=8).fired is None
-    assert check_limits({}, "lustre", num_cpus=8).fired is None
-    for kind in ("ext4", "lustre"):
-        assert check_released(None, DataPlace("/d"), kind).fired is None
 
 
 OUTPUT = """\
@@ -74,18 +51,6 @@ def test_the_states_of_lfs() -> None:
     folder = "/fsx/train/n01440764"
     expected = {f"{folder}/a.JPEG": 13, f"{folder}/b: (0x1) c.JPEG": 9, f"{folder}/d.JPEG": 11, f"{folder}/e.JPEG": 0}
     assert parse_hsm_states(OUTPUT) == expected
-
-
-def test_released_files_are_fetched_by_hydrate() -> None:
-    data = DataPlace("/fsx", ".")
-    finding = check_released(parse_hsm_states(OUTPUT), data, "lustre")
-    assert finding.rule == "released_files" and finding.fired
-    assert "1 of 4" in finding.evidence and "25%" in finding.evidence
-    assert finding.commands == ("imagenet-opt hydrate data.root=/fsx data.train_folder=.",)
-    assert check_released({"a": 9, "b": 0}, data, "lustre").fired is False
-    lost = check_released({"a": 0x49}, data, "lustre")
-    assert lost.fired and "has lost 1 more" in lost.evidence and not lost.commands
-    assert lost.remedy == "copy the lost files again from their source"
 
 
 @pytest.mark.parametrize(

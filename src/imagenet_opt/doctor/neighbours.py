@@ -1,68 +1,42 @@
 """Measures the CPU use of other processes, and swapping, between two moments."""
 
 import os
-from dataclasses import dataclass
 from time import monotonic
 
 import psutil
 
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.measurements import Occupancy
+from imagenet_opt.errors import printable
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 
-_MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3
 
 
-@dataclass(frozen=True)
-class Occupant:
-    """Another process; percent of the usable CPUs."""
-
-    name: str
-    pid: int
-    percent: float
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """Use of the machine between start and stop. Percentages are of the usable CPUs. swapped_mb: MB that
-    the machine wrote to swap and read back."""
-
-    seconds: float
-    others_cpu_percent: float
-    steal_percent: float
-    swapped_mb: float
-    top: tuple[Occupant, ...]
-
-
 class Neighbours:
-    """Measures the CPU use of other processes, from `start` before an experiment to `stop` after it.
+    """Measures the CPU use of other processes until `stop`.
 
     Our processes are this process and its descendants, including ended ones. All other work on the CPUs of our affinity
     counts, even of invisible processes: the kernel's threads, and other containers on the host. If a quota or SLURM
     grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes count.
     """
 
-    def start(self) -> None:
+    def __init__(self) -> None:
         self._before = _Reading()
 
     def stop(self) -> Occupancy:
-        """The use since start. Raises AttributeError if never started."""
         before, now = self._before, _Reading()
         seconds = max(1e-9, now.moment - before.moment)
-        num_cpus = usable_cpus()
-        share = 100 / seconds / num_cpus
         used = {key: cpu - before.processes.get(key, 0.0) for key, cpu in now.processes.items() if key not in now.ours}
         busy = now.affinity - before.affinity - (now.own - before.own)
-        if num_cpus < len(os.sched_getaffinity(0)):
+        if usable_cpus() < len(os.sched_getaffinity(0)):
             busy = sum(used.values())
         top = sorted((item for item in used.items() if item[0] in now.names), key=lambda item: -item[1])[:_NUM_NAMED]
         return Occupancy(
             seconds=seconds,
-            others_cpu_percent=min(100.0, max(0.0, busy * share)),
-            steal_percent=min(100.0, (now.steal - before.steal) * share),
+            others_cpus=min(float(usable_cpus()), max(0.0, busy / seconds)),
+            others=tuple(f"{printable(now.names[key])} (pid {key[0]})" for key, cpu in top if cpu > 0),
             swapped_mb=(now.swapped - before.swapped) / 1e6,
-            top=tuple(Occupant(now.names[key], key[0], cpu * share) for key, cpu in top if cpu > 0),
         )
 
 
@@ -75,7 +49,6 @@ class _Reading:
         cpus = psutil.cpu_times(percpu=True)
         mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
         self.affinity = sum(cpu.user + cpu.nice + cpu.system for cpu in mine)
-        self.steal = sum(cpu.steal for cpu in mine)
         self.own = busy_seconds_of_descendants()
         swap = psutil.swap_memory()
         self.swapped = swap.sin + swap.sout
@@ -93,17 +66,3 @@ class _Reading:
                 self.names[key] = process.info["name"]
             if process.pid in our_pids:
                 self.ours.add(key)
-
-
-def check_swapping(occupancy: Occupancy, *, prefetch_factor: int) -> Finding:
-    """Fires if more than 1 MB/s is swapped. prefetch_factor: batches that each worker prepares ahead now."""
-    rate = occupancy.swapped_mb / occupancy.seconds
-    evidence = f"{occupancy.swapped_mb:.1f} MB were swapped in {occupancy.seconds:.1f} s"
-    if rate <= _MUCH_MB_PER_SECOND:
-        return Finding("swapping", False, evidence)
-    evidence += ": memory is too small for the running programs"
-    if prefetch_factor <= 1:
-        remedy = "use fewer workers or smaller batches, or end other programs that use memory"
-        return Finding("swapping", True, evidence, remedy)
-    remedy = "use fewer workers or fewer batches ahead, or end other programs that use memory"
-    return Finding("swapping", True, evidence, remedy, ("data.prefetch_factor=1",))

@@ -1,0 +1,259 @@
+"""The checks of the machine, on hand-made states of it."""
+
+import os
+import shlex
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.doctor import neighbours
+from imagenet_opt.doctor.diagnosis import judge
+from imagenet_opt.doctor.environment import ENVIRONMENT
+from imagenet_opt.doctor.evidence import Evidence
+from imagenet_opt.doctor.measurements import Occupancy
+from imagenet_opt.doctor.neighbours import Neighbours
+from imagenet_opt.doctor.rule import Finding, data_place
+from imagenet_opt.machine import Mount
+from imagenet_opt.measure.telemetry import gpu
+from imagenet_opt.measure.telemetry.gpu import GpuState
+from imagenet_opt.probe.fit.fit_timer import convolutions_take_tf32
+from tests.doctor.diagnoses import changed, make_evidence
+from tests.doctor.stories import STORIES
+
+MIB, GIB = 2**20, 2**30
+LUSTRE = "172.31.5.9@tcp:/abcdefgh /fsx lustre rw,noatime,flock,lazystatfs 0 0"
+NFS = (
+    "fs-1.efs.us-east-1.amazonaws.com:/ /data nfs4 rw,relatime,vers=4.1,rsize=1048576,wsize=1048576,namlen=255,hard,"
+    "proto=tcp,timeo=600,retrans=2,sec=sys,clientaddr=10.0.0.5,local_lock=none,addr=10.0.0.9 0 0"
+)
+S3 = "mountpoint-s3 /s3 fuse rw,nosuid,nodev,noatime,user_id=0,group_id=0,default_permissions 0 0"
+RCLONE = "bucket:imagenet /s3 fuse.rclone ro,nosuid,nodev,relatime,user_id=1000,group_id=1000 0 0"
+EXT4 = "/dev/mapper/vg-nfs / ext4 rw,relatime,discard 0 0"
+TMPFS = "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0"
+LIMITS = {
+    "osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight": 8.0,
+    "osc.abcd-OST0001-osc-ffff8881.max_rpcs_in_flight": 4.0,
+    "mdc.abcd-MDT0000-mdc-ffff8881.max_rpcs_in_flight": 8.0,
+}
+WIDE = {name: 8.0 for name in LIMITS}
+CPUS = {"installed_cpus": 96, "cpu_limits": {"affinity": 96}}
+GPU = GpuState(index=3, name="NVIDIA A10G", clock_reasons=0, others=(), link=(4, 16), most_link=(4, 16))
+FLOAT32 = {"precision": "32-true", "capability": (8, 6)}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"}
+ALL_IN_RAM = {"available_memory": 400 * GIB}
+
+
+def mounted(line: str, **changes: Any) -> dict[str, Any]:
+    device, point, kind, options, *_ = line.split()
+    return {"mount": Mount(point, kind, device, tuple(options.split(","))), **changes}
+
+
+def check(rule: str, **changes: Any) -> Finding:
+    run: Evidence = make_evidence(**{"gpu": GPU, **changes})
+    return next(each for each in ENVIRONMENT if each.name == rule).look(run)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "fired", "word"),
+    [
+        ("cpu_limits", {}, False, "may use all 8"),
+        ("cpu_limits", {"cpu_limits": {"affinity": 2}}, True, "taskset --cpu-list 0-7 "),
+        ("cpu_limits", {"cpu_limits": {"affinity": 8, "cgroup quota": 2}}, True, "docker run --cpus=8"),
+        ("cpu_limits", {"cpu_limits": {"affinity": 1}, "slurm": SLURM}, True, "without it, as in this job"),
+        ("cpu_limits", {"cpu_limits": {"affinity": 4, "SLURM_CPUS_PER_TASK": 6}}, True, "SLURM_CPUS_PER_TASK allows 6"),
+        ("small_shared_memory", {}, False, "8 workers x 2 batches ahead need up to 2.83 GiB"),
+        ("small_shared_memory", {"free_shared_memory": 64 * MIB}, True, "docker run --shm-size=6g ..."),
+        ("small_shared_memory", {"num_processes": 8}, True, "8 processes x 8 workers"),
+        ("small_memory", {"available_memory": 5 * GIB}, True, "sbatch --mem=6G ..."),
+        ("page_cache", {}, True, "imagenet-opt pack data.root=/fsx/imagenet out=/local/disk/packed max_side=256"),
+        ("page_cache", ALL_IN_RAM, False, "all of it stays in memory"),
+        ("page_cache", mounted(TMPFS), False, "in memory already"),
+        ("slow_mount", {}, None, "no mount"),
+        ("slow_mount", mounted(LUSTRE), False, "asks a server"),
+        ("slow_mount", mounted(NFS), False, "asks a server"),
+        ("slow_mount", mounted(S3), True, "object storage"),
+        ("slow_mount", mounted(RCLONE, packed=True), True, "cp -r /fsx/imagenet /local/disk/packed"),
+        ("slow_mount", mounted(EXT4), False, "a disk of this machine"),
+        ("slow_mount", mounted(EXT4, disk_model="Amazon Elastic Block Store"), False, "125 MB/s"),
+        ("mount_options", mounted(NFS), True, "nconnect=16"),
+        ("mount_options", mounted(NFS.replace("rsize=1048576", "rsize=65536,nconnect=8")), True, "rsize=1048576"),
+        (
+            "mount_options",
+            mounted(NFS.replace("hard", "sync,noac,lookupcache=none,nconnect=8")),
+            True,
+            "async,ac,lookup",
+        ),
+        ("mount_options", mounted(NFS.replace("hard", "nconnect=16")), False, ""),
+        ("mount_options", mounted(NFS.replace("proto=tcp", "proto=rdma")), False, ""),
+        ("mount_options", mounted(LUSTRE.replace("noatime", "sync")), True, "remount,async,noatime"),
+        ("mount_options", mounted(EXT4), False, ""),
+        ("released_files", mounted(EXT4), None, "not on Lustre"),
+        ("released_files", mounted(LUSTRE, checked_files=4, released_files=1), True, "25%"),
+        ("released_files", mounted(LUSTRE, checked_files=4, lost_files=1), True, "copy the lost files again"),
+        ("lustre_limits", mounted(LUSTRE, lustre_limits=LIMITS), True, "lctl set_param osc.*.max_rpcs_in_flight=8"),
+        ("lustre_limits", mounted(LUSTRE, lustre_limits=WIDE), False, "osc.*.max_rpcs_in_flight=8"),
+        ("lustre_limits", mounted(LUSTRE, lustre_limits=WIDE, **CPUS), True, "mdc.*.max_rpcs_in_flight=64"),
+        ("lustre_limits", mounted(LUSTRE), None, "root"),
+        ("gpu_clocks", {"gpu": None}, None, "no CUDA GPU"),
+        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x04)}, False, "as usual"),
+        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x24)}, True, "sudo nvidia-smi -i 3 -pl WATTS"),
+        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x48)}, True, "hardware slowdown for heat"),
+        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x02, clock_mhz=(900, 1710))}, True, "-rac"),
+        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x02, clock_mhz=(1710, 1710))}, False, "as usual"),
+        ("gpu_others", {"gpu": replace(GPU, others=None)}, None, "does not report"),
+        ("gpu_others", {"gpu": replace(GPU, others=((41, "python", 9000),))}, True, "python (pid 41, 9000 MiB)"),
+        ("gpu_link", {"gpu": replace(GPU, link=(1, 16), clock_reasons=1)}, False, ""),
+        ("gpu_link", {"gpu": replace(GPU, link=(4, 8))}, True, "PCIe 4 x8, of at most PCIe 4 x16"),
+        ("tensor_core_multiples", {}, False, ""),
+        ("tensor_core_multiples", {"batch_size": 250}, True, "data.batch_size=252"),
+        (
+            "tensor_core_multiples",
+            {"batch_size": 252, "precision": "16-mixed", "config": {}},
+            True,
+            "data.batch_size=256",
+        ),
+        ("tensor_core_multiples", {"has_gpu": False}, None, ""),
+        ("channels_last", {}, True, "callbacks.acceleration.channels_last=true"),
+        ("channels_last", {"config": {"callbacks": {"acceleration": {"channels_last": True}}}}, False, ""),
+        ("float32_convolutions", FLOAT32, True, "callbacks.acceleration.tf32=true"),
+        ("float32_convolutions", {**FLOAT32, "conv_tf32": True}, False, ""),
+        ("float32_convolutions", {**FLOAT32, "conv_tf32": True, "capability": (7, 5)}, True, "trainer.precision=mixed"),
+        ("float32_convolutions", {"precision": "bf16-mixed"}, False, ""),
+        ("swapping", {"occupancy": Occupancy(10.0, swapped_mb=9.0)}, False, ""),
+        ("swapping", {"occupancy": Occupancy(10.0, swapped_mb=11.0)}, True, "data.prefetch_factor=1"),
+    ],
+)
+def test_a_check_fires_with_its_evidence_and_remedy(
+    rule: str, changes: dict[str, Any], fired: bool | None, word: str
+) -> None:
+    finding = check(rule, **changes)
+    assert finding.fired is fired and finding.environment
+    assert word in " ".join([finding.evidence, finding.remedy, *finding.overrides, *finding.commands])
+    assert not fired or finding.remedy
+
+
+@pytest.mark.parametrize("size_mib", [64, 4000, 13_999, 14_337, 60_000])
+def test_shared_memory_is_judged_as_the_loader_judges_it(size_mib: int) -> None:
+    """8 workers x (4 + 3) x 64 MiB, twice, in half of the room: 14336 MiB."""
+    memory = {"memory": 1000 * GIB, "shared_memory": size_mib * MIB}
+    budget = fit_loader(num_workers=8, prefetch_factor=4, batch_bytes=64 * MIB, cpus=8, **memory)
+    finding = check("small_shared_memory", asked_prefetch=4, batch_bytes=64 * MIB, free_shared_memory=size_mib * MIB)
+    assert finding.fired == (budget.message is not None) == (size_mib < 14_336)
+    assert not finding.overrides, "the loader has these numbers already"
+
+
+@pytest.mark.parametrize(
+    ("cause", "rule", "changes", "gain"),
+    [
+        ("healthy", "page_cache", {}, 1.0),
+        ("storage_latency", "page_cache", {}, 318 / 58),  # the next limit
+        ("few_cpus", "cpu_limits", {}, 320 / 139),  # 4 CPUs instead of 1, but the GPU trains 320 images/s
+        ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20)}, 320 / 120),
+        ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20), "rated_images_per_second": None}, None),
+        ("storage_latency", "mount_options", mounted(NFS), None),  # no experiment measures this
+        ("healthy", "gpu_link", {"gpu": replace(GPU, link=(4, 8))}, 1.0),
+    ],
+)
+def test_the_experiments_predict_the_gain(cause: str, rule: str, changes: dict[str, Any], gain: float | None) -> None:
+    findings = {finding.rule: finding for finding in judge(changed(STORIES[cause], **changes)).findings}
+    assert findings[rule].fired and findings[rule].gain == (gain and pytest.approx(gain))
+
+
+def test_commands_can_be_typed() -> None:
+    quoted = make_evidence(config={"data": {"root": "/my data/$x", "train_folder": ".", "val_folder": "val"}})
+    assert shlex.split(data_place(quoted).pack())[2:4] == ["data.root=/my data/$x", "data.train_folder=."]
+    for config in ({}, {"data": {"root": None}}, {"data": {"root": "${oc.env:DATA}"}}):
+        assert data_place(make_evidence(config=config)).words == "data.root=YOUR_FOLDER"
+    packed = make_evidence(packed=True)
+    assert "/fsx/imagenet" not in data_place(packed).pack("max_side=500"), "only the originals can become smaller"
+    url = make_evidence(config={"data": {"root": "s3://b/in", "cache_dir": "/nvme/my cache", "cache_gb": 40}})
+    hydrate = "imagenet-opt hydrate data.root=s3://b/in 'data.cache_dir=/nvme/my cache'"
+    assert data_place(url).hydrate() == f"{hydrate} data.cache_gb=40"
+    assert data_place(url).hydrate("data.cache_gb=null") == f"{hydrate} data.cache_gb=null"
+
+
+class Driver:
+    """The used part of pynvml, for a driver that does not report why clocks are lowered."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *pids: int, in_slices: bool = False) -> None:
+        self.pids, self.in_slices = pids, in_slices
+
+    def refuse(self, device: object) -> int:
+        raise self.NVMLError("Not Supported")
+
+    nvmlDeviceGetCurrentClocksEventReasons = refuse
+
+    def nvmlDeviceGetMigMode(self, device: object) -> list[int]:
+        return [int(self.in_slices), 0]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
+
+    def __getattr__(self, name: str) -> object:
+        values = {"Index": 2, "Name": "a GPU", "CurrPcieLinkGeneration": 3, "CurrPcieLinkWidth": 8}
+        values |= {"MaxPcieLinkGeneration": 4, "MaxPcieLinkWidth": 16, "ClockInfo": 900, "MaxClockInfo": 1710}
+        return lambda device, clock=None: values[name.removeprefix("nvmlDeviceGet")]
+
+
+def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
+    state = gpu._state(Driver(os.getpid(), os.getppid()), None)
+    assert (state.index, state.name, state.link, state.most_link) == (2, "a GPU", (3, 8), (4, 16))
+    assert state.clock_reasons is None and state.clock_mhz == (900, 1710)
+    assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
+    assert gpu._state(Driver(os.getppid(), in_slices=True), None).others is None, "processes of other slices"
+
+
+def test_in_a_container_one_unknown_pid_may_be_our_own() -> None:
+    unknown = 2**22 + 1, 2**22 + 2  # above any pid
+    assert gpu._state(Driver(unknown[0]), None).others == ()
+    assert gpu._state(Driver(*unknown), None).others == ((unknown[1], "in another container", 0),)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_read_from_torch_by_its_old_switch_and_its_new_one(on: bool) -> None:
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    try:
+        cudnn.allow_tf32 = on
+        assert convolutions_take_tf32() is on
+        cudnn.conv.fp32_precision = "ieee" if on else "tf32"  # type: ignore[attr-defined]
+        assert convolutions_take_tf32() is not on
+    finally:
+        cudnn.allow_tf32 = before  # of convolutions and RNNs
+
+
+def test_processes_outside_the_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not ourselves, not those that no user can end, not the steady ones. 5 s of a CPU in 10 s."""
+    seconds = {1: 1.0, 9: 2.0, 7000: 3.0, os.getpid(): 1.0}
+    commands = {1: ("init", ["/sbin/init"]), 9: ("kworker/0:1", []), 7000: ("blender", ["blender"])}
+    clock, swap = [50.0], SimpleNamespace(sin=5_000_000, sout=0)
+
+    def processes(_: list[str]) -> list[SimpleNamespace]:
+        rows = []
+        for pid, used in seconds.items():
+            name, cmdline = commands.get(pid, ("python", ["python"]))
+            info = {"cpu_times": SimpleNamespace(user=used, system=0.0), "name": name, "cmdline": cmdline}
+            rows.append(SimpleNamespace(pid=pid, info=info | {"create_time": 0.0}))
+        return rows
+
+    busy = SimpleNamespace(user=0.0, nice=0.0, system=0.0, steal=0.0)
+    monkeypatch.setattr(neighbours.psutil, "process_iter", processes)
+    monkeypatch.setattr(neighbours.psutil, "cpu_times", lambda percpu: [busy] * 64)
+    monkeypatch.setattr(neighbours.psutil, "swap_memory", lambda: swap)
+    monkeypatch.setattr(neighbours, "busy_seconds_of_descendants", lambda: seconds[os.getpid()])
+    monkeypatch.setattr(neighbours, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(neighbours, "usable_cpus", lambda: 1)
+    watched = Neighbours()
+    seconds |= {7000: 8.0, os.getpid(): 3.0}
+    busy.user, swap.sout, clock[0] = 7.0, 30_000_000, 60.0
+    occupancy = watched.stop()
+    assert occupancy == Occupancy(10.0, pytest.approx(0.5), ("blender (pid 7000)",), pytest.approx(30.0))

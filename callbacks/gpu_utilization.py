@@ -28,6 +28,6 @@ class GpuUtilization(Utilization):
     def readings(self, trainer: Trainer) -> Readings | None:
         device = trainer.strategy.root_device
         if device.type != "cuda":
-            rank_zero_info(f"gpu_utilization: training runs on {device.type}, not on CUDA; nothing is logged.")
+            rank_zero_info(f"training runs on {device.type}, so callbacks.gpu_utilization logs no gpu/* columns")
             return None
         return gpu_readings(device.index)

@@ -90,9 +90,15 @@ def test_a_baseline_and_the_measurements_are_in_the_page(tmp_path: Path) -> None
 
 def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra/overrides.yaml").write_text("[data=demo, resume_from=null]")
     page = report(tmp_path)
     assert not page.drawings
-    assert f"no doctor.json: to get a verdict, run imagenet-opt doctor ... --json {tmp_path}/doctor.json" in page.text
+    assert (
+        f"no doctor.json: to get a verdict, run imagenet-opt doctor data=demo --json {tmp_path}/doctor.json"
+        in page.text
+    )
+    assert "The run" in page.text and PARTS["ceilings"] not in page.text
     assert "no timeline: train.py records a timeline unless it is switched off with '~callbacks.timeline'" in page.text
     assert "212" in page.text
     assert "no baseline; add one with --baseline RUN" in page.text

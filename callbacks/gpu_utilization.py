@@ -32,4 +32,4 @@ class GpuUtilization(Utilization):
         if device.type == "cuda":
             super().setup(trainer, pl_module, stage)
         elif stage == "fit":
-            rank_zero_info(f"gpu_utilization: training runs on {device.type}, not on CUDA; nothing is logged.")
+            rank_zero_info(f"training runs on {device.type}, so callbacks.gpu_utilization logs no gpu/* columns")

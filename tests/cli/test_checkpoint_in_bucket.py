@@ -45,7 +45,7 @@ def run(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("", "newest.ckpt"),
+        ("", "best.ckpt"),
         ("/last.ckpt", "newest.ckpt"),
         ("/best.ckpt", "best.ckpt"),
         ("/checkpoints/step_00000002.ckpt", "newest.ckpt"),
@@ -54,7 +54,7 @@ def run(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, name: str, file: str) -> None:
     export.main([f"ckpt={run}{name}"])
     (out,) = (tmp_path / "work").iterdir()
-    assert out.stem == (Path(name).stem or "last")
+    assert out.stem == (Path(name).stem or "run")
     expected = torch.load(tmp_path / file, weights_only=True)["network"]
     assert all(torch.equal(tensor, expected[key]) for key, tensor in load_file(out).items())
     assert os.listdir(tmp_path / "temporary") == []

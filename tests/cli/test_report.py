@@ -90,11 +90,13 @@ def test_a_baseline_and_the_measurements_are_in_the_page(tmp_path: Path) -> None
 
 def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     folder = tmp_path / "my run"
-    folder.mkdir()
+    (folder / ".hydra").mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
+    (folder / ".hydra/overrides.yaml").write_text("[data=demo, resume_from=null]")
     page = report(folder)
     assert not page.drawings
-    assert f"no doctor.json: to get a verdict, run imagenet-opt doctor ... --json '{folder}/doctor.json'" in page.text
+    assert f"run imagenet-opt doctor data=demo --json '{folder}/doctor.json'" in page.text
+    assert "The run" in page.text and PARTS["ceilings"] not in page.text
     assert "no timeline: train.py records a timeline unless it is switched off with '~callbacks.timeline'" in page.text
     assert "212" in page.text
     assert "no baseline; add one with --baseline RUN" in page.text

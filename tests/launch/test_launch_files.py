@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from imagenet_opt.config.compose import run_folder
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.run.stop.signals import REASONS
 from imagenet_opt.training.preempted import STATUS
@@ -59,8 +58,7 @@ def check_line(overrides: list[str], *, mirror: str | None) -> None:
     assert config.data.global_batch_size == 4096, "the same steps with any number of processes"
     assert config.checkpoint.mirror == mirror
     assert config.resume_from == "auto"
-    folders = run_folder(tuple(overrides))
-    assert folders == Path("runs/rn50")
+    assert "hydra.run.dir=runs/rn50" in overrides
 
 
 @pytest.mark.parametrize("name", STARTS)

@@ -78,7 +78,13 @@ def shares(**shares: float) -> dict[str, float]:
             "the CPU, which trains 95% of the time; other programs take 45 % of the CPUs: end them, or set "
             "OMP_NUM_THREADS=1",
             shares(busy=0.95, decode=0.05) | {"host/other_programs_percent": 45.2},
-            Setup(),
+            Setup(num_threads=2),
+        ),
+        (
+            "bottleneck",
+            "the CPU, which trains 95% of the time; other programs take 45 % of the CPUs: end them",
+            shares(busy=0.95, decode=0.05) | {"host/other_programs_percent": 45.2},
+            Setup(num_threads=1),
         ),
         ("mixing", MIXING, FED_LATE, ON_GPU),
         ("mixing", None, FED_LATE | {"throughput/data_wait_fraction": 0.01}, ON_GPU),

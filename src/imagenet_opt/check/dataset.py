@@ -25,7 +25,7 @@ from imagenet_opt.data.index.subset import spread_over_classes
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import ConfigError, EmptyClass
+from imagenet_opt.errors import BatchTooLarge, ConfigError, EmptyClass
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.object_storage import is_url
@@ -75,8 +75,8 @@ def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> Check
     """Whether the training images fill a batch, by the code that refuses to train."""
     try:
         order = train_order(num_images, loading, world_size=num_processes(config, device_of(config))[1])
-    except ConfigError as error:
-        return CheckResult("batch", "error", str(error))
+    except ConfigError as error:  # a smaller batch trains with the same files
+        return CheckResult("batch", "warning" if isinstance(error, BatchTooLarge) else "error", str(error))
     return CheckResult("batch", "ok", f"{order.epoch_samples:,} training images an epoch, {order.global_batch} a step")
 
 

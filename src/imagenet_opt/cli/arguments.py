@@ -70,3 +70,11 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
     if not value:
         raise ConfigError(f"{key} has no value; expected {key}=VALUE")
     return key, value
+
+
+def checkpoint_of(value: str) -> Path | str:
+    """The value of ckpt=: a file or URL as it is; of a run's folder its best.ckpt, else its last.ckpt."""
+    ckpt = local_or_url(value, "ckpt")
+    if isinstance(ckpt, Path) and ckpt.is_dir():
+        return ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
+    return ckpt

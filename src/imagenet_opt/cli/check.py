@@ -34,7 +34,7 @@ Checks:
   counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:
                1,281,167 and 50,000 images, 732 to 1300 and 50 per class; others are checked for tiny classes and
                imbalance
-  batch        whether the training images fill at least one batch of the configured run
+  batch        a warning if the training images do not fill one batch of the configured run
   files        empty files, among all files (shards: from the index); on Lustre, files whose data is still in S3
   decoding     damaged files, truncated files, and images that are not RGB
   duplicates   validation images whose bytes are also in train, or in val under another class

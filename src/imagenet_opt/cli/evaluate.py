@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
+from imagenet_opt.cli.arguments import Parser, check_writable, checkpoint_of
 from imagenet_opt.config.overrides import key_of, last_value, without
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
@@ -130,8 +130,6 @@ def parse(argv: list[str]) -> Options:
     overrides = tuple(without(arguments.overrides, "ckpt", "eval"))
     if convention is not None and (words := [word for word in overrides if key_of(word) in _VIEW_KEYS]):
         raise ConfigError(f"eval={convention} and {words[0]} both set how images are cut out; leave one of them out")
-    ckpt = local_or_url(path, "ckpt") if path else None
-    if isinstance(ckpt, Path) and ckpt.is_dir():
-        ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
+    ckpt = None if not path else checkpoint_of(path)
     switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json
     return Options(overrides, ckpt, convention, *switches)

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import key_and_value, local_or_url
+from imagenet_opt.cli.arguments import checkpoint_of, key_and_value
 from imagenet_opt.errors import ConfigError
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
 
-imagenet-opt export ckpt=RUN_FOLDER                           RUN_FOLDER/last.safetensors, for timm
-imagenet-opt export ckpt=RUN_FOLDER/best.ckpt format=onnx     RUN_FOLDER/best.onnx, for ONNX Runtime, TensorRT, ...
+imagenet-opt export ckpt=RUN_FOLDER                           RUN_FOLDER/best.safetensors, for timm
+imagenet-opt export ckpt=RUN_FOLDER/last.ckpt format=onnx     RUN_FOLDER/last.onnx, for ONNX Runtime, TensorRT, ...
 imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
-  ckpt        a run's folder, whose last.ckpt is used, or a checkpoint file; also s3://bucket/run, a checkpoint.mirror,
-              whose newest checkpoint is used, or a .ckpt object
+  ckpt        a run's folder: its best.ckpt, else its last.ckpt; or a checkpoint file; also s3://bucket/run, a
+              checkpoint.mirror: its best.ckpt, else its newest checkpoint; or a .ckpt object
   format      safetensors (default) or onnx, which needs pip install "imagenet-opt[export]"
   out         the file to write; default: beside the checkpoint, under its name; of a URL, in the working folder
   image_size  side of the images in pixels; default: the run's validation size. An ONNX file accepts only this size
@@ -22,7 +22,7 @@ If the run averaged its weights (EMA), the averaged weights are written. The met
 architecture, and the mean and std of RGB with which pixels in [0, 1] are normalised. An ONNX file maps `images`
 (float32, any number x 3 x image_size x image_size, normalised) to `logits`. The safetensors file opens in timm:
 
-  timm.create_model("resnet50", num_classes=1000, checkpoint_path="last.safetensors")
+  timm.create_model("resnet50", num_classes=1000, checkpoint_path="best.safetensors")
 
 The file is opened again and tested with random images. It gets its final name only if its logits differ from the
 checkpoint's by at most 0.001 of the largest logit."""
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.export import export
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
-    with local_checkpoint(arguments.ckpt) as (file, _):
+    with local_checkpoint(arguments.ckpt, best=True) as (file, _):
         print(export(**vars(arguments) | {"ckpt": file}))
 
 
@@ -58,8 +58,7 @@ def parse(argv: list[str]) -> Arguments:
     values = dict(key_and_value(argument, KEYS) for argument in argv)
     if "ckpt" not in values:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
-    ckpt = local_or_url(values["ckpt"], "ckpt")
-    ckpt = ckpt / "last.ckpt" if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
+    ckpt = checkpoint_of(values["ckpt"])
     format, size = values.get("format", "safetensors"), values.get("image_size")
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
@@ -75,4 +74,5 @@ def _beside(ckpt: Path | str) -> Path:
     """The checkpoint's path; of a URL, a path in the working folder."""
     if isinstance(ckpt, Path):
         return ckpt
-    return Path(ckpt.rpartition("/")[2] if ckpt.endswith(".ckpt") else "last.ckpt")
+    name = ckpt.rstrip("/").rpartition("/")[2]
+    return Path(name if name.endswith(".ckpt") else f"{name}.ckpt")

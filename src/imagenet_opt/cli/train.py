@@ -8,8 +8,7 @@ from pathlib import Path
 
 from imagenet_opt.cli.main import COMMANDS, run
 from imagenet_opt.cli.mistakes import report_mistakes
-from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.training import preempted
+from imagenet_opt.config.overrides import config_folder, typed
 
 HELP = ""
 """train.py prints its own help."""
@@ -22,7 +21,7 @@ def main(argv: list[str], *, project: Path | None = None, allow_targets: Sequenc
     of a sweep too. With it, the first word may be another command, such as doctor. allow_targets: names of these
     modules that a configuration may build.
     """
-    preempted.typed = [*sys.argv]
+    typed[:] = sys.argv
     script = config_folder().with_name("train.py")
     if project is not None:
         project = project.resolve()

@@ -3,7 +3,6 @@
 import re
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -15,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.overrides import complete, config_folder, follow_job, key_of
+from imagenet_opt.config.overrides import complete, config_folder, key_of
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -30,18 +29,12 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
     return config
 
 
-def run_folder(overrides: tuple[str, ...]) -> Path:
-    """The folder of a run of train.py with these overrides. Raises ImagenetOptError."""
-    config = _composed(complete(follow_job(list(overrides))), return_hydra_config=True)
-    return Path(config.hydra.run.dir)
-
-
-def _composed(words: list[str], **options: bool) -> DictConfig:
+def _composed(words: list[str]) -> DictConfig:
     """`hydra.compose`, checked; its errors become ConfigError."""
     prepare_hydra(words)
     try:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            config = compose("train", words, **options)
+            config = compose("train", words)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from error
     _check(config, words)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import ShardIndex
@@ -55,7 +56,7 @@ def check_folders(config: DictConfig) -> None:
         for split in (config.data.train_folder, config.data.val_folder):
             split_folder(root, str(split))
     except DatasetNotFound as error:
-        raise DatasetNotFound(f"{error}. No ImageNet here? python train.py data=demo") from None
+        raise DatasetNotFound(f"{error}. No ImageNet here? {train_program()} data=demo") from None
 
 
 def demo_of(config: DictConfig) -> DataSet:

@@ -2,11 +2,15 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.stop import slurm
+
+typed: list[str] = []
+"""The command line that was typed, where a command has replaced `sys.argv`; else empty."""
 
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
 _NO_RUN = _HELP | {"--cfg", "-c", "--info", "-i"}
@@ -104,3 +108,8 @@ def insert(words: list[str], override: str) -> list[str]:
     places = [i for i, word in enumerate(words) if "=" in word and not word.startswith("-")]
     place = places[0] if places else len(words)
     return [*words[:place], override, *words[place:]]
+
+
+def train_program() -> str:
+    """The program that trains, for advice: train.py if a script was started, else the installed command."""
+    return "python train.py" if (typed or sys.argv)[0].endswith(".py") else "imagenet-opt train"

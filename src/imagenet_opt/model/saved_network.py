@@ -12,7 +12,7 @@ from imagenet_opt.errors import CheckpointError, ImagenetOptError, first_line
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
-VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std")
+VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std", "exif_rotation")
 """Keys of data in a network_config, beside `image_size`, the size of validation images, `val_flip` of model and
 `precision` of trainer."""
 _TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple}

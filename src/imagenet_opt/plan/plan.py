@@ -32,7 +32,8 @@ _RESNET50_FLOPS = 8.18e9
 _SAME_ACCURACY = {
     *("experiment", "data", "logger", "rehearse", "run_folder", "callbacks.progress_bar"),
     *(f"data.{key}" for key in ("root", "train_folder", "val_folder", "cache_dir", "num_workers", "prefetch_factor")),
-    *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps")),
+    *(f"data.{key}" for key in ("reads_in_flight", "read_timeout", "cache_gb", "copies", "region_decode")),
+    *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps", "check_val_every_n_epoch")),
 }
 """Keys that change where a run reads, computes or writes, and not what it learns."""
 _NO_RECIPE = ("checkpoint.", "hydra.", "logger.")

@@ -44,6 +44,7 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         "rules": record.diagnosis,
         "baseline": baseline,
     }
+    headings = PARTS if record.diagnosis else PARTS | {"ceilings": "The run"}
     data = take_data(figures["timeline"], record.timeline) if record.timeline else None
     return render_page(
         Path(__file__).with_name("page.html"),
@@ -54,7 +55,7 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         baseline=baseline,
         simulated=record.simulated,
         tiles=tiles(record, price_per_hour),
-        parts={part: heading for part, heading in PARTS.items() if filled.get(part, True)},
+        parts={part: heading for part, heading in headings.items() if filled.get(part, True)},
         figures={name: _html(name, figure) for name, figure in figures.items()},
         curves=curves,
         careful=careful(record, baseline) if baseline else [],

@@ -109,7 +109,7 @@ def read_record(place: Path) -> Record:
     absent: dict[str, str] = {}
     for name, (file, read, remedy) in _READERS.items():
         if not (place / file).exists():
-            absent[name] = f"no {file}: {remedy.format(doctor=shlex.quote(str(place / diagnosis_file.FILE)))}"
+            absent[name] = f"no {file}: {remedy.format(doctor=_doctor(place))}"
             continue
         try:
             parts[name] = read(place / file)
@@ -137,11 +137,23 @@ def _command(diagnosis: Diagnosis | None, folder: Path) -> str:
     """The command line of the doctor, else of the run."""
     if diagnosis is not None and diagnosis.measurements.command:
         return diagnosis.measurements.command
+    overrides = _overrides(folder)
+    return "" if overrides is None else shlex.join(["python", "train.py", *overrides])
+
+
+def _doctor(folder: Path) -> str:
+    """The command that examines a run; without a list of its overrides, `...` stands for them."""
+    overrides = [word for word in _overrides(folder) or () if not word.startswith(("hydra.", "hydra/", "resume_from="))]
+    file = shlex.quote(str(folder.absolute() / diagnosis_file.FILE))
+    return f"imagenet-opt doctor {shlex.join(overrides) or '...'} --json {file}"
+
+
+def _overrides(folder: Path) -> list[str] | None:
+    """The overrides of a run; None if they are unknown."""
     try:
-        overrides = _yaml(folder / OVERRIDES)
+        return [str(word) for word in _yaml(folder / OVERRIDES)]
     except ConfigError:
-        return ""
-    return shlex.join(["python", "train.py", *map(str, overrides)])
+        return None
 
 
 def _yaml(file: Path) -> Any:
@@ -168,7 +180,7 @@ def _summary(file: Path) -> dict[str, float]:
     return numbers
 
 
-_DOCTOR = "to get a verdict, run imagenet-opt doctor ... --json {doctor}"
+_DOCTOR = "to get a verdict, run {doctor}"
 _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
     "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),

@@ -2,10 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from imagenet_opt.config.record import has_other_overrides, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -37,17 +35,13 @@ from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
-from imagenet_opt.run.loggers import metrics_rows
-from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
+from imagenet_opt.training.folder_lock import old_run_set_aside
 from imagenet_opt.training.preempted import SWEEP_JOB
-from imagenet_opt.training.summary_file import SUMMARY
 
 log = logging.getLogger(__name__)
 
-_OF_A_RUN = (checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE)
-"""What a later start of a run reads, and would take for its own."""
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _LARGE_BATCH = 1024
 """Images of a step above which a run that starts at its full learning rate is reported: our choice. Goyal et al. (arXiv
@@ -77,33 +71,11 @@ def build_run(config: DictConfig) -> Run:
         log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
         resume_from = None
     found = restore.find(resume_from, folder, url=_mirror(config, folder))
-    with found.removed_if_refused(), _old_run_set_aside(folder, is_new=resume_from is None):
+    with found.removed_if_refused(), old_run_set_aside(folder, is_new=resume_from is None):
         run = _build(config, folder, found.path)
     for callback in run.trainer.checkpoint_callbacks:
         callback.replaced = found.replaced  # type: ignore[attr-defined]
     return run
-
-
-@contextmanager
-def _old_run_set_aside(folder: Path, *, is_new: bool) -> Iterator[None]:
-    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N; an
-    ImagenetOptError moves them back."""
-    names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
-    if not names:
-        yield
-        return
-    aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
-    aside.mkdir()
-    for name in names:
-        (folder / name).rename(aside / name)
-    log.info(f"a new run: the files of the run before are now in {aside}")
-    try:
-        yield
-    except ImagenetOptError:
-        for name in names:
-            (aside / name).replace(folder / name)
-        aside.rmdir()
-        raise
 
 
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.overrides import insert, quoted, without
+from imagenet_opt.config.overrides import insert, quoted, typed, without
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop import slurm
 from imagenet_opt.run.stop.signals import stop
@@ -20,8 +20,6 @@ SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
 """Environment variable that a sweep sets for its jobs."""
 STATUS = 75
 """Exit status EX_TEMPFAIL of sysexits.h: the same command may succeed later."""
-typed: list[str] = []
-"""The command line that was typed, where a command has replaced `sys.argv`; else empty."""
 
 
 def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from rich import box
 
@@ -61,7 +62,7 @@ def simulated(trainer: Trainer) -> str | None:
 class Setup:
     """simulated: name of the simulated accelerator; None on a real device. unsent: the command that uploads an offline
     W&B run; None without an offline run. mirror: where the checkpoints are mirrored; None without a mirror.
-    done_steps: step at which this start resumed the run; 0 for a new run."""
+    done_steps: step at which this start resumed the run; 0 for a new run. num_threads: of the training process."""
 
     simulated: str | None = None
     precision: str | None = None
@@ -69,6 +70,7 @@ class Setup:
     unsent: str | None = None
     mirror: str | None = None
     done_steps: int = 0
+    num_threads: int = 1
 
 
 def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
@@ -79,6 +81,7 @@ def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
         unsent=next(filter(None, map(sync_command, trainer.loggers)), None),
         mirror=next((each.mirrored for each in trainer.callbacks if hasattr(each, "mirrored")), None),  # type: ignore[attr-defined]
         done_steps=done_steps,
+        num_threads=torch.get_num_threads(),
     )
 
 
@@ -107,7 +110,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    written = [name for name in (checkpoints.LAST, metrics_rows.FILE) if (run_folder / name).exists()]
+    written = [name for name in (checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE) if (run_folder / name).exists()]
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
@@ -162,7 +165,8 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     limit = f"the CPU, which trains {shares['busy']:.0%} of the time"
     text = limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
     others = numbers.get("host/other_programs_percent", 0.0)
-    remedy = f"other programs take {others:.0f} % of the CPUs: end them, or set OMP_NUM_THREADS=1"
+    remedy = f"other programs take {others:.0f} % of the CPUs: end them"
+    remedy += ", or set OMP_NUM_THREADS=1" * (setup.num_threads > 1)
     return f"{text}; {remedy}" if others >= _OTHERS_PERCENT else text
 
 

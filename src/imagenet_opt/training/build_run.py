@@ -2,9 +2,9 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from imagenet_opt.config.overrides import has_other_overrides, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -46,7 +47,10 @@ from imagenet_opt.training.summary_file import SUMMARY
 
 log = logging.getLogger(__name__)
 
-_OF_A_RUN = (checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE)
+_OF_A_RUN = (
+    *(checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, timeline.FOLDER),
+    *(metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE),
+)
 """What a later start of a run reads, and would take for its own."""
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _LARGE_BATCH = 1024
@@ -56,7 +60,8 @@ _LARGE_BATCH = 1024
 
 @dataclass(frozen=True)
 class Run:
-    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run."""
+    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run. put_back:
+    gives the folder back to the run before, if this run does not begin to train."""
 
     trainer: Trainer
     model: Classifier
@@ -64,6 +69,7 @@ class Run:
     folder: Path
     checkpoint: Path | None
     done_steps: int
+    put_back: Callable[[], None] = lambda: None
 
 
 def build_run(config: DictConfig) -> Run:
@@ -77,33 +83,38 @@ def build_run(config: DictConfig) -> Run:
         log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
         resume_from = None
     found = restore.find(resume_from, folder, url=_mirror(config, folder))
-    with found.removed_if_refused(), _old_run_set_aside(folder, is_new=resume_from is None):
-        run = _build(config, folder, found.path)
+    put_back = _set_old_run_aside(folder, is_new=resume_from is None)
+    try:
+        with found.removed_if_refused():
+            run = replace(_build(config, folder, found.path), put_back=put_back)
+    except BaseException:
+        put_back()
+        raise
     for callback in run.trainer.checkpoint_callbacks:
         callback.replaced = found.replaced  # type: ignore[attr-defined]
     return run
 
 
-@contextmanager
-def _old_run_set_aside(folder: Path, *, is_new: bool) -> Iterator[None]:
-    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N; an
-    ImagenetOptError moves them back."""
+def _set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
+    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N. The result moves
+    them back."""
     names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
     if not names:
-        yield
-        return
+        return lambda: None
     aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
     aside.mkdir()
     for name in names:
         (folder / name).rename(aside / name)
     log.info(f"a new run: the files of the run before are now in {aside}")
-    try:
-        yield
-    except ImagenetOptError:
+
+    def put_back() -> None:
         for name in names:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
             (aside / name).replace(folder / name)
         aside.rmdir()
-        raise
+
+    return put_back
 
 
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:

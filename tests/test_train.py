@@ -194,7 +194,7 @@ def test_a_new_run_in_a_used_folder_begins_without_the_old_run(images_root: Path
     for folder, lr in ((run / "replaced_1", 0.125), (run, 0.5)):
         assert opened(folder / "last.ckpt")["optimizer_states"][0]["param_groups"][0]["initial_lr"] == lr * 6 / 256
         assert [row["step"] for row in metrics(folder)] == ["1"]
-    assert (run / "replaced_1/wandb_id.txt").read_text() == "0.125\n"
+    assert (run / "replaced_1/wandb_id.txt").read_text() == "0.125\n" and (run / "replaced_1/timeline").is_dir()
 
     (tmp_path / "cut.py").write_text(CUT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -202,7 +202,10 @@ def test_a_new_run_in_a_used_folder_begins_without_the_old_run(images_root: Path
     done = train(run, images_root, "resume_from=null", *cut, PYTHONPATH=path)
     assert done.returncode == 75, done.stderr
     assert "no step done, nothing to save" in done.stderr and " resume_from=null" in done.stderr
-    assert opened(run / "replaced_2/last.ckpt")["global_step"] == 2 and not (run / "last.ckpt").exists()
+    refused = train(run, images_root, "resume_from=null", "trainer.val_check_interval=99")
+    assert refused.returncode == 2 and "trainer.val_check_interval" in refused.stderr
+    files = (run / "last.ckpt", run / "checkpoints/step_00000002.ckpt", run / "timeline", run / "wandb_id.txt")
+    assert all(file.exists() for file in files) and not (run / "replaced_2").exists()
 
 
 RECORDER = '''

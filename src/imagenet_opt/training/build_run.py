@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
-from imagenet_opt.training.folder_lock import old_run_set_aside
+from imagenet_opt.training.folder_lock import set_old_run_aside
 from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ _LARGE_BATCH = 1024
 
 @dataclass(frozen=True)
 class Run:
-    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run."""
+    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run. put_back:
+    gives the folder back to the run before, if this run does not begin to train."""
 
     trainer: Trainer
     model: Classifier
@@ -58,6 +59,7 @@ class Run:
     folder: Path
     checkpoint: Path | None
     done_steps: int
+    put_back: Callable[[], None] = lambda: None
 
 
 def build_run(config: DictConfig) -> Run:
@@ -71,8 +73,13 @@ def build_run(config: DictConfig) -> Run:
         log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
         resume_from = None
     found = restore.find(resume_from, folder, url=_mirror(config, folder))
-    with found.removed_if_refused(), old_run_set_aside(folder, is_new=resume_from is None):
-        run = _build(config, folder, found.path)
+    put_back = set_old_run_aside(folder, is_new=resume_from is None)
+    try:
+        with found.removed_if_refused():
+            run = replace(_build(config, folder, found.path), put_back=put_back)
+    except BaseException:
+        put_back()
+        raise
     for callback in run.trainer.checkpoint_callbacks:
         callback.replaced = found.replaced  # type: ignore[attr-defined]
     return run

@@ -33,7 +33,8 @@ def fit(config: DictConfig, *, began: float) -> None:
     quiet()
     lock_folder(Path(config.run_folder).resolve())
     run = build_run(deepcopy(config))
-    run.trainer.callbacks.append(_Begin(config, run.folder))  # type: ignore[attr-defined]
+    begin = _Begin(config, run.folder)
+    run.trainer.callbacks.append(begin)  # type: ignore[attr-defined]
     exit_code = 1
     try:
         _train(run)
@@ -59,18 +60,21 @@ def fit(config: DictConfig, *, began: float) -> None:
         stop.over = True
         for logger in run.trainer.loggers:
             finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
+        if exit_code and not begin.done:
+            run.put_back()
 
 
 class _Begin(Callback):
     """Makes the run folder that of this run, after everything else has accepted the run."""
 
     def __init__(self, config: DictConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config, self.folder, self.done = config, folder, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         clear(self.folder)
         if is_first():
             record_configuration(self.config, self.folder)
+        self.done = True
 
 
 def _train(run: Run) -> None:

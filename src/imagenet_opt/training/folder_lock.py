@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from imagenet_opt.errors import ImagenetOptError, RunFolderError
 from imagenet_opt.file_lock import lock_file
+from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import restore
 from imagenet_opt.run.loggers import metrics_rows
@@ -23,7 +24,10 @@ log = logging.getLogger(__name__)
 FILE = ".claim"
 _MADE_BY_HYDRA = {".hydra", FILE}
 _MADE_BY_A_START = _MADE_BY_HYDRA | {"train.log"}
-_OF_A_RUN = (checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE)
+_OF_A_RUN = (
+    *(checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, timeline.FOLDER),
+    *(metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE),
+)
 """What a later start of a run reads, and would take for its own."""
 _held: dict[Path, FileLock] = {}
 """The locks of this process, by folder."""
@@ -90,23 +94,23 @@ def _claim(folder: Path, wait_seconds: float) -> FileLock:
     return lock_file(folder / FILE, wait_seconds=wait_seconds)
 
 
-@contextmanager
-def old_run_set_aside(folder: Path, *, is_new: bool) -> Iterator[None]:
-    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N; an
-    ImagenetOptError moves them back."""
+def set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
+    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N. The result moves
+    them back."""
     names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
     if not names:
-        yield
-        return
+        return lambda: None
     aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
     aside.mkdir()
     for name in names:
         (folder / name).rename(aside / name)
     log.info(f"a new run: the files of the run before are now in {aside}")
-    try:
-        yield
-    except ImagenetOptError:
+
+    def put_back() -> None:
         for name in names:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
             (aside / name).replace(folder / name)
         aside.rmdir()
-        raise
+
+    return put_back

@@ -85,6 +85,7 @@ DAMAGE: list[tuple[str, Damage]] = [
     ("is damaged: samples overlap", column("offsets", full(512))),
     ("is damaged", reverse("shard_ids")),
     ("name_offsets.npy is damaged", reverse("name_offsets")),
+    ("labels.npy is damaged: it does not match its checksum", reverse("labels")),
     ("labels.npy is object (39,), not 39 numbers of int32", column("labels", np.array([Evil()] * 39, dtype=object))),
     ("labels.npy cannot be opened", content("labels.npy", ARCHIVE.getvalue())),
     ("labels.npy is int32 (4611686018427387904,), not 39 numbers of int32", content("labels.npy", HUGE)),

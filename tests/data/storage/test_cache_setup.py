@@ -2,6 +2,8 @@
 
 import logging
 import multiprocessing
+import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +127,16 @@ def test_a_read_only_cache_is_used_as_it_is(
     assert warning.startswith(f"{path} (data.cache_dir) cannot be written: it is read-only; samples that")
     other = open_cache(disk.seen / "samples/f2", URL, storage.sizes, most_bytes=np.inf)
     assert other is None and "Set data.cache_dir to a folder on a local disk" in told.messages[-1]
+
+
+def test_users_who_share_a_cache_may_finish_what_another_began(storage: Listed, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        opened(tmp_path / "samples/f1", storage)
+    finally:
+        os.umask(before)
+    for file in (tmp_path / "samples").rglob("*"):
+        assert file.stat().st_mode & stat.S_IWGRP, file
 
 
 def test_a_file_in_place_of_the_folder_is_named(

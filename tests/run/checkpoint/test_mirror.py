@@ -187,6 +187,8 @@ def test_only_the_user_can_write_the_compiled_code_of_a_mirror(bucket: str, tmp_
         os.umask(before)
     code = new / files.COMPILED_CODE
     assert code.read_bytes() == b"code" and code.stat().st_mode & 0o777 == 0o600
+    assert find(tmp_path / "other", None, bucket)
+    assert not (tmp_path / "other" / files.COMPILED_CODE).exists()  # resume_from=URL is not trusted for code
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _make_sure(path: Path, about: About, starts: NDArray[np.int64]) -> None:
     if _is_whole(path, about, starts):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = lock_file(path.parent / f"{path.name}.lock", wait_seconds=_LOCK_SECONDS)
+    lock = lock_file(path.parent / f"{path.name}.lock", wait_seconds=_LOCK_SECONDS, shared=True)
     if not _is_whole(path, about, starts):  # another process may have made the cache meanwhile
         _make(path, about, starts)
     del lock

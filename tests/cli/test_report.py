@@ -83,7 +83,7 @@ def test_a_baseline_and_the_measurements_are_in_the_page(tmp_path: Path) -> None
     assert "reads in flight fired; 3.10 times as fast once fixed" in page.text
     assert re.search(r"GPU alone 315\.3 315\.3 1\.00", page.text)
     end = page.text[page.text.rindex(PARTS["about"]) :]
-    facts = ("cold_evidence 200 of 200 files were dropped", "memory 31 GiB", "driver 580.95.05", "CUDA 13.0")
+    facts = ("num_samples 1281167", "memory 31 GiB", "driver 580.95.05", "CUDA 13.0")
     for words in (*facts, "confidence high"):
         assert words in end, words
 

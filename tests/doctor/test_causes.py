@@ -169,7 +169,7 @@ def open_100_ms() -> Evidence:
             "pack", id="one worker less is none",
         ),
         # The GPU and the training process
-        pytest.param(story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "query-compute-apps", id="shared"),
+        pytest.param(story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_", id="shared"),
         pytest.param(story(gpu=OTHERS), "healthy", "", id="an idle notebook on the GPU"),
         pytest.param(
             story(dict.fromkeys(ON_GPU, 200.0), occupancy=Occupancy(9.0, 1.5)), "busy_neighbour", "top", id="busy CPUs"

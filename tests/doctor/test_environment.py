@@ -41,7 +41,7 @@ LIMITS = {
 }
 WIDE = {name: 8.0 for name in LIMITS}
 CPUS = {"installed_cpus": 96, "cpu_limits": {"affinity": 96}}
-GPU = GpuState(index=3, name="NVIDIA A10G", clock_reasons=0, others=(), link=(4, 16), most_link=(4, 16))
+GPU = GpuState(index=3, name="NVIDIA A10G", clock_reasons=0, others=())
 FLOAT32 = {"precision": "32-true", "capability": (8, 6)}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"}
 ALL_IN_RAM = {"available_memory": 400 * GIB}
@@ -106,17 +106,6 @@ def check(rule: str, **changes: Any) -> Finding:
         ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x02, clock_mhz=(1710, 1710))}, False, "as usual"),
         ("gpu_others", {"gpu": replace(GPU, others=None)}, None, "does not report"),
         ("gpu_others", {"gpu": replace(GPU, others=((41, "python", 9000),))}, True, "python (pid 41, 9000 MiB)"),
-        ("gpu_link", {"gpu": replace(GPU, link=(1, 16), clock_reasons=1)}, False, ""),
-        ("gpu_link", {"gpu": replace(GPU, link=(4, 8))}, True, "PCIe 4 x8, of at most PCIe 4 x16"),
-        ("tensor_core_multiples", {}, False, ""),
-        ("tensor_core_multiples", {"batch_size": 250}, True, "data.batch_size=252"),
-        (
-            "tensor_core_multiples",
-            {"batch_size": 252, "precision": "16-mixed", "config": {}},
-            True,
-            "data.batch_size=256",
-        ),
-        ("tensor_core_multiples", {"has_gpu": False}, None, ""),
         ("channels_last", {}, True, "callbacks.acceleration.channels_last=true"),
         ("channels_last", {"config": {"callbacks": {"acceleration": {"channels_last": True}}}}, False, ""),
         ("float32_convolutions", FLOAT32, True, "callbacks.acceleration.tf32=true"),
@@ -155,7 +144,6 @@ def test_shared_memory_is_judged_as_the_loader_judges_it(size_mib: int) -> None:
         ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20)}, 320 / 120),
         ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20), "rated_images_per_second": None}, None),
         ("storage_latency", "mount_options", mounted(NFS), None),  # no experiment measures this
-        ("healthy", "gpu_link", {"gpu": replace(GPU, link=(4, 8))}, 1.0),
     ],
 )
 def test_the_experiments_predict_the_gain(cause: str, rule: str, changes: dict[str, Any], gain: float | None) -> None:
@@ -199,14 +187,13 @@ class Driver:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
 
     def __getattr__(self, name: str) -> object:
-        values = {"Index": 2, "Name": "a GPU", "CurrPcieLinkGeneration": 3, "CurrPcieLinkWidth": 8}
-        values |= {"MaxPcieLinkGeneration": 4, "MaxPcieLinkWidth": 16, "ClockInfo": 900, "MaxClockInfo": 1710}
+        values = {"Index": 2, "Name": "a GPU", "ClockInfo": 900, "MaxClockInfo": 1710}
         return lambda device, clock=None: values[name.removeprefix("nvmlDeviceGet")]
 
 
 def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
     state = gpu._state(Driver(os.getpid(), os.getppid()), None)
-    assert (state.index, state.name, state.link, state.most_link) == (2, "a GPU", (3, 8), (4, 16))
+    assert (state.index, state.name) == (2, "a GPU")
     assert state.clock_reasons is None and state.clock_mhz == (900, 1710)
     assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
     assert gpu._state(Driver(os.getppid(), in_slices=True), None).others is None, "processes of other slices"

@@ -4,6 +4,7 @@ import math
 import shlex
 
 from imagenet_opt.doctor.causes_storage import STORAGE_RULES
+from imagenet_opt.doctor.environment import CPU_LIMITS, GPU_OTHERS
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, ORDINARY_WAITS, SLOWER, Evidence
 from imagenet_opt.doctor.rule import (
     Rule,
@@ -11,7 +12,6 @@ from imagenet_opt.doctor.rule import (
     callbacks_like,
     data_place,
     list_processes,
-    more_cpus,
     saves,
     smaller_pack,
 )
@@ -31,10 +31,6 @@ def _has_gaps(e: Evidence) -> bool:
     one of the two experiments only has another reason."""
     busy = max(e.busy_alone_share, e.busy_share)
     return busy < BUSY_ENOUGH and e.waits_per_step < ORDINARY_WAITS and not e.has_neighbours
-
-
-def _others_on_gpu(e: Evidence) -> str:
-    return ", ".join(f"{name} (pid {pid})" for pid, name, _ in (e.gpu and e.gpu.others) or ())
 
 
 def _graphs(e: Evidence) -> Texts:
@@ -69,11 +65,9 @@ _SLOW_GPU = (
         name="shared_gpu",
         cause="Shared GPU: other processes compute on the same GPU",
         when=lambda e: e.shares_gpu and (_is_below_rating(e) or (not e.no_kernels and _has_gaps(e))),
-        says=lambda e: (
-            f"{_others_on_gpu(e) or 'no other process'} on this GPU; alone it trains {e.rate('gpu'):.0f} img/s"
-        ),
-        remedy="end the other processes, or select another GPU with CUDA_VISIBLE_DEVICES",
-        commands=lambda e: ("nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",),
+        says=lambda e: GPU_OTHERS.says(e) if e.shares_gpu else "no other process computes on the GPU",
+        remedy=GPU_OTHERS.remedy,
+        commands=GPU_OTHERS.commands,
     ),
     Rule(
         name="slow_gpu",
@@ -254,19 +248,6 @@ def _fewer_workers_gain(e: Evidence) -> float | None:
     return e.gpu_gain(rate) if fewer > 0 else None
 
 
-def _contention_remedy(e: Evidence) -> str:
-    if e.setup.num_workers > 1:
-        return "leave one CPU for the training process"
-    in_slurm = "give the job one CPU more than the loader uses"
-    return in_slurm if e.host.in_slurm else "pack smaller images, or use a machine with more CPUs"
-
-
-def _contention_commands(e: Evidence) -> Texts:
-    if e.setup.num_workers > 1:
-        return ()
-    return (f"#SBATCH --cpus-per-task={e.host.usable_cpus + 1}",) if e.host.in_slurm else (smaller_pack(e),)
-
-
 def _neighbour_gain(e: Evidence) -> float:
     usable = e.host.usable_cpus
     return min(usable / max(0.1, usable - e.occupancy.others_cpus), e.most_gain)
@@ -300,11 +281,9 @@ _CPU_RULES = (
         name="few_cpus",
         cause="CPU-bound: the job may use only some of the CPUs",
         when=lambda e: e.is_short_of_cpu and e.host.usable_cpus < e.host.installed_cpus,
-        says=lambda e: (
-            f"the job may use {e.host.usable_cpus} of the machine's {e.host.installed_cpus} CPUs ({e.host.cpu_limit})"
-        ),
-        remedy="request all CPUs of the machine for the job",
-        commands=lambda e: (more_cpus(e.host.cpu_limit, e.host.installed_cpus, in_slurm=e.host.in_slurm),),
+        says=CPU_LIMITS.says,
+        remedy=CPU_LIMITS.remedy,
+        commands=CPU_LIMITS.commands,
         gain=lambda e: e.cpus_gain,
         unless=("little_memory", "busy_neighbour", "few_workers"),
     ),
@@ -328,9 +307,9 @@ _CPU_RULES = (
             f"{e.device} trains {e.rate('gpu'):.0f} img/s alone, {e.rate('gpu_beside_loader'):.0f} img/s while the "
             "loader runs"
         ),
-        remedy=_contention_remedy,
+        remedy="leave one CPU for the training process: one worker less, smaller packed images, or more CPUs",
         overrides=lambda e: (f"data.num_workers={e.setup.num_workers - 1}",) if e.setup.num_workers > 1 else (),
-        commands=_contention_commands,
+        commands=lambda e: (smaller_pack(e),),
         gain=_fewer_workers_gain,
         unless=("little_memory", "busy_neighbour", "few_workers", "few_cpus", "slow_decode"),
     ),

@@ -2,17 +2,15 @@
 
 import math
 
-from imagenet_opt.doctor.evidence import BATCHES_SHARE, SLOWER, STALL_SECONDS, Evidence
+from imagenet_opt.doctor.environment import SMALL_MEMORY, SMALL_SHARED_MEMORY
+from imagenet_opt.doctor.evidence import SLOWER, STALL_SECONDS, Evidence
 from imagenet_opt.doctor.rule import (
     LOCAL_CACHE,
     Rule,
     Texts,
     data_place,
-    more_memory,
-    more_memory_commands,
     smaller_pack,
 )
-from imagenet_opt.machine import GIB
 
 _LEAST_THROTTLED = 0.01
 """Share of refused requests from which they count as a cause: our choice. Each costs a pause of a tenth of a second and
@@ -242,15 +240,9 @@ def _is_cut(e: Evidence) -> bool:
     return e.setup.lacks_memory and (needs_workers or _pauses(e))
 
 
-def _cut_says(e: Evidence) -> str:
-    setup, free, where = e.setup, e.host.available_memory, "of memory"
-    if e.lacks_shared_memory:
-        free, where = e.host.free_shared_memory, "in /dev/shm"
-    asked = (
-        f"{setup.asked_workers} workers x {setup.asked_prefetch} batches ahead do not fit into the {free / GIB:.2f} GiB"
-    )
-    runs = f"the loader runs {setup.num_workers} x {setup.prefetch_factor}, which give {e.rate('loader'):.0f} img/s"
-    return f"{asked} {where}: {runs}"
+def _memory(e: Evidence) -> Rule:
+    """The check of the memory that the loader lacks."""
+    return SMALL_SHARED_MEMORY if SMALL_SHARED_MEMORY.when(e) else SMALL_MEMORY
 
 
 def _enough_ahead(e: Evidence) -> Texts:
@@ -264,9 +256,9 @@ _BATCH_RULES = (
         name="little_memory",
         cause="Loader-bound: memory allows fewer workers or batches ahead than the loader should have",
         when=_is_cut,
-        says=_cut_says,
-        remedy=lambda e: more_memory(shared=e.lacks_shared_memory),
-        commands=lambda e: more_memory_commands(e.asked_bytes / BATCHES_SHARE, shared=e.lacks_shared_memory),
+        says=lambda e: f"{_memory(e).says(e)}, which give {e.rate('loader'):.0f} img/s",
+        remedy=lambda e: str(_memory(e).remedy),
+        commands=lambda e: _memory(e).commands(e),
     ),
     Rule(
         name="small_prefetch",

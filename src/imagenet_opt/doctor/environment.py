@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from imagenet_opt.doctor.causes import PCIE_LINK
 from imagenet_opt.doctor.environment_storage import STORAGE_CHECKS, faster_reads
 from imagenet_opt.doctor.evidence import BATCHES_SHARE, Evidence
 from imagenet_opt.doctor.rule import Rule, Texts, data_place, more_cpus, more_memory, more_memory_commands, sets_cpus
@@ -75,17 +74,22 @@ def _page_cache_says(e: Evidence) -> str:
     return f"{sizes}: {share:.0%} fits, so every epoch reads at least the rest from storage"
 
 
+CPU_LIMITS = Rule(
+    name="cpu_limits",
+    when=lambda e: e.host.usable_cpus < e.host.installed_cpus,
+    says=_cpu_says,
+    remedy=_cpu_remedy,
+    commands=_cpu_commands,
+    gain=lambda e: e.cpus_gain if e.is_short_of_cpu else 1.0,
+)
+SMALL_SHARED_MEMORY = _memory_check(
+    "small_shared_memory", lambda e: e.host.free_shared_memory, "free in /dev/shm", shared=True
+)
+SMALL_MEMORY = _memory_check("small_memory", lambda e: e.host.available_memory, "of available memory", shared=False)
 _OF_MACHINE = (
-    Rule(
-        name="cpu_limits",
-        when=lambda e: e.host.usable_cpus < e.host.installed_cpus,
-        says=_cpu_says,
-        remedy=_cpu_remedy,
-        commands=_cpu_commands,
-        gain=lambda e: e.cpus_gain if e.is_short_of_cpu else 1.0,
-    ),
-    _memory_check("small_shared_memory", lambda e: e.host.free_shared_memory, "free in /dev/shm", shared=True),
-    _memory_check("small_memory", lambda e: e.host.available_memory, "of available memory", shared=False),
+    CPU_LIMITS,
+    SMALL_SHARED_MEMORY,
+    SMALL_MEMORY,
     Rule(
         name="page_cache",
         unknown=lambda e: "the local cache of a URL is on a disk" * (e.setup.cache is not None),
@@ -102,7 +106,7 @@ _OF_MACHINE = (
 
 # The GPU
 
-_IDLE, _POWER, _APPLICATION = 0x1, 0x04, 0x02
+_POWER, _APPLICATION = 0x04, 0x02
 _COOLING = "check its cooling: air flow, fans, neighbouring boards"
 _REASONS = {
     0x08: ("hardware slowdown (heat, power brake or a fast power draw)", "check its cooling and its power supply"),
@@ -163,34 +167,25 @@ def _others_say(e: Evidence) -> str:
     return f"other processes compute on {_gpu(e).name}: {names}"
 
 
-def _links(e: Evidence) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(PCIe generation, lanes) now, and at most."""
-    return _gpu(e).link or (0, 0), _gpu(e).most_link or (0, 0)
-
-
-def _is_slow_link(e: Evidence) -> bool:
-    """A lower generation saves power while the GPU is idle."""
-    (generation, lanes), (most_generation, most_lanes) = _links(e)
-    is_idle = bool((_gpu(e).clock_reasons or 0) & _IDLE)
-    return lanes < most_lanes or (generation < most_generation and not is_idle)
-
-
 def _gpu_gain(e: Evidence) -> float | None:
     """Gain from a GPU as fast as others of its kind; None if the others' rate is unknown."""
     rated = e.setup.rated_images_per_second
     return e.gpu_gain(max(e.rate("gpu"), rated)) if rated else None
 
 
-def _multiple(e: Evidence) -> int:
-    """Sizes should be multiples of 16 bytes. Source: NVIDIA, Matrix Multiplication Background User's Guide, section
-    Tensor Core Requirements."""
-    return 4 if e.setup.precision.startswith("32") else 8
-
-
 def _has_tf32(e: Evidence) -> bool:
     return (e.setup.capability or (0, 0)) >= _TF32_CAPABILITY
 
 
+GPU_OTHERS = Rule(
+    name="gpu_others",
+    unknown=lambda e: _unreported(e, "others"),
+    when=lambda e: bool(_gpu(e).others),
+    says=_others_say,
+    remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
+    commands=lambda e: (f"ps -o pid,user,etime,args -p {','.join(str(pid) for pid, *_ in _gpu(e).others or ())}",),
+    gain=_gpu_gain,
+)
 _OF_GPU = (
     Rule(
         name="gpu_clocks",
@@ -201,35 +196,7 @@ _OF_GPU = (
         commands=_clock_commands,
         gain=_gpu_gain,
     ),
-    Rule(
-        name="gpu_others",
-        unknown=lambda e: _unreported(e, "others"),
-        when=lambda e: bool(_gpu(e).others),
-        says=_others_say,
-        remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
-        commands=lambda e: (f"ps -o pid,user,etime,args -p {','.join(str(pid) for pid, *_ in _gpu(e).others or ())}",),
-        gain=_gpu_gain,
-    ),
-    Rule(
-        name="gpu_link",
-        unknown=lambda e: _unreported(e, "link", "most_link"),
-        when=_is_slow_link,
-        says=lambda e: "the link is PCIe {} x{}, of at most PCIe {} x{}".format(*_links(e)[0], *_links(e)[1]),
-        remedy="try another slot or riser, or check the BIOS settings of the slot; a virtual machine may report less",
-        commands=lambda e: (f"{PCIE_LINK} -i {_gpu(e).index} --format=csv",),
-        gain=lambda e: None if e.is_slow_to_copy else 1.0,
-    ),
-    Rule(
-        name="tensor_core_multiples",
-        unknown=_no_gpu,
-        when=lambda e: bool(e.batch_size % _multiple(e) or e.setup.num_classes % _multiple(e)),
-        says=lambda e: (
-            f"tensor cores need multiples of {_multiple(e)} in trainer.precision={e.setup.precision}: "
-            f"data.batch_size={e.batch_size}, {e.setup.num_classes} classes"
-        ),
-        remedy="round the batch size, or pad the classes (model.num_classes)",
-        overrides=lambda e: (f"data.batch_size={-(-e.batch_size // _multiple(e)) * _multiple(e)}",),
-    ),
+    GPU_OTHERS,
     # cuDNN's tensor-core convolutions take NHWC. Source: NVIDIA, Convolutional Layers User's Guide, section Tensor
     # Layouts In Memory.
     Rule(

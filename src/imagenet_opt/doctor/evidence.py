@@ -15,32 +15,23 @@ NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
 READS = (*NEEDS, "storage")
 BUSY_ENOUGH = 0.9
 """A run is healthy if the accelerator computes this share of the time, which MLPerf Storage asks for with ResNet-50."""
-SLOWER = 0.8
-"""A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
+SLOWER = 0.8  # a stage with less than this share of another stage's rate is slower; a smaller difference is noise
 AGREES = 0.9
 """A run with this share of the expected rate is as fast as its stages; faster than 1 / AGREES contradicts them."""
-NEARLY_ALL = 0.9
-"""The fewest requests in flight that reach this share of the storage's highest rate are enough."""
-NEAR = 1.5
-"""A storage slower than this many times the loader's rate limits the loader; both rates vary in bursts."""
-AMPLE = 1.1
-"""A loader faster than this many times the GPU's rate is fast enough."""
-MAIN_SHARE = 0.4
-"""A phase of the main process is a cause only if it fills this share of the GPU's idle time."""
+NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the storage's highest rate are enough
+NEAR = 1.5  # a storage slower than this many times the loader's rate limits the loader; both rates vary in bursts
+AMPLE = 1.1  # a loader faster than this many times the GPU's rate is fast enough
+MAIN_SHARE = 0.4  # a phase of the main process is a cause only if it fills this share of the GPU's idle time
 OTHERS_SHARE = 0.2
 """Above this share of the usable CPUs, other processes use more than the usual background work of a system."""
 MOSTLY_READS = 0.8
 """Above this share of a worker's time, its waits for files limit it, whatever the storage can do alone."""
 STALL_SECONDS = 1.0
 """A pause of this length between two batches is a stall of the storage, not the latency of a single request."""
-ORDINARY_WAITS = 0.5
-"""Ordinary steps wait for the GPU if there are at least this many waits per step."""
-SPARE_BATCHES = 3
-"""Batches of a worker in addition to the batches ahead: one being made, one being sent, one in use."""
-BATCHES_SHARE = 0.5
-"""Share of the free memory that batches may use."""
-_LOADERS = 2
-"""Loaders of a process: the workers of training keep their batches while validation has its own workers."""
+ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least this many waits per step
+SPARE_BATCHES = 3  # batches of a worker in addition to the batches ahead: one being made, one being sent, one in use
+BATCHES_SHARE = 0.5  # share of the free memory that batches may use
+_LOADERS = 2  # loaders of a process: the workers of training keep their batches while validation has its own workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,10 +278,6 @@ class Evidence(Measurements):
         """Memory of the batches of all processes, with as many workers and batches ahead as the loader should have."""
         batches = self.setup.asked_workers * (self.setup.asked_prefetch + SPARE_BATCHES) * _LOADERS
         return self.setup.num_processes * batches * self.setup.batch_bytes
-
-    @property
-    def lacks_shared_memory(self) -> bool:
-        return self.asked_bytes > BATCHES_SHARE * self.host.free_shared_memory
 
     @property
     def data_bytes(self) -> float:

@@ -51,7 +51,6 @@ def setup_of(testbed: Testbed) -> Setup:
         batch_bytes=testbed.batch_bytes,
         num_processes=place.local_processes,
         num_samples=len(samples.index),
-        num_classes=config.model.num_classes,
         log_every_n_steps=config.trainer.log_every_n_steps,
         has_gpu=on_gpu,
         capability=torch.cuda.get_device_capability(testbed.device) if on_gpu else None,

@@ -87,7 +87,6 @@ class Setup:
     """Where images are resized: "worker" or "device"."""
     reads_in_flight: str = "auto"
     precision: str = "32-true"
-    num_classes: int = 1000
     capability: tuple[int, int] | None = None
     """Of a CUDA GPU."""
     cached_share: float | None = None

@@ -93,8 +93,7 @@ class GpuState:
 
     index: NVML's index, as nvidia-smi uses it. clock_reasons: bits of nvmlClocksEventReasons. clock_mhz: of the SMs,
     now and at most. others: pid, name and MiB of each other process that computes on the GPU; None for a board in MIG
-    mode, which lists the processes of all slices. link, most_link: PCIe generation and lanes, now and at most; the
-    generation falls while the GPU is idle.
+    mode, which lists the processes of all slices.
     """
 
     index: int
@@ -102,12 +101,10 @@ class GpuState:
     clock_reasons: int | None = None
     clock_mhz: tuple[int, int] | None = None
     others: tuple[tuple[int, str, int], ...] | None = None
-    link: tuple[int, int] | None = None
-    most_link: tuple[int, int] | None = None
 
 
 def read_gpu(cuda_index: int) -> GpuState | None:
-    """The present state; clocks and link are meaningful only while the GPU computes. None without NVML."""
+    """The present state; clocks are meaningful only while the GPU computes. None without NVML."""
     import pynvml
 
     try:
@@ -131,16 +128,12 @@ def _state(nvml: Any, device: Any) -> GpuState:
 
     now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
     in_slices = supported(lambda: bool(nvml.nvmlDeviceGetMigMode(device)[0]))
-    generation, lanes = nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth
-    most_generation, most_lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth
     return GpuState(
         index=nvml.nvmlDeviceGetIndex(device),
         name=nvml.nvmlDeviceGetName(device),
         clock_reasons=supported(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))),
         clock_mhz=supported(lambda: (now(device, nvml.NVML_CLOCK_SM), most(device, nvml.NVML_CLOCK_SM))),
         others=None if in_slices else supported(lambda: _others(nvml, device)),
-        link=supported(lambda: (generation(device), lanes(device))),
-        most_link=supported(lambda: (most_generation(device), most_lanes(device))),
     )
 
 

@@ -11,8 +11,24 @@ class EarlyStop(EarlyStopping):
     """Lightning's EarlyStopping; a run that has stopped stays finished, where Lightning would train one more epoch at
     each start. With another `stopping_threshold`, the resumed run trains on.
 
+    monitor: metric. mode: max or min, whether larger or smaller is better. stopping_threshold: value that ends the run;
+    None: no value. patience: validations without progress before the run ends; None: any number. options: others of
+    EarlyStopping.
+
     Logs nothing.
     """
+
+    def __init__(
+        self,
+        monitor: str = "val/acc1",
+        *,
+        mode: str = "max",
+        stopping_threshold: float | None = 0.759,
+        patience: int | None = None,
+        **options: Any,
+    ) -> None:
+        patience = 1_000_000 if patience is None else patience
+        super().__init__(monitor, mode=mode, stopping_threshold=stopping_threshold, patience=patience, **options)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"stopping_threshold": self.stopping_threshold}

@@ -20,6 +20,7 @@ from imagenet_opt import fork_server
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import experiment_file
 from imagenet_opt.config import overrides as config_overrides
+from imagenet_opt.config.optional_callbacks import leave_out_idle, switched_on
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
 from tests.faulty_proxy import proxy  # noqa: F401 (fixture)
@@ -89,9 +90,17 @@ def let_others_read(*files: Path) -> None:
 composition.register_resolvers()  # conf/ is composed without the checks in most tests
 
 
-def composed(*overrides: str) -> DictConfig:
+def whole(*overrides: str) -> DictConfig:
+    """The configuration of train.py with the optional callbacks that are off."""
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose("train", list(overrides))
+
+
+def composed(*overrides: str) -> DictConfig:
+    words = switched_on(list(overrides))
+    config = whole(*words)
+    leave_out_idle(config, words)
+    return config
 
 
 @pytest.fixture(scope="session")

@@ -150,7 +150,7 @@ def _files(group: str) -> list[Path]:
 
 def _option(group: str, file: Path) -> str:
     """How a user chooses the file."""
-    return f"+{group}={file.stem}" if group == "callbacks" else f"{group}={file.stem}"
+    return f"{group}.{file.stem}" if group == "callbacks" else f"{group}={file.stem}"
 
 
 def _table(keys: list[Key]) -> str:

@@ -33,7 +33,7 @@ TINY = (
     "schedule.warmup_epochs=1",
     "checkpoint.every_n_steps=4",
     "callbacks.mixing.mode=on",
-    "+callbacks=ema",
+    "callbacks.ema.decay=0.9998",
     "logger=csv",
 )
 

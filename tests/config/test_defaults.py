@@ -8,6 +8,7 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from imagenet_opt.config.optional_callbacks import SWITCHES
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data import datamodule
 from imagenet_opt.data.options import LoaderOptions
@@ -59,7 +60,7 @@ def test_a_class_has_the_defaults_of_its_yaml(node: DictConfig) -> None:
     target = get_object(node._target_)
     if getattr(target.__init__, "__module__", "").startswith("lightning"):
         pytest.skip("the arguments are Lightning's")
-    values, known = values_of(node), defaults_of(target)
+    values, known = values_of(node) | SWITCHES.get(node._target_.split(".")[-2], {}), defaults_of(target)
     assert values == {name: known.get(name, "no default") for name in values}
 
 

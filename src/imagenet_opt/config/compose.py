@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.hydra_errors import explain
+from imagenet_opt.config.optional_callbacks import leave_out_idle, switched_on
 from imagenet_opt.config.overrides import complete, config_folder, key_of
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets
@@ -22,11 +23,17 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 
 def composed(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of train.py with these overrides. Raises ImagenetOptError."""
-    config = _composed(complete(list(overrides)))
+    config = _composed(completed(list(overrides)))
     with open_dict(config):
         config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
     return config
+
+
+def completed(words: list[str]) -> list[str]:
+    """The command line as Hydra reads it: with implied overrides, and with keys for optional callbacks. Raises
+    ConfigError."""
+    return switched_on(complete(words))
 
 
 def _composed(words: list[str]) -> DictConfig:
@@ -69,6 +76,7 @@ class CheckConfig(Callback):
 def _check(config: DictConfig, words: list[str]) -> None:
     check_secrets(OmegaConf.to_container(config))
     check_removed(config)
+    leave_out_idle(config, words)
     _check_batch(config, words)
     _check_image_size(config, words)
 
@@ -101,7 +109,7 @@ def _by_epochs(*pairs: list[Any], _root_: DictConfig) -> Any:
 
 def _share_of_epochs(epochs: float, *, _root_: DictConfig) -> float:
     """`epochs` as a share of the run, at most half of it."""
-    return float(round(epochs / max(2 * epochs, _root_.trainer.max_epochs), 7))
+    return float(round(epochs / max(2 * epochs, _root_.trainer.max_epochs or 0), 7))
 
 
 def _published(column: int, *, _root_: DictConfig) -> float | None:

@@ -23,6 +23,7 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
+from imagenet_opt.config.optional_callbacks import SWITCHES
 from imagenet_opt.config.record import has_other_overrides, is_typed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
@@ -90,6 +91,8 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     is_auto = config.data.batch_size == AUTO
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
+    if optional := [name for name in SWITCHES if name in config.callbacks]:
+        rank_zero_info(f"optional callbacks: {', '.join(optional)}")
     _check_static_graph(config)
     global_batch = data.loading.batch_size * trainer.world_size
     model = build_model(config, global_batch=global_batch)

@@ -16,7 +16,6 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 from PIL import Image
 
-from imagenet_opt import fork_server
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import experiment_file
 from imagenet_opt.config import overrides as config_overrides
@@ -34,7 +33,6 @@ torch.ones((), requires_grad=True).backward()  # after a compiled first backward
 signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # shells make background processes and their children ignore it
-fork_server.IMPORTED_BY_WORKERS = fork_server.IMPORTED  # a process has one server, and most tests start programs
 gc.freeze()  # without it each full collection visits a million objects of imported modules
 
 

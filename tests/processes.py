@@ -1,12 +1,18 @@
 """Forked processes for tests: no new interpreter starts and imports torch again."""
 
+import atexit
+import gc
 import multiprocessing
 import os
+import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,13 +20,13 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.fork_server import ForkedProgram
+from imagenet_opt.processes import FOR_CALLS, ServerProcess, start_server
 
 _SECONDS = 900
 _REPOSITORY = Path(__file__).parents[1]
 
 
-class Forked(ForkedProgram):
+class Forked:
     """Like subprocess.Popen, for programs of this Python; torch and Lightning are already imported.
 
     command: the interpreter, then a script's file or `-m` and a module. By default stderr goes to `stdout`, and
@@ -38,11 +44,74 @@ class Forked(ForkedProgram):
         cwd: Path | None = None,
         **_: Any,
     ) -> None:
+        start_server(FOR_CALLS)
         with open(os.devnull, "rb") as nothing:
             files = (nothing if stdin in (None, subprocess.DEVNULL) else stdin, stdout, stderr or stdout)
-            numbers = [file if isinstance(file, int) else file.fileno() for file in files]
-            names = dict(zip(("stdin", "stdout", "stderr"), numbers, strict=True))
-            super().__init__(command[1:], env=env, cwd=cwd, new_session=True, **names)
+            sent = tuple(_Descriptor(file if isinstance(file, int) else file.fileno()) for file in files)
+            self._process = ServerProcess(target=_program, args=(command[1:], str(cwd or Path.cwd()), dict(env), sent))
+            self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a forked program", timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Descriptor:
+    """A file descriptor that pickle sends to the new process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self.number),)
+
+
+def _received(sent: Any) -> int:
+    return sent.detach()  # type: ignore[no-any-return]
+
+
+def _program(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, ...]) -> None:
+    """In the new process: run `arguments` as `python ARGUMENTS` would."""
+    multiprocessing.set_start_method(None, force=True)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    gc.freeze()
+    atexit._clear()  # the server's modules would remove temporary folders that all programs share
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
+    atexit.register(weakref.finalize._exitfunc)
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.path[:0] = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", *sys.path)]
+    module = arguments[0] == "-m"
+    sys.argv = arguments[module:]
+    try:
+        if module:
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+            runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a process of multiprocessing does not call them
 
 
 def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":

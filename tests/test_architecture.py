@@ -9,7 +9,16 @@ from tests.test_import_rules import LAYERS, LEVEL, PACKAGE, imported, layer, pla
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 BEGIN, END = "```mermaid\n", "```\n"
-EVERYWHERE = ("errors", "machine", "atomic_file", "file_lock", "regular_file", "out_of_memory", "object_storage")
+EVERYWHERE = (
+    "errors",
+    "machine",
+    "atomic_file",
+    "file_lock",
+    "regular_file",
+    "out_of_memory",
+    "object_storage",
+    "processes",
+)
 """Modules that nearly every layer imports; the diagram leaves them out."""
 
 

@@ -27,9 +27,8 @@ LAYERS = (
     ("run",),
     ("display",),
     ("measure",),
-    ("out_of_memory", "object_storage"),
-    ("errors", "machine", "atomic_file", "file_lock", "regular_file", "fork_server"),
-    ("blocked_signals",),
+    ("out_of_memory", "object_storage", "processes"),
+    ("errors", "machine", "atomic_file", "file_lock", "regular_file"),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -17,13 +17,9 @@ FILES = sorted([*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks")
 _LOOPS = "lightning.pytorch.loops"
 _WORKERS = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 OWNERS = {
-    "_clear": ["atexit"],
     "_combined_loader_states_to_load": [f"{_LOOPS}.fit_loop._FitLoop"],
     "_load_combined_loader_states": [f"{_LOOPS}.fit_loop._FitLoop"],
     "_console": ["lightning.pytorch.callbacks.RichProgressBar"],
-    "_exitfunc": ["weakref.finalize"],
-    "_registry": ["weakref.finalize"],
-    "_run_exitfuncs": ["atexit"],
     "_run_finalizers": ["multiprocessing.util"],
     "_average_model": ["lightning.pytorch.callbacks.WeightAveraging"],
     "_batches_that_stepped": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],

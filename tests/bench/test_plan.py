@@ -203,7 +203,7 @@ def test_a_failed_row_of_ours_ends_the_run(index: FileIndex, monkeypatch: pytest
 
 def test_a_thread_that_dies_ends_the_turn() -> None:
     code = (
-        "import threading, time; from imagenet_opt.probe.isolated_process import _end_with\n"
+        "import threading, time; from imagenet_opt.processes import _end_with\n"
         "threading.excepthook = _end_with\n"
         "def fail(): raise ValueError('in a thread')\n"
         "threading.Thread(target=fail).start(); time.sleep(60)"

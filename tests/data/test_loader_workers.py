@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
-from imagenet_opt.fork_server import WorkerContext
+from imagenet_opt.processes import ServerContext
 from tests.processes import run_script
 
 starts_thread = threading.Event()
@@ -32,7 +32,7 @@ os.register_at_fork(
 
 def started(samples: Any, *, from_server: bool, **options: Any) -> DataLoader:
     """A loader with one worker: a fork of this process or of a server."""
-    options |= {"multiprocessing_context": WorkerContext() if from_server else ForkedWorkers()}
+    options |= {"multiprocessing_context": ServerContext() if from_server else ForkedWorkers()}
     begin = WorkerStart() if from_server else ignore_group_signals
     return DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=begin, **options)
 
@@ -124,9 +124,9 @@ KILLED = """
 import os, signal
 from torch.utils.data import DataLoader
 from imagenet_opt.data.loader_workers import WorkerStart
-from imagenet_opt.fork_server import WorkerContext
+from imagenet_opt.processes import ServerContext
 
-options = {"multiprocessing_context": WorkerContext(), "worker_init_fn": WorkerStart()}
+options = {"multiprocessing_context": ServerContext(), "worker_init_fn": WorkerStart()}
 batches = iter(DataLoader(range(100), batch_size=None, num_workers=1, **options))
 next(batches)
 print(batches._workers[0].pid, flush=True)

@@ -16,10 +16,10 @@ from imagenet_opt.bench.job import CEILING, OWN, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.fork_server import wait_for_workers
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import call_isolated
+from imagenet_opt.processes import wait_for_server
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _turn(job: Job) -> dict[str, Any]:
 
     torch.manual_seed(job.loading.seed)
     if isinstance(job.index, RemoteIndex):
-        wait_for_workers()
+        wait_for_server()
     is_peer = job.side in PEERS
     make = PEERS[job.side].function() if is_peer else own_loaders.ceiling if job.side == CEILING else own_loaders.Ours
     turn = take_turn(

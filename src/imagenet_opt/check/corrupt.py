@@ -1,9 +1,7 @@
 """Finds damaged samples by reading and decoding them completely, in several processes."""
 
-import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.errors import BadSample
+from imagenet_opt.processes import pool
 
 Rows = NDArray[np.int64]
 
@@ -71,11 +70,8 @@ def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Ite
         examiner = _Examiner(*about)
         yield lambda chunks: map(examiner.examine, chunks)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, about)
-    try:
-        yield lambda chunks: pool.map(_examine, chunks)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with pool(workers, _begin, about) as processes:
+        yield lambda chunks: processes.map(_examine, chunks)
 
 
 _examiner: "_Examiner"

@@ -14,8 +14,8 @@ from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.split_folder import root_of, split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
-from imagenet_opt.fork_server import start_for_workers
 from imagenet_opt.object_storage import check_package
+from imagenet_opt.processes import start_server
 
 if TYPE_CHECKING:  # imports torch
     from imagenet_opt.data.options import LoaderOptions
@@ -50,7 +50,7 @@ def check_folders(config: DictConfig) -> None:
     root = root_of(str(config.data.root)) if config.data.root else None
     if isinstance(root, str):
         check_package(root, "data.root")
-        start_for_workers()  # its imports take as long as those of this process
+        start_server()  # its imports take as long as those of this process
         return
     try:
         for split in (config.data.train_folder, config.data.val_folder):

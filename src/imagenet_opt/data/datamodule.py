@@ -22,7 +22,7 @@ from imagenet_opt.data.order import check_fingerprint, fingerprint
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.fork_server import start_for_workers
+from imagenet_opt.processes import start_server
 from imagenet_opt.run.checkpoint.position import Position, position
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def folder_data(
     """
     place, cache = root_of(root), cache_folder(cache_dir)
     if isinstance(place, str):
-        start_for_workers()  # imports torch while the splits are listed
+        start_server()  # imports torch while the splits are listed
     train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
     return ImageData(train, val, LoaderOptions(**loading))
 

@@ -43,8 +43,8 @@ from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
 from imagenet_opt.errors import StorageFailed
-from imagenet_opt.fork_server import WorkerContext
 from imagenet_opt.object_storage import connection_remedy, is_url
+from imagenet_opt.processes import ServerContext
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ def _data_loader(
     context: Any = ForkedWorkers()
     begin: Callable[[int], None] = ignore_group_signals
     if is_url(dataset.reader.store.name(0)):  # a fork of this process would have a client of objects without threads
-        context, begin = WorkerContext(), WorkerStart()
+        context, begin = ServerContext(), WorkerStart()
     of_workers: dict[str, Any] = {"multiprocessing_context": context, "prefetch_factor": budget.prefetch_factor}
     return DataLoader(
         dataset,

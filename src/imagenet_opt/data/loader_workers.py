@@ -13,9 +13,9 @@ from multiprocessing import current_process, parent_process
 from multiprocessing.context import ForkContext, ForkProcess
 
 from imagenet_opt import machine
-from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.errors import WorkerDied
 from imagenet_opt.machine import GIB
+from imagenet_opt.processes import blocked, end_with_parent
 
 _LOST = (ConnectionError, EOFError)
 """Errors of fetching the memory of a batch from a dead worker."""
@@ -44,7 +44,7 @@ class WorkerStart:
             handler.setFormatter(formatter)
             root.addHandler(handler)
         ignore_group_signals(worker_id)
-        threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
+        end_with_parent()  # torch watches the parent of a worker, which is the server here
 
 
 class ForkedWorker(ForkProcess):
@@ -73,14 +73,6 @@ class ForkedWorker(ForkProcess):
 
 class ForkedWorkers(ForkContext):
     Process = ForkedWorker
-
-
-def _end_with_parent() -> None:
-    """End once the training process is gone. torch watches the parent of a worker, which is the fork server here."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def ignore_group_signals(worker_id: int) -> None:

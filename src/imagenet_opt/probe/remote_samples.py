@@ -13,9 +13,9 @@ from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample
-from imagenet_opt.fork_server import wait_for_workers
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
 from imagenet_opt.probe.samples import Index, Rows, Samples
+from imagenet_opt.processes import wait_for_server
 
 _METHOD = "data.cache_dir"
 
@@ -28,7 +28,7 @@ class RemoteSamples(Samples):
 
     def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
         super().__init__(index, loading, seed=seed)
-        wait_for_workers()
+        wait_for_server()
 
     @cached_property
     def cache(self) -> CacheFolder | None:

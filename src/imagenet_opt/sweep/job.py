@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from threading import Thread
 from types import FrameType
-from typing import IO, Any, ClassVar, NoReturn, TextIO
+from typing import Any, ClassVar, NoReturn, TextIO
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
@@ -23,11 +24,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from imagenet_opt import fork_server
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
-from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
@@ -50,7 +49,7 @@ class ForwardedSignals:
 
     def __init__(self) -> None:
         self.why = 0
-        self._job: Program | None = None
+        self._job: Popen[bytes] | None = None
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -58,7 +57,7 @@ class ForwardedSignals:
                 signal.signal(number, self._receive)
 
     @contextmanager
-    def to(self, job: Program) -> Iterator[None]:
+    def to(self, job: Popen[bytes]) -> Iterator[None]:
         """Forward signals to `job` while it runs, including those received since the job was started."""
         self._job = job
         if self.why:
@@ -229,11 +228,10 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     began = time.perf_counter()
     job_log.unlink(missing_ok=True)
     stderr_tail = bytearray()
-    with _pipe() as (output, stdout), _pipe() as (errors, stderr), open(os.devnull, "rb") as null:
-        process = fork_server.start(command, cwd=cwd, env=env, stdin=null.fileno(), stdout=stdout, stderr=stderr)
+    process = Popen([sys.executable, *command], cwd=cwd, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     readers = [
-        Thread(target=_tee, args=(output, sys.stdout, job_log, bytearray()), daemon=True),
-        Thread(target=_tee, args=(errors, sys.stderr, job_log, stderr_tail), daemon=True),
+        Thread(target=_tee, args=(process.stdout, sys.stdout, job_log, bytearray()), daemon=True),
+        Thread(target=_tee, args=(process.stderr, sys.stderr, job_log, stderr_tail), daemon=True),
     ]
     for reader in readers:
         reader.start()
@@ -254,19 +252,9 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
 
 
-@contextmanager
-def _pipe() -> Iterator[tuple[IO[bytes], int]]:
-    """Yield the reading end and the writing end of a pipe, and close the writing end afterwards."""
-    reading_end, writing_end = os.pipe()
-    try:
-        yield open(reading_end, "rb", buffering=0), writing_end  # noqa: SIM115
-    finally:
-        os.close(writing_end)
-
-
-def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
+def _tee(source: BufferedReader, terminal: TextIO, job_log: Path, tail: bytearray) -> None:
     with source, job_log.open("ab", buffering=0) as file:
-        while chunk := source.read(65536):
+        while chunk := source.read1(65536):
             file.write(chunk)
             terminal.buffer.write(chunk)
             terminal.flush()
@@ -274,7 +262,7 @@ def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) ->
             del tail[:-_TAIL_BYTES]
 
 
-def _stop(process: Program) -> None:
+def _stop(process: Popen[bytes]) -> None:
     """Let the job, which also received Ctrl-C, end by itself; kill it after three minutes or a second Ctrl-C."""
     try:
         log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")

@@ -1,20 +1,16 @@
 """Reads batches in several processes at once, as the workers of a loader do, without decoding."""
 
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-from imagenet_opt.blocked_signals import blocked
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.processes import pool
 
 _START_SECONDS = 60.0
 
@@ -91,24 +87,10 @@ def read_shares(shares: Sequence[Share], context: BaseContext) -> ReadPass:
     """
     begin = context.Barrier(len(shares))  # also ensures that no process takes two shares
     try:
-        with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes, _ended_when_stopped():
-            with blocked(signal.SIGINT):
-                answers = processes.map(_read, range(len(shares)))
-            return sum_up([batch for batches in answers for batch in batches])
+        with pool(len(shares), _inherit, (shares, begin), context=context) as processes:
+            return sum_up([batch for batches in processes.map(_read, range(len(shares))) for batch in batches])
     except (BrokenProcessPool, BrokenBarrierError) as error:
         raise TurnFailed("a reading process was killed, perhaps because memory ran out") from error
-
-
-@contextmanager
-def _ended_when_stopped() -> Iterator[None]:
-    """Kill the processes that were started inside, if this process is stopped; a hanging storage may block them."""
-    earlier = set(multiprocessing.active_children())
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        for child in set(multiprocessing.active_children()) - earlier:
-            child.kill()
-        raise
 
 
 _inherited: tuple[Sequence[Share], Any] = ((), None)
@@ -116,7 +98,6 @@ _inherited: tuple[Sequence[Share], Any] = ((), None)
 
 def _inherit(shares: Sequence[Share], begin: Any) -> None:
     global _inherited
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process of a fork server does not inherit the block
     _inherited = (shares, begin)
 
 

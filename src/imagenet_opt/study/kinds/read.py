@@ -17,12 +17,12 @@ from imagenet_opt.data.order import block_size_for
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Table
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.fork_server import WorkerContext
 from imagenet_opt.measure.stats.paired_ratios import measured_ratios, verdict
 from imagenet_opt.measure.storage.parallel_reads import ReadPass, checked, read_shares
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.processes import ServerContext
 from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.kinds.read_batches import read_batches
 from imagenet_opt.study.request import Request, checked_options
@@ -263,6 +263,6 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
         reads_in_flight=setting.reads_in_flight,
         timeout_seconds=samples.loading.read_timeout,
     )
-    context = WorkerContext() if isinstance(samples, RemoteSamples) else multiprocessing.get_context("fork")
+    context = ServerContext() if isinstance(samples, RemoteSamples) else multiprocessing.get_context("fork")
     read_pass = read_shares([partial(share, batches[worker::num]) for worker in range(num)], context)
     return replace(checked(read_pass), is_cold=is_cold)

@@ -1,0 +1,72 @@
+"""Processes of the server: they do not run the caller's script again, start no CUDA, and end with the caller."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imagenet_opt.processes import FOR_CALLS, FOR_WORKERS
+
+CALLS = """
+print("once", flush=True)
+from imagenet_opt.processes import call
+print(call("os.path.basename", "folder/name", limit_seconds=60))
+print(call("os.getenv", "OMP_NUM_THREADS", limit_seconds=60, environment=os.environ | {"OMP_NUM_THREADS": "3"}))
+"""
+POOL = """
+import time
+from imagenet_opt.processes import pool
+with pool(2, int) as processes:
+    print(*[process.pid for process in processes._processes.values()], flush=True)
+    list(processes.map(time.sleep, [1000] * 2))
+"""
+
+
+def started(code: str, folder: Path) -> "subprocess.Popen[str]":
+    (folder / "script.py").write_text(f"import os\n{code}")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, str(folder / "script.py")], env=env, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
+    """A program with a pool, and the processes of the pool."""
+    with started(POOL, tmp_path) as program:
+        assert program.stdout is not None
+        yield program, [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+        program.kill()
+
+
+@pytest.mark.slow
+def test_calls_do_not_run_the_script_again_and_have_the_variables_that_libraries_read(tmp_path: Path) -> None:
+    with started(CALLS, tmp_path) as program:
+        assert program.communicate(timeout=180)[0] == "once\nname\n3\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_pool_ends_with_the_program(children, number: signal.Signals) -> None:
+    program, processes = children
+    assert len(processes) == 2
+    program.send_signal(number)
+    _, alive = psutil.wait_procs(processes, 60)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_the_imports_of_the_server_exist_and_start_no_cuda(tmp_path: Path) -> None:
+    assert all(find_spec(name) for name in FOR_CALLS + FOR_WORKERS)
+    code = f"""
+import importlib, torch
+def started(*_): raise SystemExit("CUDA was asked for")
+torch._C._cuda_init = torch._C._cuda_getDeviceCount = started
+for name in {FOR_CALLS + FOR_WORKERS!r}: importlib.import_module(name)
+"""
+    with started(code, tmp_path) as program:
+        assert program.wait(180) == 0

@@ -169,9 +169,10 @@ def test_a_full_disk_ends_no_training_and_the_next_better_weights_are_the_best(
 def test_a_run_whose_last_checkpoint_is_missing_says_so(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = r"training is complete, but step 20 is not saved: make room in .* the run resumes from step 10"
-    with pytest.raises(CheckpointError, match=words):
-        project.fit(Checkpoint(folder=str(tmp_path)), BrokenDisk(monkeypatch, {1}))
+    for epochs, then in (({0, 1}, "starts anew, as no step is saved"), ({1}, "resumes from step 10")):
+        words = rf"training is complete, but step 20 is not saved: make room in .* the run {then}"
+        with pytest.raises(CheckpointError, match=words):
+            project.fit(Checkpoint(folder=str(tmp_path)), BrokenDisk(monkeypatch, epochs))
     assert step_of(tmp_path / "last.ckpt") == 10
 
 

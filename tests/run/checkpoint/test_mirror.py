@@ -234,6 +234,15 @@ def test_a_damaged_newest_object_is_skipped_and_replaced(
     assert [name for name in objects(bucket) if "step" in name] == ["checkpoints/step_00000004.ckpt"]
 
 
+def test_a_damaged_best_of_a_mirror_is_left_there(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "lost", bucket, 4, 5, best=4)
+    damage(bucket, "best.ckpt")
+    assert step_of(find(tmp_path / "new", bucket)) == 5
+    assert not (tmp_path / "new/best.ckpt").exists() and "best.ckpt is not restored" in caplog.text
+
+
 @pytest.mark.parametrize("best", [None, 4])
 def test_the_best_is_better_than_none_and_a_new_run_does_not_begin_silently(
     bucket: str, tmp_path: Path, best: int | None

@@ -38,7 +38,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
-from imagenet_opt.training.folder_lock import set_old_run_aside
+from imagenet_opt.training.old_run import set_old_run_aside
 from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)

@@ -1,34 +1,22 @@
-"""Locks a run folder, so that one run at a time works in it, and sets the files of an earlier run aside."""
+"""Locks a run folder, so that one run at a time works in it."""
 
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from imagenet_opt.errors import ImagenetOptError, RunFolderError
 from imagenet_opt.file_lock import lock_file
-from imagenet_opt.measure.telemetry import timeline
-from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.checkpoint import restore
-from imagenet_opt.run.loggers import metrics_rows
-from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
-from imagenet_opt.training.summary_file import SUMMARY
 
 log = logging.getLogger(__name__)
 
 FILE = ".claim"
 _MADE_BY_HYDRA = {".hydra", FILE}
 _MADE_BY_A_START = _MADE_BY_HYDRA | {"train.log"}
-_OF_A_RUN = (
-    *(checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, timeline.FOLDER),
-    *(metrics_rows.FILE, SUMMARY, ID_FILE, STEP_FILE),
-)
-"""What a later start of a run reads, and would take for its own."""
 _held: dict[Path, FileLock] = {}
 """The locks of this process, by folder."""
 
@@ -92,25 +80,3 @@ def _claim(folder: Path, wait_seconds: float) -> FileLock:
             raise
     log.info(f"another process works in {folder}: waiting up to {wait_seconds:g} s for its end")
     return lock_file(folder / FILE, wait_seconds=wait_seconds)
-
-
-def set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
-    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N. The result moves
-    them back."""
-    names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
-    if not names:
-        return lambda: None
-    aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
-    aside.mkdir()
-    for name in names:
-        (folder / name).rename(aside / name)
-    log.info(f"a new run: the files of the run before are now in {aside}")
-
-    def put_back() -> None:
-        for name in names:
-            if (folder / name).is_dir():
-                shutil.rmtree(folder / name)
-            (aside / name).replace(folder / name)
-        aside.rmdir()
-
-    return put_back

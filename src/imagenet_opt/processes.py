@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -62,13 +62,13 @@ def blocked(*signals: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_parent(*, whole_group: bool = False) -> None:
+def end_with_parent(parent: int | None = None, *, whole_group: bool = False) -> None:
     """From now on, end this process once the process that started it has ended, even if it was killed.
 
-    The parent of a process of a server is the process that asked the server. whole_group: end all processes of this
-    process's group.
+    The parent of a process of a server is the process that asked the server. parent: its id, if it may have ended
+    already. whole_group: end all processes of this process's group.
     """
-    parent = os.getppid()
+    parent = parent or os.getppid()
 
     def wait() -> None:
         if (starter := multiprocessing.parent_process()) is not None:
@@ -196,7 +196,7 @@ def _start(env: dict[str, str], folder: str, function: str) -> Any:
     fork = _at_import(env) == _at_import(_server or {})
     context: Any = multiprocessing.get_context("forkserver" if fork else "spawn")
     process = context.Process(target=_called, args=(env, folder, function))
-    with _environment(env), _no_main_module():
+    with nullcontext() if fork else _environment(env), _no_main_module():
         process.start()
     return process
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,9 @@ trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=100, 
 try:
     trainer.fit(Agreeing(), DataLoader(images(), batch_size=4))
 except Preempted as error:
-    with open(os.path.join(sys.argv[1], f"rank{trainer.global_rank}.json"), "w") as file:
+    with open(os.path.join(sys.argv[1], f"rank{trainer.global_rank}.json.part"), "w") as file:
         json.dump([trainer.global_step, str(error)], file)
+    os.rename(file.name, file.name.removesuffix(".part"))
 """
 
 
@@ -106,6 +108,9 @@ def test_two_processes_stop_at_the_same_batch_when_one_gets_the_signal(tmp_path:
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = run_forked([str(tmp_path / "two.py"), str(tmp_path)], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60  # the second process may end later
+    while not (tmp_path / "rank1.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert first[1] == "SIGTERM" and 4 <= first[0] <= 5

@@ -9,13 +9,12 @@ import os
 import signal
 import sys
 import tempfile
-import threading
-import time
 from typing import Any
 
 from imagenet_opt import errors
 from imagenet_opt.errors import ImagenetOptError, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.processes import end_with_parent
 from imagenet_opt.run.checkpoint import mirror
 
 _TASKS = {task.__name__: task for task in (mirror.probe, mirror.steps, mirror.upload, mirror.head, mirror.download)}
@@ -58,7 +57,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # SLURM signals every process of a job; an upload should be completed
     job = json.loads(sys.argv[1])
-    threading.Thread(target=_end_with, args=(job["parent"],), daemon=True).start()
+    end_with_parent(job["parent"])  # so that a resumed run is the only one that uploads
     storage = ObjectStorage(job["url"], job["key"])
     answer: dict[str, Any]
     try:
@@ -67,13 +66,6 @@ def main() -> None:
     except ImagenetOptError as error:
         answer = {"error": type(error).__name__, "message": str(error)}
     print(json.dumps(answer), flush=True)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent dies, so that a resumed run is the only one that uploads."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

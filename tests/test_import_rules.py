@@ -141,7 +141,7 @@ def test_every_package_has_a_layer() -> None:
         (PACKAGE / "model/classifier.py", "imagenet_opt.data.batch"),
         (PACKAGE / "measure/stats/rate.py", "imagenet_opt.display.table"),
         (PACKAGE / "measure/stats/rate.py", "lightning"),
-        (PACKAGE / "doctor/verdict.py", "imagenet_opt.study.request"),
+        (PACKAGE / "doctor/diagnosis.py", "imagenet_opt.study.request"),
         (PACKAGE / "study/request.py", "imagenet_opt.report.page"),
         (PACKAGE / "run/stop/signals.py", "omegaconf"),
         (PACKAGE / "config/build.py", "imagenet_opt.callbacks.mixing"),

@@ -11,8 +11,7 @@ import pytest
 from imagenet_opt.doctor.diagnosis import Diagnosis, judge
 from imagenet_opt.doctor.diagnosis_file import FORMAT, read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.measurements import Touches, UrlCache
-from imagenet_opt.doctor.rule import Finding
+from imagenet_opt.doctor.measurements import Touches
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.charts import ceilings
@@ -20,7 +19,7 @@ from imagenet_opt.report.comparison import metric_rows, verdict_rows
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.page import about
 from imagenet_opt.report.run_files import Record
-from tests.doctor.diagnoses import RATES, changed, make_diagnosis, make_evidence
+from tests.doctor.diagnoses import RATES, changed, make_diagnosis
 from tests.doctor.stories import LAZY, OTHERS, READING, SLOW_STORAGE, STORIES, story
 
 DOCS = Path(__file__).parents[2] / "docs/doctor.md"
@@ -173,17 +172,3 @@ def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
     assert "steps" in names and not names & {"measured images/s", "expected images/s", "efficiency"}
     assert "measured / expected" not in {name for name, _ in about(record)["Confidence"]}
     assert {row.name: row.ours for row in verdict_rows(diagnosis, diagnosis)}["cause"] == "not judged"
-
-
-def test_a_diagnosis_with_few_measurements_is_read_again(tmp_path: Path) -> None:
-    bare = Evidence(
-        simulated=None,
-        batch_size=8,
-        setup=replace(make_evidence().setup, cache=UrlCache(0.5, "half")),
-        host=make_evidence().host,
-        mb_per_image=0.1,
-        megapixels=0.2,
-    )
-    diagnosis = replace(make_diagnosis(findings=(Finding("a", None, "b"),), measured=0.0), measurements=bare)
-    write_diagnosis(diagnosis, tmp_path / "doctor.json")
-    assert read_diagnosis(tmp_path / "doctor.json") == diagnosis

@@ -110,18 +110,6 @@ def examined(testbed: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, li
     return examination.evidence(command="mine"), announced
 
 
-def test_the_budget_is_shared_out_in_proportion(root: Path, reads: Reads) -> None:
-    seconds = []
-    for budget in (90.0, 30.0):
-        testbed = Brief(root)
-        examined(testbed, budget)
-        seconds.append([*testbed.spans, *reads])
-        reads.clear()
-    long, short = seconds
-    assert long == pytest.approx([3 * seconds for seconds in short])
-    assert 0.5 * 90 < sum(long) <= 90
-
-
 def test_the_plan_has_the_time_of_each_experiment(root: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a budget of 30 s a unit is a second. The spans of experiments that only read are not recorded here."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 4)

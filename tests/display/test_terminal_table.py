@@ -5,25 +5,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables, terminal_table
-from imagenet_opt.study.kinds.queue import Drained, queue_table
-from imagenet_opt.study.kinds.queue_law import simulated_waits
-from imagenet_opt.study.kinds.scaling import StepRate, table
+from imagenet_opt.study.kinds.queue import Drained, queue_table, simulated_waits
 
 
 def queue() -> Table:
     """Of the shipped study, seven rounds."""
     waits = {depth: tuple(simulated_waits([0.401] * 30, 0.16, depth + 2)) for depth in (1, 2, 4, 8)}
-    turns = {depth: [Drained(depth + 2, wait, 0.4 + i / 1000) for i in range(7)] for depth, wait in waits.items()}
-    return queue_table(turns, compute_seconds=0.16, decode_seconds=0.05)
-
-
-def scaling() -> Table:
-    rates = {f"{n}": [StepRate(1234.0 * n**0.9 + i, n**0.1 * 256 / 1234) for i in range(6)] for n in (1, 2)}
-    rounds = Rounds(rates | {"4": []}, {"4": "killed by signal 9"})
-    return table([1, 2, 4], rounds, {}, num_cpus=1)
+    turns = {depth: [Drained(depth + 2, wait, 0.4 + i / 1000, 0.05) for i in range(7)] for depth, wait in waits.items()}
+    return queue_table(turns, compute=0.16)
 
 
 def printed(table: Table, width: int) -> list[str]:
@@ -32,9 +23,9 @@ def printed(table: Table, width: int) -> list[str]:
     return screen.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("table", [queue(), scaling()], ids=["queue", "scaling"])
 @pytest.mark.parametrize("width", [80, 140])
-def test_tables_break_at_words(table: Table, width: int) -> None:
+def test_tables_break_at_words(width: int) -> None:
+    table = queue()
     lines = printed(table, width)
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -35,6 +35,23 @@ _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 _SIGNAL_SECONDS = 1.0
 """Longest single wait. A signal that arrives just before a wait is handled only after the wait."""
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Raise the errors of a DataLoader's workers without their traceback, and WorkerDied for a killed worker."""
+    try:
+        yield
+    except (RuntimeError, OSError, EOFError) as error:
+        if (death := explain_worker_death(error)) is None:
+            raise
+        raise death from error
+    except ImagenetOptError as error:
+        kind = type(error)  # in a worker, the DataLoader puts a traceback and this name before the message
+        _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+        if not name:
+            raise
+        raise kind(message.strip()) from error
 
 
 class DevicePrefetcher:
@@ -80,18 +97,8 @@ class DevicePrefetcher:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        try:
+        with worker_errors():
             yield from self._batches()
-        except (RuntimeError, OSError, EOFError) as error:
-            if (death := explain_worker_death(error)) is None:
-                raise
-            raise death from error
-        except ImagenetOptError as error:
-            kind = type(error)  # in a worker, the DataLoader puts a traceback and this name before the message
-            _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
-            if not name:
-                raise
-            raise kind(message.strip()) from error
 
     def state_dict(self) -> dict[str, int]:
         """The position after the batches delivered so far, and what decides the order of the samples. The state is the

@@ -1,4 +1,4 @@
-"""Measures the peak rates of a device: matrix products and copies in its own memory."""
+"""Measures the peak rate of a device in matrix products, and the time of a call."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,6 @@ import torch
 
 SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
 """Rows of square matrices. The fastest size differs from device to device."""
-
-COPIED_MB = {"cuda": 1024, "cpu": 256}
-"""Many times the size of the device's caches."""
 
 _LEAST_CALLS = 3
 _BLOCK_SECONDS = 0.02
@@ -37,13 +34,6 @@ def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=dtype)
     return 2 * size**3 / best_seconds(lambda: torch.mm(left, right, out=out), device, seconds=seconds) / 1e12
-
-
-def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
-    """GB/s of a large copy within the device's memory; reads and writes both count."""
-    source = torch.ones(COPIED_MB.get(device.type, COPIED_MB["cpu"]) * 1_000_000, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source).fill_(0)  # the first copy allocates the memory
-    return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds=seconds) / 1e9
 
 
 def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: float) -> float:

@@ -1,7 +1,7 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -189,7 +189,7 @@ class Testbed:
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
         )
-        self._train(config, data, timer)
+        self.train_until(timer, data, config)
         timing = timer.timing
         if not timing.phases:
             raise ConfigError(
@@ -202,16 +202,18 @@ class Testbed:
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
         return timing
 
-    def _train(self, config: DictConfig, data: Any, callback: Callback) -> None:
-        """Train until `callback` ends the training."""
-        with run_folder(config) as config, offline():
-            trainer = build_trainer(config)
-            trainer.callbacks.extend([callback, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
-            model = build_model(config, global_batch=self.loading.batch_size * trainer.world_size)
+    def train_until(
+        self, callback: Callback, data: Any, config: DictConfig, trainer: Mapping[str, Any] | None = None
+    ) -> None:
+        """Train until `callback` ends the training. trainer: see `run_folder`."""
+        with run_folder(config, trainer=trainer) as config, offline():
+            built = build_trainer(config)
+            built.callbacks.extend([callback, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
+            model = build_model(config, global_batch=self.loading.batch_size * built.world_size)
             try:
-                trainer.fit(model, data, weights_only=True)
+                built.fit(model, data, weights_only=True)
             finally:
-                for logger in trainer.loggers:
+                for logger in built.loggers:
                     finish(logger, exit_code=0)
 
     def copy(self, span: Span) -> Ceiling | None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,18 @@ def _runs() -> str:
 
 
 @contextlib.contextmanager
-def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[DictConfig]:
-    """The configuration with a temporary run folder, on the disk where runs are written or in `within`."""
+def run_folder(
+    config: DictConfig, *, within: Path | None = None, trainer: Mapping[str, Any] | None = None
+) -> Iterator[DictConfig]:
+    """The configuration with a temporary run folder, on the disk where runs are written or in `within`. trainer: keys
+    that replace those of a run in one process that ends after an epoch."""
     runs = within or _runs()
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
         with open_dict(changed):
             changed.update({"run_folder": folder, "resume_from": None})
             changed.trainer.update({"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0})
-            changed.trainer.update({"limit_val_batches": 0, "max_epochs": 1, "max_steps": -1})
+            changed.trainer.update({"limit_val_batches": 0, "max_epochs": 1, "max_steps": -1} | dict(trainer or {}))
             for name in ("progress_bar", "preemption"):
                 changed.callbacks.pop(name, None)
             if "mirror" in changed.callbacks.get("checkpoint", {}):

@@ -5,7 +5,7 @@ import torch
 from lightning.fabric import Fabric
 
 from imagenet_opt.errors import ConfigError, UnknownModel
-from imagenet_opt.study.kinds.synthetic_step import subject_of, types_of
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, types_of
 from tests.study.studies import TINY
 
 CPU = "trainer.accelerator=cpu"
@@ -26,7 +26,7 @@ def test_an_unknown_precision_is_refused() -> None:
 
 
 def test_a_step_as_configured() -> None:
-    subject = subject_of((*TINY, CPU, "trainer.precision=bf16-mixed", "callbacks.acceleration.channels_last=true"))
+    subject = SyntheticStep((*TINY, CPU, "trainer.precision=bf16-mixed", "callbacks.acceleration.channels_last=true"))
     net, (images, labels) = subject.net(), subject.batch()
     assert images.shape == (4, 3, 32, 32)
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -34,7 +34,7 @@ def test_a_step_as_configured() -> None:
     with subject.autocast():
         assert net(images).dtype == torch.bfloat16
     before = [parameter.clone() for parameter in net.parameters()]
-    optimizer = subject.build_optimizer(net)
+    optimizer = subject.optimizer(net)
     subject.loss(net, images, labels).backward()
     optimizer.step()
     torch.testing.assert_close(list(net.parameters()), before, rtol=0, atol=0)
@@ -52,13 +52,13 @@ def test_a_step_as_configured() -> None:
     ],
 )
 def test_the_default_data_is_imagenet(overrides: tuple[str, ...], what: tuple[object, ...]) -> None:
-    subject = subject_of((*overrides, CPU))
+    subject = SyntheticStep((*overrides, CPU))
     assert (subject.network["name"], subject.image_size, subject.num_images, subject.network["num_classes"]) == what
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match="resnet5O"):
-        subject_of((*TINY, CPU, "model.name=resnet5O")).net()
+        SyntheticStep((*TINY, CPU, "model.name=resnet5O")).net()
     for wrong in ("data.batch_size=auto", "data.batch_size=0", "data.image_size=abc", "data.image_size=1.5"):
         with pytest.raises(ConfigError, match=f"{wrong} must be a whole number"):
-            subject_of((*TINY, CPU, wrong))
+            SyntheticStep((*TINY, CPU, wrong))

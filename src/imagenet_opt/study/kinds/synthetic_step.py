@@ -1,77 +1,76 @@
-"""Network, batch and number types for studies of computation, on random images."""
+"""A training step on random images, for studies of computation that open no data set."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from imagenet_opt.config.build import check_types, device_of, num_processes, precision_of, share_batch
+from imagenet_opt.config.build import check_types, device_of, num_processes, plain, precision_of, share_batch
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.overrides import key_of
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compiled_forward import AUTO
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.probe.device_peak import seconds_per_call
 
 _CLASSES = 1000
-"""Used if model.num_classes follows the data, because these studies do not open a data set."""
+"""Used if model.num_classes follows the data."""
 _TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
 
 
-@dataclass(frozen=True)
 class SyntheticStep:
-    """Settings of a training step on random images, in plain values that other processes can receive.
+    """The step of train.py with these overrides; without data= or experiment= with the settings of data=folder, not of
+    the demo.
 
-    network: arguments of `build_network`; optimizer: arguments of `build_optimizer`. weights: dtype of the parameters.
-    products: dtype of the inputs of convolutions and matrix products; differs in mixed precision. channels_last, tf32,
-    cudnn_benchmark: as in the callback `acceleration`; the last two on a GPU only. compile: arguments of torch.compile;
-    None if training does not compile.
+    num_images, image_size: of a batch. weights: dtype of the parameters. products: dtype of the inputs of convolutions
+    and matrix products; differs in mixed precision. Raises ImagenetOptError.
     """
 
-    network: dict[str, Any]
-    optimizer: dict[str, Any]
-    num_images: int
-    image_size: int
-    precision: str
-    weights: torch.dtype
-    products: torch.dtype
-    device: torch.device
-    channels_last: bool
-    tf32: bool
-    cudnn_benchmark: bool
-    compile: dict[str, Any] | None
+    def __init__(self, overrides: tuple[str, ...]) -> None:
+        chosen = not {"data", "experiment"}.isdisjoint(map(key_of, overrides))
+        config = composed(overrides if chosen else ("data=folder", *overrides))
+        self.device = device_of(config)
+        share_batch(config, num_processes(config, self.device)[1])
+        self.network = {name: config.model[name] for name in RECIPE}
+        self.network["num_classes"] = self.network["num_classes"] or _CLASSES
+        check_types(build_network, self.network, "model.")
+        self.num_images, self.image_size = config.data.batch_size, config.data.image_size
+        for key, value in {"batch_size": self.num_images, "image_size": self.image_size}.items():
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"data.{key}={value} must be a whole number, 1 or more, in these studies")
+        self.precision = str(precision_of(config.trainer.precision, self.device))
+        self.weights, self.products = types_of(self.precision)
+        self._optimizer, self._acceleration = plain(config.optimizer), config.callbacks.get("acceleration", {})
+        torch.manual_seed(0)
+        if self.on_gpu:  # switches of the whole process
+            tf32 = self._acceleration.get("tf32", False)
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = tf32
+            torch.backends.cudnn.benchmark = self._acceleration.get("cudnn_benchmark", False)
 
     def __str__(self) -> str:
         return f"{self.network['name']}, {self.num_images} images of {self.image_size} pixels, {self.where}"
 
     @property
-    def where(self) -> str:
-        kind = "the CPU" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
-        return f"{self.precision}, on {kind}"
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
-    def prepare(self) -> None:
-        """Set switches that hold for the whole process; there are none on CPUs."""
-        torch.manual_seed(0)
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-            torch.backends.cudnn.allow_tf32 = self.tf32
-            torch.backends.cudnn.benchmark = self.cudnn_benchmark
+    @property
+    def where(self) -> str:
+        return f"{self.precision}, on {torch.cuda.get_device_name(self.device) if self.on_gpu else 'the CPU'}"
 
     def placed(self, module: nn.Module) -> nn.Module:
-        order = torch.channels_last if self.channels_last else torch.preserve_format
+        order = torch.channels_last if self._acceleration.get("channels_last") else torch.preserve_format
         return module.to(self.device, self.weights).to(memory_format=order)
 
     def net(self) -> nn.Module:
         return self.placed(build_network(**self.network)).train()
 
     def random(self, *shape: int) -> Tensor:
-        order = torch.channels_last if self.channels_last and len(shape) == 4 else torch.contiguous_format
-        return torch.randn(shape, device=self.device, dtype=self.weights).to(memory_format=order)
+        is_last = len(shape) == 4 and self._acceleration.get("channels_last")
+        numbers = torch.randn(shape, device=self.device, dtype=self.weights)
+        return numbers.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Random images N x 3 x S x S and labels (N,)."""
@@ -81,65 +80,26 @@ class SyntheticStep:
     def autocast(self) -> torch.autocast:
         """Autocast without a cache of cast weights: a network uses each weight once per pass, and neither traces nor
         CUDA graphs allow the cache."""
-        mixed = self.weights != self.products
-        return torch.autocast(
-            self.device.type, dtype=self.products if mixed else None, enabled=mixed, cache_enabled=False
-        )
+        dtype = None if self.weights == self.products else self.products
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
     def loss(self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
         with self.autocast():
             return cross_entropy(net(images).float(), labels)
 
-    def build_optimizer(self, net: nn.Module) -> Optimizer:
+    def optimizer(self, net: nn.Module) -> Optimizer:
         """The configured optimizer with a learning rate of 0, so that all steps use the same weights."""
-        options = self.optimizer | {"lr": 0.0}
+        options = self._optimizer | {"lr": 0.0}
         return build_optimizer(net, global_batch=self.num_images, device=self.device, **options)
 
     def settle(self) -> None:
         """Wait until the device has finished all work."""
-        if self.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
-
-def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
-    """The step of train.py with these overrides. No data set is opened; without data= the settings are those of
-    data=folder, not of the demo. Raises ImagenetOptError."""
-    chosen = not {"data", "experiment"}.isdisjoint(map(key_of, overrides))
-    config = composed(overrides if chosen else ("data=folder", *overrides))
-    device = device_of(config)
-    share_batch(config, num_processes(config, device)[1])
-    network = {name: config.model[name] for name in RECIPE}
-    network["num_classes"] = network["num_classes"] or _CLASSES
-    check_types(build_network, network, "model.")
-    precision = str(precision_of(config.trainer.precision, device))
-    weights, products = types_of(precision)
-    acceleration = config.callbacks.get("acceleration", {})
-    switches = {key: bool(acceleration.get(key, False)) for key in ("channels_last", "tf32", "cudnn_benchmark")}
-    compile_options = None
-    compiles = acceleration.get("compile", False)
-    if compiles == AUTO:
-        compiles = device.type == "cuda"
-    if compiles:
-        mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
-        compile_options = {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
-    return SyntheticStep(
-        network=network,
-        optimizer=OmegaConf.to_container(config.optimizer, resolve=True),  # type: ignore[arg-type]
-        num_images=_whole("data.batch_size", config.data.batch_size),
-        image_size=_whole("data.image_size", config.data.image_size),
-        precision=precision,
-        weights=weights,
-        products=products,
-        device=device,
-        **switches,
-        compile=compile_options,
-    )
-
-
-def _whole(key: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{key}={value} must be a whole number, 1 or more; these studies do not choose one")
-    return value
+    def seconds(self, call: Callable[[], object], seconds: float) -> float:
+        """Mean seconds of a call on the device, over about `seconds`."""
+        return seconds_per_call(call, seconds=seconds, settle=self.settle)
 
 
 def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,10 +24,10 @@ def test_the_parts_of_a_step_agree() -> None:
     found = measure(SyntheticStep(SMALL), seconds=1.0, num_steps=5)
     assert found.kernel_seconds is not None and 0 < found.kernel_seconds < 1.1 * found.step_seconds
     assert sum(operation.seconds for operation in found.operations) == pytest.approx(found.kernel_seconds, rel=0.1)
-    table = kinds_table(found, "")
-    shares = {row[0]: row[2] for row in table.rows}
+    rows: Any = kinds_table(found, "").rows
+    shares = {row[0]: row[2] for row in rows}
     assert shares["contraction"] > 20 and shares["optimizer"] > 0 and shares["normalisation"] > 5
-    assert 0 < table.rows[-1][-1] < 100, "MFU"
+    assert 0 < rows[-1][-1] < 100, "MFU"
 
 
 def test_peaks_are_below_what_no_device_has_and_tensor_cores_show() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from imagenet_opt.measure.stats.paired_ratios import (
     Ratio,
-    measured_ratios,
     more_rounds,
     pair_ratio,
     paired_ratios,
@@ -90,12 +89,3 @@ def test_no_difference_needs_an_interval_that_is_narrow(low: float, high: float,
 def test_a_single_round_decides_nothing() -> None:
     (ratio,) = paired_ratios({"a": [1.0], "b": [2.0]}, [("b", "a")])
     assert (ratio, verdict(ratio)) == (Ratio(pytest.approx(2.0), 0.0, math.inf, 0.0, 1), "undecided")
-
-
-def test_a_name_that_failed_in_a_round_is_left_out() -> None:
-    pairs = [("b", "a"), ("c", "a")]
-    values = {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4], "c": [9.0]}
-    expected = paired_ratios({name: values[name] for name in "ab"}, pairs[:1])
-    assert measured_ratios(values, pairs) == {"b": expected[0]}
-    assert measured_ratios(values | {"a": []}, pairs) == {}
-    assert measured_ratios({"a": [], "b": []}, pairs) == {}

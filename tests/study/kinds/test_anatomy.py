@@ -1,6 +1,7 @@
 """The kinds of operations of a step, and its FLOPs beside the peak."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.study.studies import TINY, small_request
 @pytest.mark.slow
 def test_a_step_is_split_into_kinds_of_operations() -> None:
     (table,) = run(small_request("anatomy", Path("nowhere"), *TINY, "trainer.accelerator=cpu", seconds=0.2))
-    rows = {row[0]: row[1:] for row in table.rows}
+    rows: dict[Any, Any] = {row[0]: row[1:] for row in table.rows}
     assert tuple(rows) == (*GROUPS, "whole step")
     assert sum(rows[group][1] for group in GROUPS) == pytest.approx(100)
     assert all(rows[group][0] > 0 for group in ("contraction", "normalisation", "element-wise", "optimizer"))

@@ -93,7 +93,8 @@ def test_ratios_compare_within_rounds() -> None:
     logs = [math.log(0.9)] * 4 + [math.log(0.85), math.log(0.95)]
     reach = 2.5706 * statistics.stdev(logs) / math.sqrt(6)
     low, high = (math.exp(statistics.fmean(logs) + sign * reach) for sign in (-1, 1))
-    first, second, third = table.rows
+    rows: Any = table.rows
+    first, second, third = rows
     assert first == ("A", 100.0, "90-300", None, None, None, None, pytest.approx(statistics.fmean(alone)))
     assert second[:2] == ("B", 92.5) and second[3:6] == ("a", pytest.approx(0.9, rel=1e-3), f"{low:.2f}-{high:.2f}")
     assert second[6] == "slower" and third == ("C", *[None] * 7)

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_a_real_loader_beside_the_law(tmp_path: Path) -> None:
     than the steps need."""
     root = write_images(tmp_path / "images", num_classes=3, per_class=30)
     words = (f"data.root={root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=6", "data.image_size=32")
-    options = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.3}
+    options: dict[str, Any] = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.3}
     (table,) = run(small_request("queue", tmp_path, *words, **options))
     assert [row[:2] for row in table.rows] == [("1", 2), ("2", 3)]
     with pytest.raises(ConfigError, match="study=queue: load_over_compute"):

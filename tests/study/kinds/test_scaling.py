@@ -25,7 +25,8 @@ def test_efficiency_is_the_rate_of_each_process_over_that_of_one_alone() -> None
     rounds = Rounds(rates, {"processes: 4": "killed by signal 9"})
     table = scaling_table(settings, rounds, ["8 processes: there are 4 GPUs here."], on_gpu=True)
     assert "efficiency" in table.headings
-    assert table.rows[1][4:] == (pytest.approx(0.9), "0.90-0.90", "slower", 180.0)
+    second: Any = table.rows[1]
+    assert second[4:] == (pytest.approx(0.9), "0.90-0.90", "slower", 180.0)
     assert table.finding == "processes: 2: 90% of ideal scaling (slower)."
     assert table.plots[0].series[0].x == (1, 2) and table.left_out == ("8 processes: there are 4 GPUs here.",)
     shared = scaling_table(settings, rounds, on_gpu=False).notes[-1]

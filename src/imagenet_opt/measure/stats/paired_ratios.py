@@ -92,19 +92,6 @@ def must_shrink(ratio: Ratio) -> float:
     return reach / max(centre, math.log(MARGIN) - centre)
 
 
-def measured_ratios(
-    values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int | None = None
-) -> dict[str, Ratio]:
-    """The ratios by the first name of each pair; pairs with a name that lacks rounds are left out."""
-    num_rounds = max(map(len, values.values()), default=0)
-    complete = {name: rounds for name, rounds in values.items() if num_rounds and len(rounds) == num_rounds}
-    compared = [pair for pair in pairs if complete.keys() >= set(pair)]
-    if not compared:
-        return {}
-    ratios = paired_ratios(complete, compared, num_comparisons=num_comparisons)
-    return {ours: ratio for (ours, _), ratio in zip(compared, ratios, strict=True)}
-
-
 def student_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t. probability: above 0.5. freedom: degrees of freedom."""
     low, high = 0.0, 1.0

@@ -121,10 +121,8 @@ def slowed(testbed: Testbed, load_seconds: float) -> LoaderOptions:
     """A loader with one worker and one request in flight, whose requests of a batch take `load_seconds` longer in all;
     without a local cache, which would speed up some batches."""
     num_requests = len(testbed.samples.storage.groups(testbed.samples.rows[: testbed.loading.batch_size]))
-    latency_ms = 1000 * load_seconds / num_requests
-    alone = {"samples_per_epoch": None, "num_workers": 1, "reads_in_flight": 1, "cache_gb": 0}
-    slow: LoaderOptions = replace(testbed.loading, added_latency_ms=latency_ms, **alone)
-    return slow
+    slow: LoaderOptions = replace(testbed.loading, added_latency_ms=1000 * load_seconds / num_requests)
+    return replace(slow, samples_per_epoch=None, num_workers=1, reads_in_flight=1, cache_gb=0)
 
 
 def drain(testbed: Testbed, loading: LoaderOptions, compute_seconds: float, num_steps: int) -> Drained:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from imagenet_opt.config.build import check_types, device_of, num_processes, plain, precision_of, share_batch
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import key_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_opt.bench.converted_files import write_once
-from imagenet_opt.bench.same_bytes import encoded_again
+from imagenet_opt.bench.files import encoded_again, write_once
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ConfigError

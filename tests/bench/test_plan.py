@@ -1,8 +1,6 @@
 """The rows of a benchmark, the batches that they load, and their failures."""
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,12 @@ import pytest
 import torch
 
 from imagenet_opt.bench import plan as bench_plan
+from imagenet_opt.bench.files import read_into_memory
 from imagenet_opt.bench.job import CEILING, REGION, WORKER, Job
 from imagenet_opt.bench.own_loaders import Ours, _crops
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.plan import measure
-from imagenet_opt.bench.turn import Turn, check_peer_batch, run_turn, write_packed
+from imagenet_opt.bench.turn import check_peer_batch, run_turn, write_packed
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex
@@ -25,6 +24,7 @@ from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.storage.page_cache import evict
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from tests.bench.conftest import HOW, plan_of
@@ -70,13 +70,13 @@ def test_rows_that_cannot_be_measured_have_a_reason(index: FileIndex, monkeypatc
 
 
 def test_all_rows_read_the_same_part_of_a_large_set(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_plan, "MOST_PACKED", 12)
-    monkeypatch.setitem(PEERS, "ffcv", PEERS["ffcv"]._replace(needs="json"))
-    plan = plan_of(index, against=("ffcv",))
-    assert (plan.num_found, plan.job.num_files) == (39, 12)
+    monkeypatch.setattr(bench_plan, "MOST_FILES", 12)
+    plan = plan_of(index)
+    assert (plan.data["files"], plan.data["files_used"], plan.job.num_files) == (39, 12, 12)
     everything = {(index.path(i), int(label)) for i, label in enumerate(index.labels)}
     assert len(set(plan.job.samples())) == 12 and set(plan.job.samples()) < everything
-    assert plan_of(index, against=("torchvision",)).job.num_files == 39
+    monkeypatch.setattr("imagenet_opt.machine.available_memory", lambda: 0)
+    assert plan_of(index).job.num_files == HOW.batch_size, "what the memory keeps, at least a batch"
 
 
 @pytest.mark.slow
@@ -86,8 +86,9 @@ def test_objects_come_from_the_local_cache_but_not_beside_peers(
     objects = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
     for cache_gb, num_filling in ((0, 0), (None, 1)):
         plan = plan_of(objects, replace(HOW, resize_on="worker", cache_gb=cache_gb))
-        (turn,) = measure(plan, repeats=1).results[WORKER]
-        assert turn.num_images > 0
+        rounds, state = measure(plan, repeats=1)
+        assert rounds.results[WORKER][0].num_images > 0
+        assert state == ("samples in the local cache" if num_filling else "samples from the URL in each turn")
         assert capsys.readouterr().err.count("a turn that fills the local cache") == num_filling
     cached = store_of(objects, HOW)
     assert isinstance(cached, CachedStore) and not len(cached.folder.missing())
@@ -105,8 +106,11 @@ def test_a_packed_set_is_measured_but_not_beside_peers(images_root: Path, tmp_pa
     assert len(long) == 39 * job.passes > 39
     assert [long.path(i) for i in (3, 42, 81)] == [index.path(3)] * 3
     assert ShardStore(long).read_many(np.array([45, 38, 39])) == store.read_many(np.array([6, 38, 0]))
-    with pytest.raises(ConfigError, match=r"--against needs a folder of image files, but .* \(data.root\) is packed"):
-        plan_of(index, against=("timm",))
+    for beside, option in (({"against": ("timm",)}, "--against"), ({"same_bytes": True}, "--same-bytes")):
+        with pytest.raises(
+            ConfigError, match=rf"{option} needs a folder of image files, but .* \(data.root\) is packed"
+        ):
+            plan_of(index, **beside)
 
 
 def test_our_rows_are_the_training_loader(job: Job) -> None:
@@ -179,34 +183,18 @@ def test_added_latency_is_slept_at_every_open(job: Job, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_failed_conversion_has_a_reason_and_leaves_nothing(job: Job, tmp_path: Path) -> None:
-    broken = replace(job, side="torchvision", packed=tmp_path / "packed")
-    with pytest.raises(TurnFailed, match=r"^AttributeError: .* has no attribute 'pack'"):
-        write_packed(broken)
-    assert list(tmp_path.glob("*packed*")) == list(tmp_path.glob("new_*")) == []
+def test_a_failed_row_of_ours_ends_the_run_and_one_of_others_does_not(index: FileIndex) -> None:
+    plan = plan_of(index, replace(HOW, resize_on="worker"), against=("torchvision",))
+    gone = replace(plan, job=replace(plan.job, side="", passes=1), sides=("torchvision",))  # its epoch ends too early
+    assert "loader ended" in measure(gone, repeats=1)[0].failures["torchvision"]
+    with pytest.raises(DataError, match=r"the loader ended \(worker resize\)"):
+        measure(replace(gone, sides=(WORKER,)), repeats=1)
 
 
-def test_mistakes_of_the_user_keep_their_error_in_our_turns(job: Job, tmp_path: Path) -> None:
-    gone = replace(job.index, folder=tmp_path)  # no file is there any more
-    with pytest.raises(DataError, match=r"cannot read .*image\d+\.JPEG: No such file"):
-        run_turn(replace(job, index=gone, loading=replace(HOW, on_bad_sample="raise")))
-
-
-def test_a_failed_row_of_ours_ends_the_run(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(job: Job) -> Turn:
-        raise TurnFailed("killed by signal 9")
-
-    monkeypatch.setattr(bench_plan, "run_turn", die)
-    with pytest.raises(DataError, match=r"the loader ended \(worker resize\): killed by signal 9"):
-        measure(plan_of(index, replace(HOW, resize_on="worker")), repeats=1)
-
-
-def test_a_thread_that_dies_ends_the_turn() -> None:
-    code = (
-        "import threading, time; from imagenet_opt.processes import _end_with\n"
-        "threading.excepthook = _end_with\n"
-        "def fail(): raise ValueError('in a thread')\n"
-        "threading.Thread(target=fail).start(); time.sleep(60)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
-    assert done.returncode == 1 and done.stderr.endswith("ValueError: in a thread\n")
+def test_all_files_are_read_into_memory_first(index: FileIndex, tmp_path: Path) -> None:
+    for number in range(len(index)):
+        evict(index.path(number), write_out=True)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "train.beton").write_bytes(b"0" * 100)
+    state = read_into_memory(index, HOW, [tmp_path / "copy"])
+    assert state == "files in memory" or state.startswith("files from storage, "), "a container may keep nothing"

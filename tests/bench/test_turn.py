@@ -1,7 +1,5 @@
 """A turn's counts and times, on loaders with an injected clock."""
 
-import multiprocessing
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -44,46 +42,10 @@ def test_start_and_warm_up_are_left_out_and_the_first_batch_is_checked(loader: L
     assert (result.first_batch_seconds, result.stages, result.num_made) == (10.0, {"batches": 5}, None)
     assert checked == [[0] * 4]
 
-
-def test_unfinished_work_of_the_device_counts(loader: Loader) -> None:
-    def settle() -> None:
+    def settle() -> None:  # waits for unfinished work of the device
         loader.now += 0.5
 
     assert take_turn(lambda: loader, num_warmup=6, num_batches=5, settle=settle).seconds == 10.5
-
-
-def burn(cpu_seconds: float) -> None:
-    end = time.process_time() + cpu_seconds
-    while time.process_time() < end:
-        pass
-
-
-def test_cpu_time_is_that_of_this_process_and_of_its_workers() -> None:
-    """A worker burns 0.2 s for each batch, and this process 0.1 s."""
-    here, there = (context := multiprocessing.get_context("fork")).Pipe()
-
-    def work() -> None:
-        while there.recv():
-            burn(0.2)
-            there.send(1)
-
-    def batches() -> Iterator[list[int]]:
-        for _ in range(4):
-            here.send(1)
-            here.recv()
-            burn(0.1)
-            yield [1]
-
-    worker = context.Process(target=work, daemon=True)
-    worker.start()
-    result = take_turn(batches, num_warmup=1, num_batches=3)
-    worker.kill()
-    worker.join()
-    assert result.cpu_seconds == pytest.approx(0.9, abs=0.15)
-
-
-def test_a_loader_without_stages_has_none() -> None:
-    assert take_turn(lambda: iter([[1], [2], [3]]), num_warmup=1, num_batches=2).stages == {}
 
 
 @pytest.mark.parametrize(("num_batches", "message"), [(0, "no batch"), (4, "after 4 of 6"), (5, "after 5 of 6")])

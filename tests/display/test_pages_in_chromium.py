@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
-from imagenet_opt.bench.result import Report, data_facts
-from imagenet_opt.bench.tables import page as bench_page
+from imagenet_opt.bench.report import Report
+from imagenet_opt.bench.report import page as bench_page
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.index.folder_index import open_split
@@ -97,7 +97,7 @@ def bench(folder: Path) -> str:
     index = open_split(write_images(folder / "images", num_classes=2, per_class=3), "train", folder)
     plan = plan_of(index, against=("torchvision",))
     facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
-    found = Report(plan, Rounds(turns, {}), facts, data_facts(plan))
+    found = Report(plan, Rounds(turns, {}), facts, "files in memory")
     return bench_page(found, ["imagenet-opt", "bench", "data.root=/fsx/imagenet", "--against", "torchvision"])
 
 

@@ -118,3 +118,14 @@ def _is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_thread_that_dies_ends_the_process() -> None:
+    code = (
+        "import threading, time; from imagenet_opt.probe.isolated_process import _end_with\n"
+        "threading.excepthook = _end_with\n"
+        "def fail(): raise ValueError('in a thread')\n"
+        "threading.Thread(target=fail).start(); time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: in a thread\n")

@@ -21,7 +21,8 @@ class Job:
 
     side: name of the row. packed: path of the copy in a peer's own file format, which is written there if it is
     missing. passes: how often the list of files is repeated, so that no epoch ends within a turn. num_workers,
-    prefetch_factor: the same for all rows. device: where batches are delivered.
+    prefetch_factor: the same for all rows; threads make each batch together, so they have prefetch_factor batches ahead
+    in all. device: where batches are delivered.
     """
 
     side: str

@@ -1,25 +1,27 @@
 """Plans a benchmark: its rows, the settings of each turn, and the rounds."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import numpy as np
 
-from imagenet_opt.bench.converted_files import fingerprint
+from imagenet_opt import machine
+from imagenet_opt.bench.files import encoded_again, fingerprint, read_into_memory
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import LoaderBudget, fit_loader
+from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
@@ -28,8 +30,12 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 
 LEAST_WARMUP = 10
 """Least discarded batches; workers x prefetch if that is more, since so many batches may be ready at the start."""
-MOST_PACKED = 20_000
-"""Most files that are converted to another loader's format; of a larger data set, all rows read one random part."""
+MOST_FILES = 20_000
+"""Most files that a benchmark reads; of a larger data set, all rows read one random part, of shards the first part."""
+_MOST_OF_MEMORY = 0.5
+"""Share of the available memory that is surely left for the page cache."""
+_NUM_SAMPLED = 200
+"""Files whose sizes give the estimated means."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,13 @@ class Plan:
     """A benchmark before its measurements.
 
     job: settings that all turns share. sides: names of the rows, in order. absent: rows that cannot be measured, each
-    with the reason. num_found: number of files of the whole data set; the job may use a part. cache: folder for packed
-    copies.
+    with the reason. data: facts about the data set, of which the job may use a part. cache: folder for packed copies.
     """
 
     job: Job
     sides: tuple[str, ...]
     absent: dict[str, str]
-    num_found: int
+    data: dict[str, Any]
     cache: Path
 
 
@@ -77,14 +82,44 @@ def make_plan(
     others = (*((CEILING,) if REGION in own_rows else ()), *against)
     absent = {name: reason for name in others if (reason := _why_not(name, loading))}
     sides = (*own_rows, *(name for name in others if name not in absent))
-    files = index
-    if len(index) > MOST_PACKED and (same_bytes or any(map(_packs, sides))):
-        rows = np.random.default_rng(loading.seed).choice(len(index), MOST_PACKED, replace=False)
-        files = subset(index, np.sort(rows))
+    files, data = _part(index, loading), {"files": len(index)}
     if same_bytes and isinstance(files, FileIndex):
         files = encoded_again(files, cache / "bench")
     job = replace(_job(files, loading, budget, num_batches), device="cuda" if has_gpu and not against else "cpu")
-    return Plan(job, sides, absent, len(index), cache)
+    return Plan(job, sides, absent, data | _data_facts(files, loading), cache)
+
+
+def _part(index: FileIndex | ShardIndex, loading: LoaderOptions) -> FileIndex | ShardIndex:
+    """The files that all rows read: as many as the memory keeps, at least those of a batch; below a URL all."""
+    if isinstance(index, RemoteIndex):
+        return index
+    num_bytes = max(1.0, 1e3 * _data_facts(index, loading)["mean_kb"])
+    most = max(loading.batch_size, min(MOST_FILES, int(_MOST_OF_MEMORY * machine.available_memory() / num_bytes)))
+    if len(index) <= most:
+        return index
+    if isinstance(index, ShardIndex):  # in random order since they were packed
+        return subset(index, np.arange(most))
+    return subset(index, np.sort(np.random.default_rng(loading.seed).choice(len(index), most, replace=False)))
+
+
+def _data_facts(index: FileIndex | ShardIndex, loading: LoaderOptions) -> dict[str, Any]:
+    """Number of files, and their mean size in KB and pixels, estimated from a sample without unreadable files."""
+    store, sizes = store_of(index, loading), []
+    for i in np.unique(np.linspace(0, len(index) - 1, _NUM_SAMPLED).astype(np.int64)):
+        with suppress(*REFUSED):
+            (encoded,) = store.read_many(np.array([i]))
+            sizes.append((len(encoded), *open_image(encoded).size))
+    num_bytes, width, height = (mean(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+    return {
+        "folder": index.place,
+        "files_used": len(index),
+        "mean_kb": round(num_bytes / 1e3, 1),
+        "mean_width": round(width),
+        "mean_height": round(height),
+        "storage": machine.mount_of(index.place),
+        "added_latency_ms": loading.added_latency_ms,
+        "max_mb_per_second": loading.max_mb_per_second,
+    }
 
 
 def _job(files: FileIndex | ShardIndex, loading: LoaderOptions, budget: LoaderBudget, num_batches: int) -> Job:
@@ -105,33 +140,50 @@ def _job(files: FileIndex | ShardIndex, loading: LoaderOptions, budget: LoaderBu
     )
 
 
-def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
-    """Write copies of the data in the peers' file formats, then measure all rows in rounds and announce each turn.
+def measure(plan: Plan, *, repeats: int) -> tuple[Rounds[Turn], str]:
+    """Write copies of the data in the peers' file formats, read all files once, then measure all rows in rounds.
+    Returns the rounds, and the state of the files in words.
 
     A row that fails is left out of later rounds; if one of our own rows fails, DataError is raised.
     """
-    packing = [side for side in plan.sides if _packs(side)]
-    fills = isinstance(plan.job.index, RemoteIndex) and plan.job.loading.cache_gb != 0
-    with announced(fills + len(packing) + repeats * len(plan.sides)) as announce:
-        turns, failures = {}, {}
-        if fills:  # all turns have the same samples, and the first turn would be slower than the others
-            announce("a turn that fills the local cache")
-            with suppress(TurnFailed):
-                run_turn(replace(plan.job, side=plan.sides[0]))
+    jobs, failures = dict[str, Job](), dict[str, str]()
+    with announced(sum(map(_packs, plan.sides))) as announce:
         for side in plan.sides:
-            if side in packing:
+            if _packs(side):
                 announce(f"files for {side}")
             try:
-                turns[side] = _turn(_prepared(plan, side))
+                jobs[side] = _prepared(plan, side)
             except TurnFailed as error:
                 failures[side] = str(error)
+    state = _settle_files(plan, jobs)
+    with announced(repeats * len(jobs)) as announce:
 
         def turn(side: str, number: int) -> Turn:
             announce(f"round {number + 1} of {repeats}: {side}")
-            return turns[side]()
+            try:
+                return run_turn(jobs[side])
+            except TurnFailed as error:
+                if side in OWN:
+                    raise DataError(f"the loader ended ({side}): {error}") from error
+                raise
 
-        rounds = in_rounds(turns, turn, range(repeats))
-    return Rounds(rounds.results, failures | rounds.failures, rounds.seconds)
+        rounds = in_rounds(jobs, turn, range(repeats))
+    rounds.failures |= failures
+    return rounds, state
+
+
+def _settle_files(plan: Plan, jobs: dict[str, Job]) -> str:
+    """Bring the files into the state in which all turns read them, and return it in words. Without this, the first turn
+    would read files from the storage, and all others from memory."""
+    job = plan.job
+    if not isinstance(job.index, RemoteIndex):
+        return read_into_memory(job.index, job.loading, [each.packed for each in jobs.values() if each.packed.name])
+    if job.loading.cache_gb == 0:
+        return "samples from the URL in each turn"
+    with announced(1) as announce, suppress(TurnFailed):
+        announce("a turn that fills the local cache")
+        run_turn(jobs[plan.sides[0]])
+    return "samples in the local cache"
 
 
 def _packs(side: str) -> bool:
@@ -150,16 +202,6 @@ def _prepared(plan: Plan, side: str) -> Job:
         job = replace(job, packed=plan.cache / "bench" / f"{side}-{files}")
         write_packed(job)
     return job
-
-
-def _turn(job: Job) -> Callable[[], Turn]:
-    def turn_of_ours() -> Turn:
-        try:
-            return run_turn(job)
-        except TurnFailed as error:
-            raise DataError(f"the loader ended ({job.side}): {error}") from error
-
-    return turn_of_ours if job.side in OWN else partial(run_turn, job)
 
 
 def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sized
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any
 import psutil
 
 from imagenet_opt import machine
-from imagenet_opt.bench.converted_files import write_once
+from imagenet_opt.bench.files import write_once
 from imagenet_opt.bench.job import CEILING, OWN, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.data.index.remote_index import RemoteIndex
@@ -87,9 +88,12 @@ def take_turn(
 
 def _cpu_seconds() -> float:
     """CPU time so far of this process and of all processes that it has started and that still run."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    own, seconds = psutil.Process(), 0.0
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a child may end meanwhile
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def run_turn(job: Job) -> Turn:

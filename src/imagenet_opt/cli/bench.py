@@ -9,7 +9,7 @@ from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.bench.result import Report
+    from imagenet_opt.bench.report import Report
 
 HELP = f"""How many images a second does the input pipeline give here, with no network behind it, and what limits it?
 
@@ -34,7 +34,9 @@ without --against only `region decode`, and then with the copy to the GPU. data.
 resize` alone, which then decodes whole pictures.
 
 Reading it: a GPU that trains more images a second than `region decode` gives will wait. The table below the rows says
-for what a worker spends its time: `waits for bytes` is the storage's, `decodes` the CPUs'.
+for what a worker spends its time: `decodes` is the CPUs'. All files are read into memory first, at most 20,000 of them,
+so that all rows and rounds read the same way; the output says if they did not stay there. How fast the storage is, says
+imagenet-opt doctor; data.added_latency_ms simulates one.
 
 Each turn is a process of its own, and the rows take turns: about ten seconds a turn and more, so a minute a row.
 Start-up and warm-up are left out of every rate. Each loader has data.num_workers workers or threads. For a loader with
@@ -61,8 +63,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     report = bench(options)
     from imagenet_opt.atomic_file import write_atomically
-    from imagenet_opt.bench.result import write_json
-    from imagenet_opt.bench.tables import page, print_report
+    from imagenet_opt.bench.report import page, print_report, write_json
 
     command = ["imagenet-opt", "bench", *argv]
     print_report(report)
@@ -112,7 +113,7 @@ def bench(options: Options) -> "Report":
     """Measure all rows. Raises ImagenetOptError."""
     from imagenet_opt import machine
     from imagenet_opt.bench.plan import make_plan, measure
-    from imagenet_opt.bench.result import Report, data_facts
+    from imagenet_opt.bench.report import Report
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
     from imagenet_opt.data.index.index_cache import cache_folder
@@ -131,5 +132,5 @@ def bench(options: Options) -> "Report":
         same_bytes=options.same_bytes,
     )
     host = machine.facts()
-    rounds = measure(plan, repeats=options.repeats)
-    return Report(plan, rounds, host, data_facts(plan))
+    rounds, state = measure(plan, repeats=options.repeats)
+    return Report(plan, rounds, host, state)

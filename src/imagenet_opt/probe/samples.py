@@ -47,6 +47,14 @@ _FEW = 32
 """Files that represent the data set."""
 
 
+def extents_of(index: Index, rows: Rows) -> list[Extent]:
+    """File, offset and size of each sample."""
+    if isinstance(index, FileIndex):
+        return [Extent(index.path(i)) for i in rows.tolist()]
+    shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
+    return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
+
+
 class Samples:
     """A training set for experiments. Each experiment takes samples that no earlier experiment has read, as long as
     such samples are left.
@@ -97,11 +105,7 @@ class Samples:
 
     def extents(self, rows: Rows) -> list[Extent]:
         """File, offset and size of each sample."""
-        index = self.index
-        if isinstance(index, FileIndex):
-            return [Extent(index.path(i)) for i in rows.tolist()]
-        shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
-        return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
+        return extents_of(self.index, rows)
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""

@@ -107,7 +107,7 @@ PEERS = {
     "spdl": Peer(
         "spdl:loader",
         "spdl",
-        "PipelineBuilder: threads of one process, decode_image, v2 transforms",
+        "threads of one process (PipelineBuilder), with torchvision's decode_image and v2 transforms, not spdl.io",
         ("spdl.pipeline", *_TENSORS),
         needs="spdl.pipeline",
     ),

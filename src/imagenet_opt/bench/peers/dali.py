@@ -17,7 +17,13 @@ def loader(job: Job) -> Iterable[Tensor]:
     paths, labels = map(list, zip(*job.samples(), strict=True))
     threads, seed = max(1, job.num_workers), job.loading.seed
 
-    @pipeline_def(batch_size=job.loading.batch_size, num_threads=threads, device_id=None, seed=seed)
+    @pipeline_def(
+        batch_size=job.loading.batch_size,
+        num_threads=threads,
+        device_id=None,
+        seed=seed,
+        prefetch_queue_depth=job.prefetch_factor,
+    )
     def crops() -> Any:
         files, file_labels = fn.readers.file(files=paths, labels=labels, random_shuffle=True, name="files")
         pixels = fn.decoders.image_random_crop(

@@ -24,6 +24,7 @@ def loader(job: Job) -> Iterable[Tensor]:
         num_workers=max(1, job.num_workers),
         order=OrderOption.RANDOM,
         os_cache=True,
+        batches_ahead=job.prefetch_factor,
         seed=job.loading.seed,
         indices=np.tile(np.arange(job.num_files), job.passes),
         drop_last=True,

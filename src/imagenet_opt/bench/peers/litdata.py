@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import tensor_crops, workers
+from imagenet_opt.bench.peers.torchvision import tensor_crops, workers
 
 
 def loader(job: Job) -> Iterable[Tensor]:

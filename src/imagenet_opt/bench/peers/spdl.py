@@ -1,5 +1,6 @@
-"""SPDL: one process whose threads read, decode and crop. A separate stage for reading, which SPDL's guide recommends
-for slow storage, was slower on a local disk."""
+"""SPDL's pipeline: threads of one process that read, decode and crop with torchvision. Its own decoder, spdl.io, needs
+a system's FFmpeg. A separate stage for reading, which SPDL's guide recommends for slow storage, was slower on a local
+disk."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import decode, tensor_crops
+from imagenet_opt.bench.peers.torchvision import decode, tensor_crops
 
 
 def loader(job: Job) -> Iterable[Tensor]:

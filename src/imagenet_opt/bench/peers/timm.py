@@ -28,6 +28,7 @@ def loader(job: Job) -> Iterable[Tensor]:
         is_training=True,
         **crops,
     )
+    batches.prefetch_factor = job.prefetch_factor if job.num_workers else None  # create_loader has no such argument
     files.transform = create_transform(
         size, normalize=False, is_training=True, **crops
     )  # uint8, as under its prefetcher

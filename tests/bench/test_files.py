@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_opt.bench.converted_files import write_once
-from imagenet_opt.bench.same_bytes import encoded_again
+from imagenet_opt.bench.files import encoded_again, write_once
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from tests.bench.conftest import plan_of
 
 
@@ -36,12 +31,16 @@ def test_every_image_is_one_of_quality_90_in_its_class(tmp_path: Path) -> None:
     Image.open(index.path(0)).save(expected, "JPEG", quality=90)
     assert Path(again.path(0)).read_bytes() == expected.getvalue()
     written = Path(again.path(0)).stat().st_mtime_ns
-    kept = encoded_again(index, tmp_path / "bench").path(0)
-    assert Path(kept).stat().st_mtime_ns == written
+    job = plan_of(index, cache=tmp_path, same_bytes=True).job
+    assert job.num_files == 5 and job.index.path(0) == again.path(0), "all rows read them"
+    assert Path(job.index.path(0)).stat().st_mtime_ns == written
 
 
-def test_files_of_a_faster_process_are_kept(tmp_path: Path) -> None:
+def test_files_of_a_faster_process_are_kept_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "converted"
+    with pytest.raises(OSError, match="No space left"):
+        write_once(folder, lambda new: Path("/dev/full").write_bytes(b"0"))
+    assert list(tmp_path.iterdir()) == []
 
     def write(new: Path) -> None:
         (new / "ours").touch()
@@ -50,14 +49,3 @@ def test_files_of_a_faster_process_are_kept(tmp_path: Path) -> None:
 
     write_once(folder, write)
     assert [file.name for file in folder.iterdir()] == ["theirs"] and list(tmp_path.iterdir()) == [folder]
-
-
-def test_all_rows_read_them(tmp_path: Path) -> None:
-    plan = plan_of(fat_images(tmp_path / "data"), cache=tmp_path, same_bytes=True)
-    assert plan.job.num_files == 5 and Path(plan.job.index.path(0)).is_relative_to(tmp_path / "bench")
-
-
-def test_packed_data_is_refused(images_root: Path, tmp_path: Path) -> None:
-    pack(images_root, tmp_path / "out", PackOptions())
-    with pytest.raises(ConfigError, match="--same-bytes needs a folder of image files"):
-        plan_of(open_shards(tmp_path / "out/train"), same_bytes=True)

@@ -3,7 +3,6 @@ import re
 import shlex
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from imagenet_opt.cli.tune import main, parse
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.data.loader import RankInfo
-from imagenet_opt.errors import ConfigError, StorageFailed
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.probe import memory
@@ -27,9 +25,9 @@ from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, most_images
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.tune.device import Device
-from imagenet_opt.tune.loader import LoaderSetting, tune_loader
+from imagenet_opt.tune.loader import LoaderSetting
 from tests.config.configs import composed, tiny
-from tests.conftest import loading, write_images
+from tests.conftest import write_images
 
 CPU = torch.device("cpu")
 
@@ -214,17 +212,6 @@ def test_a_setting_that_lacks_time_fails_its_turn(
     for compiles, what in (("false", "measured"), ("true", "compiled and measured")):
         with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s: budget$"):  # the first turn has a minute more
             device.rate((f"callbacks.acceleration.compile={compiles}",), 1.0, share=1.0, name="a setting")
-
-
-def test_a_loader_that_cannot_be_measured_fails_its_turn(tmp_path: Path) -> None:
-    class Unreadable:
-        def cold_rows(self) -> Any:
-            raise StorageFailed("the storage is gone")
-
-    rank_info, settings = RankInfo(device=CPU), {"loading": loading(), "samples": Unreadable(), "growing": ()}
-    testbed: Any = SimpleNamespace(config=composed(tmp_path), device=CPU, rank_info=rank_info, **settings)
-    with pytest.raises(TurnFailed, match="the storage is gone"):
-        tune_loader(testbed, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
 
 
 @pytest.mark.slow

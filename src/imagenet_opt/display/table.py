@@ -97,8 +97,8 @@ class Table:
 FAR = 100.0
 """An interval that reaches this ratio is shown as open."""
 RATIOS = (
-    "Ratios are ratios of geometric means over the rounds (with many rounds, the middle of the rounds' ratios), "
-    "the other columns are medians: where rounds differ much, the ratio differs from the ratio of the two medians."
+    "Ratios are ratios of geometric means over the rounds, the other columns are medians: where rounds differ much, "
+    "the ratio differs from the ratio of the two medians."
 )
 """Note below a table with ratio_cells."""
 

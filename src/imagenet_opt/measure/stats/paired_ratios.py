@@ -81,12 +81,12 @@ def more_rounds(ratio: Ratio) -> float:
         freedom = min(_LARGE_FREEDOM, num_rounds - 1)
         return student_quantile(1 - ratio.error / 2, freedom) / math.sqrt(num_rounds)
 
-    shrinks = must_shrink(ratio)
+    shrinks = _must_shrink(ratio)
     goal, rounds = width(num) / shrinks, range(num + 1, max(num + 1, math.ceil(num * shrinks**2)))
     return 1 + bisect_left(rounds, True, key=lambda num_rounds: width(num_rounds) <= goal)
 
 
-def must_shrink(ratio: Ratio) -> float:
+def _must_shrink(ratio: Ratio) -> float:
     """How many times narrower the interval of an undecided ratio must be to exclude 1 or to lie within MARGIN."""
     centre, reach = abs(math.log(ratio.ratio)), (math.log(ratio.high) - math.log(ratio.low)) / 2
     return reach / max(centre, math.log(MARGIN) - centre)

@@ -36,6 +36,7 @@ def ckpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
             optimizer.step()
     loader.close()
     recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": SIZE}
+    recipe |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
     return folder / "last.ckpt"
 
@@ -46,6 +47,26 @@ def test_a_network_that_agrees_with_both_splits_is_ok(check: Check, ckpt: Path) 
     assert re.fullmatch(
         r"the network is right on (9\d|100)\.\d % of train and (9\d|100)\.\d % of val", str(verdicts["labels"]["text"])
     )
+
+
+def test_the_network_decides_the_order_of_its_classes_and_how_images_are_normalised(
+    check: Check, ckpt: Path, tmp_path: Path
+) -> None:
+    """Its classes are in another order than the folders, and it was trained on images of another scale."""
+    saved = torch.load(ckpt)
+    head = next(
+        name for name in reversed(saved["network"]) if name.endswith("weight") and len(saved["network"][name]) == 3
+    )
+    for name in (head, head.replace("weight", "bias")):
+        saved["network"][name] = saved["network"][name][[2, 0, 1]]
+    saved["network_config"] |= {"classes": ["class2", "class0", "class1"]}
+    torch.save(saved, tmp_path / "last.ckpt")
+    assert check(f"ckpt={tmp_path}")[1]["labels"]["level"] == "ok"
+    assert check(f"ckpt={tmp_path}", "data.mean=[0.0,0.0,0.0]")[1] == check(f"ckpt={ckpt}")[1]
+    saved["network_config"]["classes"] = ["class2", "class0", "other"]
+    torch.save(saved, tmp_path / "last.ckpt")
+    with pytest.raises(CheckpointMismatch, match="class1"):
+        check(f"ckpt={tmp_path}")
 
 
 @pytest.mark.slow

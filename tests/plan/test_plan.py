@@ -165,6 +165,13 @@ def test_hours_are_images_over_rates() -> None:
     config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
     plan = make_plan(config, (6400, 300, 10), rate=200)
     assert plan.gpu_hours * 3600 == pytest.approx(6400 / 200 + 300 / 200 / 3)
+    config.trainer.update({"max_epochs": 6, "check_val_every_n_epoch": 4, "limit_val_batches": 0.5})
+    part = make_plan(config.copy(), (6400, 300, 10), rate=200)
+    assert part.validation_hours * 3600 == pytest.approx(150 / 200 / 3), "one validation, of half of the images"
+    config.trainer.update({"max_epochs": 1, "limit_train_batches": 10, "limit_val_batches": 0})
+    part = make_plan(config.copy(), (6400, 300, 10), rate=200)
+    assert (part.total_steps, part.validation_hours) == (10, 0) and part.gpu_hours * 3600 == pytest.approx(1000 / 200)
+    config.trainer.update({"limit_train_batches": 1.0, "limit_val_batches": 1.0, "check_val_every_n_epoch": 1})
     slow = make_plan(config, (6400, 300, 10), rate=200, loader_rates={224: LoaderRate(100)})
     assert slow.phases[0].hours * 3600 == pytest.approx(6400 / 100)
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
@@ -178,7 +185,8 @@ def test_epochs_of_a_url_take_the_time_of_their_parts() -> None:
 
     def seconds(rate: LoaderRate, *shares: float) -> list[tuple[int, float, float]]:
         plan = make_plan(config.copy(), (6400, 300, 10), rate=200, loader_rates={224: rate}, cached_shares=shares)
-        assert plan.gpu_hours * 3600 == pytest.approx(sum(phase.hours for phase in plan.phases) * 3600 + 5 * 0.5)
+        later_rate = min(600.0, rate.at(shares[1]))  # a validation image takes a third of a training image's time
+        assert plan.validation_hours * 3600 == pytest.approx(5 * 300 / later_rate)
         return [(phase.num_epochs, phase.epoch_hours * 3600, phase.hours * 3600) for phase in plan.phases]
 
     later = 1600 / 40 + 4800 / 400

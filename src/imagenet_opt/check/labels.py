@@ -16,8 +16,8 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.model.saved_network import on_device, open_network
+from imagenet_opt.errors import CheckpointMismatch, printable
+from imagenet_opt.model.saved_network import VALIDATED_WITH, on_device, open_network
 
 Index = FileIndex | ShardIndex
 _MOST_NAMED = 3
@@ -38,16 +38,15 @@ class Selection:
 def check_labels(
     ckpt: Path, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
 ) -> tuple[CheckResult, dict[str, Any]]:
-    """The verdict, and the accuracies for --json. Raises CheckpointError, also for a network with too few classes."""
+    """The verdict, and the accuracies for --json. Raises CheckpointError, CheckpointMismatch
+    for a network of other classes. Images are cut out and normalised as the network's own run validated."""
     network, config, _ = open_network(ckpt)
-    classes, answers = train.index.classes, config["num_classes"]
-    if answers < len(classes):
-        raise CheckpointMismatch(
-            f"the network of {ckpt} has {answers} classes, the data has {len(classes)}; choose another ckpt="
-        )
+    classes = train.index.classes
+    logits = _logits_of(classes, config, ckpt)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size = config["image_size"]
-    options = replace(loading, image_size=size, val_image_size=size, on_bad_sample="skip", max_bad_fraction=1.0)
+    size, view = config["image_size"], {key: config[key] for key in VALIDATED_WITH if config.get(key)}
+    view |= {key: tuple(view[key]) for key in ("mean", "std") if key in view}
+    options = replace(loading, image_size=size, val_image_size=size, on_bad_sample="skip", max_bad_fraction=1.0, **view)
     done, total = 0, len(train.rows) + len(val.rows)
 
     def advance(num: int) -> None:
@@ -55,7 +54,7 @@ def check_labels(
         on_progress(done := done + num, total)
 
     on_device(network, device)
-    confusions = [_confusion(network, selection, options, device, answers, advance) for selection in (train, val)]
+    confusions = [_confusion(network, selection, options, device, logits, advance) for selection in (train, val)]
     labels = judge_labels(*confusions)
     facts = asdict(labels)
     del facts["mapping"]
@@ -64,21 +63,37 @@ def check_labels(
     return _verdict(labels, classes, val), facts
 
 
+def _logits_of(classes: tuple[str, ...], config: dict[str, Any], ckpt: Path) -> list[int]:
+    """The numbers of the logits of the classes, in their order; all logits if the network's classes are not known.
+    Raises CheckpointMismatch."""
+    names, num = list(config.get("classes") or ()), config["num_classes"]
+    if unknown := [name for name in classes if names and name not in names]:
+        raise CheckpointMismatch(
+            f"the network of {ckpt} does not know {len(unknown)} of {len(classes)} classes of the data, such as "
+            f"{printable(unknown[0])}; choose another ckpt="
+        )
+    if num < len(classes):
+        raise CheckpointMismatch(
+            f"the network of {ckpt} has {num} classes, the data has {len(classes)}; choose another ckpt="
+        )
+    return [names.index(name) for name in classes] if names else list(range(num))
+
+
 def _confusion(
     network: torch.nn.Module,
     selection: Selection,
     options: LoaderOptions,
     device: torch.device,
-    answers: int,
+    logits: list[int],
     advance: Callable[[int], None],
 ) -> Confusion:
-    confusion = np.zeros((len(selection.index.classes), answers), np.int64)
+    confusion = np.zeros((len(selection.index.classes), len(logits)), np.int64)
     options = replace(options, batch_size=min(options.batch_size, len(selection.rows)))
     loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=device))
     try:
         for batch in loader:
             with torch.inference_mode():
-                chosen = network(batch.images).argmax(1)[batch.valid]
+                chosen = network(batch.images)[:, logits].argmax(1)[batch.valid]
             np.add.at(confusion, (batch.labels[batch.valid].cpu().numpy(), chosen.cpu().numpy()), 1)
             advance(int(batch.valid.sum()))
     finally:

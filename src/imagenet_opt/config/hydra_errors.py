@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.overrides import config_folder, train_program
 from imagenet_opt.config.removed_keys import explain_removed, explain_removed_recipe
 from imagenet_opt.errors import did_you_mean
 
@@ -44,8 +44,18 @@ def explain(error: Exception) -> str:
         group = key.partition(".")[0]
         hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
         return f"there is no key {key} in the {group} of this experiment; {hint}"
-    hint = did_you_mean(key, dict.fromkeys([*keys, *_groups()]), "python train.py --cfg job shows every key")
+    if option := (others := _keys_of_options("data")).get(key):
+        return f"there is no key {key} here; data={option} has it"
+    hint = did_you_mean(
+        key, dict.fromkeys([*keys, *others, *_groups()]), f"{train_program()} --cfg job shows every key"
+    )
     return f"there is no key {key}; {hint}"
+
+
+def _keys_of_options(group: str) -> dict[str, str]:
+    """The keys of all files of a group, each with the name of a file."""
+    files = sorted((config_folder() / group).glob("*.yaml"))
+    return {f"{group}.{key}": file.stem for file in files for key in map(str, OmegaConf.load(file))}
 
 
 def _no_option(place: str, known: Sequence[str] | None) -> str:

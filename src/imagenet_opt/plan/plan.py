@@ -156,8 +156,9 @@ def make_plan(
         for epoch, size in enumerate(image_sizes(config)[:num_epochs])
     ]
     phases = tuple(_phases(rates, steps, batch, total, seconds_of))
-    val_size = config.data.val_image_size or config.data.image_size
-    val_seconds = (total // steps) * num_val * (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
+    val_seconds = _validated(config, num_val, batch, total // steps) * _val_image_seconds(
+        config, seconds_of, loader_rates, cached_shares[1]
+    )
     num_gpus = num_processes(config, device_of(config))[1]
     memory = need_of(config, num_classes, ceil(batch / num_gpus), config.model.micro_batch_size)
     return Plan(
@@ -171,6 +172,27 @@ def make_plan(
         compiles=bool(config.callbacks.get("acceleration", {}).get("compile", False)),
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
+
+
+def _validated(config: DictConfig, num_val: int, batch: int, num_epochs: int) -> float:
+    """Images that all validations of the run read, as Lightning takes trainer.check_val_every_n_epoch and
+    limit_val_batches: a share of the batches, or their number."""
+    limit = config.trainer.limit_val_batches
+    num_images = int(limit * num_val) if isinstance(limit, float) else min(num_val, limit * batch)
+    return num_epochs // (config.trainer.check_val_every_n_epoch or 1) * num_images
+
+
+def _val_image_seconds(
+    config: DictConfig,
+    seconds_of: Callable[[int], float],
+    loader_rates: Mapping[int, LoaderRate],
+    cached_share: float,
+) -> float:
+    """Seconds for a validation image: those of the GPU, or of the loader if it is slower and was measured at this
+    size."""
+    size = config.data.val_image_size or config.data.image_size
+    of_gpu = (1 + config.model.val_flip) * seconds_of(size) / TRAINING_FORWARDS
+    return max(of_gpu, 1 / loader_rates[size].at(cached_share)) if size in loader_rates else of_gpu
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
@@ -193,7 +215,8 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     images = int(config.data.samples_per_epoch or num_train)
     if images < batch:
         raise ConfigError(f"{key}={batch} is larger than the {images} training images; set {key} to at most {images}")
-    steps, max_steps = images // batch, int(config.trainer.max_steps)
+    steps, max_steps, limit = images // batch, int(config.trainer.max_steps), config.trainer.limit_train_batches
+    steps = max(1, int(limit * steps) if isinstance(limit, float) else min(limit, steps))
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total
 

@@ -65,6 +65,11 @@ class WandbRunLogger(WandbLogger):
         """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash."""
         if self.logged_until is None:
             self.logged_until = step
+        if self.logged_until > step:
+            log.info(
+                f"W&B keeps its rows up to step {self.logged_until}; the steps from {step + 1} on are trained again and "
+                "not sent again. A run with other settings needs a folder of its own: hydra.run.dir=FOLDER"
+            )
         for row_step, row in read_rows(self._folder / FILE):
             if row_step <= step:
                 self.log_metrics(row, row_step)

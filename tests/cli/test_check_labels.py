@@ -54,11 +54,9 @@ def test_the_network_decides_the_order_of_its_classes_and_how_images_are_normali
 ) -> None:
     """Its classes are in another order than the folders, and it was trained on images of another scale."""
     saved = torch.load(ckpt)
-    head = next(
-        name for name in reversed(saved["network"]) if name.endswith("weight") and len(saved["network"][name]) == 3
-    )
-    for name in (head, head.replace("weight", "bias")):
-        saved["network"][name] = saved["network"][name][[2, 0, 1]]
+    weights = saved["network"]
+    for name in [name for name in weights if name.endswith(("weight", "bias"))][-2:]:
+        weights[name] = weights[name][[2, 0, 1]]
     saved["network_config"] |= {"classes": ["class2", "class0", "class1"]}
     torch.save(saved, tmp_path / "last.ckpt")
     assert check(f"ckpt={tmp_path}")[1]["labels"]["level"] == "ok"

@@ -46,9 +46,8 @@ def explain(error: Exception) -> str:
         return f"there is no key {key} in the {group} of this experiment; {hint}"
     if option := (others := _keys_of_options("data")).get(key):
         return f"there is no key {key} here; data={option} has it"
-    hint = did_you_mean(
-        key, dict.fromkeys([*keys, *others, *_groups()]), f"{train_program()} --cfg job shows every key"
-    )
+    known, all_keys = dict.fromkeys([*keys, *others, *_groups()]), f"{train_program()} --cfg job shows every key"
+    hint = did_you_mean(key, known, all_keys)
     return f"there is no key {key}; {hint}"
 
 

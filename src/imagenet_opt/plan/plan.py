@@ -179,7 +179,7 @@ def _validated(config: DictConfig, num_val: int, batch: int, num_epochs: int) ->
     limit_val_batches: a share of the batches, or their number."""
     limit = config.trainer.limit_val_batches
     num_images = int(limit * num_val) if isinstance(limit, float) else min(num_val, limit * batch)
-    return num_epochs // (config.trainer.check_val_every_n_epoch or 1) * num_images
+    return float(num_epochs // (config.trainer.check_val_every_n_epoch or 1) * num_images)
 
 
 def _val_image_seconds(
@@ -192,7 +192,7 @@ def _val_image_seconds(
     size."""
     size = config.data.val_image_size or config.data.image_size
     of_gpu = (1 + config.model.val_flip) * seconds_of(size) / TRAINING_FORWARDS
-    return max(of_gpu, 1 / loader_rates[size].at(cached_share)) if size in loader_rates else of_gpu
+    return float(max(of_gpu, 1 / loader_rates[size].at(cached_share)) if size in loader_rates else of_gpu)
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:

@@ -67,8 +67,8 @@ class WandbRunLogger(WandbLogger):
             self.logged_until = step
         if self.logged_until > step:
             log.info(
-                f"W&B keeps its rows up to step {self.logged_until}; the steps from {step + 1} on are trained again and "
-                "not sent again. A run with other settings needs a folder of its own: hydra.run.dir=FOLDER"
+                f"W&B keeps its rows up to step {self.logged_until}; the steps from {step + 1} on, which are trained "
+                "again, are not sent again. A run with other settings needs a folder of its own: hydra.run.dir=FOLDER"
             )
         for row_step, row in read_rows(self._folder / FILE):
             if row_step <= step:

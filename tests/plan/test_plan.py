@@ -265,7 +265,7 @@ def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
         (row,) = [line for line in page.splitlines() if line.startswith(start)]
         assert row.endswith(f"| {recipe.reproduced or 'no'} |")
         hours = f"{plan_of(words).gpu_hours:.1f}"
-        assert f"| {hours} |" in row
+        assert f"| {hours} | {recipe.get('gpus') or 'not known'}" in row
         header = (REPOSITORY / f"conf/experiment/{name}.yaml").read_text().partition("defaults:")[0]
         assert (f"{num_epochs}: {hours}" if num_epochs else f"plan for one A10G: {hours} hours.") in header
         assert num_epochs or f"Published: {recipe.published_top1} %" in header

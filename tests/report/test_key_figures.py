@@ -2,6 +2,7 @@
 
 from imagenet_opt.doctor.diagnosis import VERDICTS
 from imagenet_opt.report.key_figures import tiles
+from imagenet_opt.report.page import finding
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import make_diagnosis
 
@@ -23,3 +24,10 @@ def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
     labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in VERDICTS}
     assert labels.pop("healthy") == ["now", "expected", "faster device", "efficiency"]
     assert all(label == ["now", "expected", "if fixed", "efficiency"] for label in labels.values())
+
+
+def test_headline_and_tile_have_one_share_of_waiting() -> None:
+    summary = {"throughput/images_per_second": 212.0, "throughput/data_wait_fraction": 0.0449}
+    record = Record("run", None, summary=summary)
+    assert "waits for data 4.5% of the time" in finding(record)
+    assert [tile.value for tile in tiles(record) if tile.label == "data wait"] == ["4.5%"]

@@ -286,9 +286,13 @@ def test_a_table_that_is_too_wide_has_fewer_metrics_and_no_broken_word(
 
 def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:
     for job, (batch_size, workers) in enumerate((b, w) for b in (64, 128) for w in (16, 2, "<b>")):
-        record(tmp_path, job, [f"data.batch_size={batch_size}", f"data.num_workers={workers}"], 100.0 + job)
-    write_page(collect_rows(tmp_path), tmp_path)
-    page = (tmp_path / "sweep.html").read_text()
+        words = [f"data.batch_size={batch_size}", f"data.num_workers={workers}"]
+        record(tmp_path, job, words, 100.0 + job, **{"val/acc1": 0.7})
+    (folder := tmp_path / "sweep_of_workers").mkdir()
+    write_page(collect_rows(tmp_path), folder)
+    page = (folder / "sweep.html").read_text()
+    assert "<title>sweep_of_workers</title>" in page and "acc1" in page and "70.0%" in page, page[:500]
+    assert "`" not in page[page.index("<body") :].partition("<script")[0], "backticks are for terminals"
     assert r'"categoryarray":["2","16","&lt;b&gt;"]' in page
     for line, speeds in (("64", "[101.0,100.0,102.0]"), ("128", "[104.0,103.0,105.0]")):
         assert f'"name":"{line}"' in page and f'"y":{speeds}' in page

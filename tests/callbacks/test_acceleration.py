@@ -13,22 +13,22 @@ from torch import nn
 
 from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compiled_forward import EARNED_PIXELS
 from tests.callbacks.conftest import Named, Plain, assert_same_weights, fitted, switched, weights
 
 pytestmark = pytest.mark.usefixtures("compile_cache")
 CHANNELS_LAST = torch.channels_last
+CUDA = torch.device("cuda")
+
+
+def gpu_trainer(device: Any = CUDA, **more: Any) -> Any:
+    return SimpleNamespace(strategy=SimpleNamespace(root_device=device), world_size=1, global_rank=0, **more)
 
 
 def switches() -> tuple[str, bool, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
 
 
-def a_gpus_trainer() -> Any:
-    return SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0)
-
-
-def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
+def test_switches_are_on_during_the_fit_and_as_before_after_it_and_after_an_error(project) -> None:
     seen = []
 
     class Look(Callback):
@@ -42,33 +42,8 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
     seen.clear()
     project.fit(switched(), Look())
     assert set(seen) == {("highest", False, False, False, False)}
-    assert switches() == before
-
-
-@pytest.mark.parametrize(
-    ("capability", "names"),
-    [
-        (None, "channels_last on"),
-        ((7, 5), "channels_last, cudnn_benchmark, cuda_graph on"),
-        ((8, 0), "channels_last, tf32, cudnn_benchmark, cuda_graph on"),
-    ],
-)
-def test_only_switches_that_act_on_the_device_are_reported(
-    project, caplog, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, names: str
-) -> None:
-    accelerating = switched(channels_last=True, tf32=True, cudnn_benchmark=True, cuda_graph=True)
-    strategy = SimpleNamespace(root_device=torch.device("cuda" if capability else "cpu"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    with caplog.at_level("INFO"):
-        accelerating.setup(SimpleNamespace(strategy=strategy, world_size=1, global_rank=0), Plain(), "fit")
-    accelerating.teardown(None, None, "fit")
-    assert caplog.messages[-1] == f"acceleration: {names}"
-
-
-def test_switches_are_as_before_after_an_error_too(project) -> None:
     failing = Callback()
     failing.on_train_batch_end = lambda *_: 1 / 0
-    before = switches()
     with pytest.raises(ZeroDivisionError):
         project.fit(switched(tf32=True, cudnn_benchmark=True), failing)
     assert switches() == before
@@ -122,26 +97,24 @@ def test_options_that_contradict_a_cuda_graph_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gradient_checkpointing=true"):
         switched(cuda_graph=True, gradient_checkpointing=True)
     for mode in ("reduce-overhead", "max-autotune"):
-        with pytest.raises(ConfigError, match=rf"compile_mode={mode}.*max-autotune-no-cudagraphs.*cuda_graph=false"):
+        with pytest.raises(ConfigError, match=f"compile_mode={mode}.*cuda_graph=false"):
             switched(cuda_graph=True, compile=True, compile_mode=mode)
         switched(cuda_graph=True, compile_mode=mode)
     switched(cuda_graph=True, compile=True, compile_mode="max-autotune-no-cudagraphs")
 
 
 def test_gradients_that_are_kept_do_not_go_with_compiled_graphs() -> None:
-    trainer: Any = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0
-    )
+    trainer = gpu_trainer()
     module = Plain()
     module.set_to_none = False
     compiling = switched(compile=True, compile_mode="max-autotune")
-    with pytest.raises(ConfigError, match=r"max-autotune.*model\.set_to_none=true.*max-autotune-no-cudagraphs"):
+    with pytest.raises(ConfigError, match=r"max-autotune.*model\.set_to_none=true"):
         compiling.setup(trainer, module, "fit")
 
 
 def test_a_cuda_graph_is_for_one_process() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
-    with pytest.raises(ConfigError, match=r"cuda_graph=true needs a single process, not 2.*trainer\.devices"):
+    with pytest.raises(ConfigError, match=r"cuda_graph=true.*trainer\.devices"):
         switched(cuda_graph=True).setup(trainer, Plain(), "fit")
 
 
@@ -155,25 +128,13 @@ def test_a_cpu_logs_one_line_that_it_has_no_cuda_graph(project, caplog) -> None:
 
 def on_gpu(acceleration: Acceleration, *, num_steps: float, side: int = 224, batch: Any = None) -> Acceleration:
     """After the first batch of 256 images of a run on a GPU; nothing is compiled or captured."""
-    device = SimpleNamespace(type="cuda")
-    trainer: Any = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=device),
-        world_size=1,
-        global_rank=0,
-        accumulate_grad_batches=1,
-        estimated_stepping_batches=num_steps,
-    )
+    trainer = gpu_trainer(SimpleNamespace(type="cuda"), accumulate_grad_batches=1, estimated_stepping_batches=num_steps)
     acceleration.setup(trainer, Plain(), "fit")
     acceleration.compiler.prepare = lambda parts: None
     images = [torch.empty(256, 3, side, side, device="meta"), torch.empty(256, device="meta")]
     acceleration.on_train_batch_start(trainer, Plain(), images if batch is None else batch, 0)
     acceleration.teardown(trainer, Plain(), "fit")
     return acceleration
-
-
-def test_compiling_is_earned_back_by_the_rates_that_were_measured() -> None:
-    seconds_per_image = 1 / 4110 - 1 / 5728
-    assert pytest.approx(72 / seconds_per_image * 224**2, rel=0.06) == EARNED_PIXELS
 
 
 @pytest.mark.parametrize(
@@ -209,7 +170,6 @@ def test_a_resumed_run_is_compiled_as_it_began_unless_the_user_says_otherwise(be
 @pytest.mark.parametrize(
     ("options", "captures"),
     [
-        ({}, True),
         ({"compile": "auto"}, True),
         ({"compile": True, "compile_mode": "reduce-overhead"}, False),
         ({"compile": False, "compile_mode": "reduce-overhead"}, True),
@@ -219,9 +179,7 @@ def test_a_resumed_run_is_compiled_as_it_began_unless_the_user_says_otherwise(be
 def test_auto_captures_where_nothing_forbids_it(options: dict[str, Any], captures: bool) -> None:
     module = Plain()
     module.net.set_grad_checkpointing = lambda enable: None
-    trainer: Any = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1, global_rank=0
-    )
+    trainer = gpu_trainer()
     acceleration = switched(cuda_graph="auto", **options)
     acceleration.setup(trainer, module, "fit")
     assert acceleration.compiler.cuda_graph is captures
@@ -264,7 +222,7 @@ def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> Non
         return dict(zip("xy", torch.utils.data.default_collate(samples), strict=True))
 
     project.fit(switched(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
-    with pytest.raises(ConfigError, match=r"batch that is a dict.*callbacks\.acceleration\.channels_last"):
+    with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.channels_last"):
         project.fit(switched(channels_last=True), module=Look(), collate_fn=collate)
 
 

@@ -6,14 +6,13 @@ from itertools import pairwise
 import pytest
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from torch.utils.data import DataLoader
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.callbacks.learning_rate import LearningRate
 from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
-from tests.callbacks.conftest import Clock, Plain, SlowImages, SlowStep, WatchKeys, images
+from tests.callbacks.conftest import Clock, SlowImages, SlowStep, WatchKeys, images
 from tests.callbacks.test_throughput import Reading
 from tests.conftest import loading, quiet_trainer
 
@@ -150,9 +149,3 @@ def test_slow_storage_is_reported_and_throughput_keeps_its_rows(images_root, tmp
     waits = {"bottleneck/read", "bottleneck/decode", "bottleneck/main_process"}  # which one depends on the machine
     assert sum(bottleneck.summary()[cause] for cause in waits) > 0.5
     assert project.logger.values("loader/read_seconds")
-
-
-def test_validating_alone_is_no_mistake(project) -> None:
-    project.fit(max_steps=1)
-    project.trainer.callbacks.append(Bottleneck())
-    project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)

@@ -10,9 +10,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
-from imagenet_opt.model.shape_compiler import ShapeCompiler
 from tests.callbacks.conftest import Network, Plain, assert_same_weights, fitted, opened, switched, weights
 from tests.model import conftest as classifier
 from tests.model.conftest import batches, network
@@ -117,6 +115,7 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
     torch.testing.assert_close(weights(compiled), weights(plain))
 
 
+@pytest.mark.slow
 def test_ddp_sends_the_gradients_of_a_compiled_network_during_the_backward(project) -> None:
     """Torch makes a graph for each bucket of gradients that is sent."""
 
@@ -155,39 +154,6 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return modes
 
 
-class StaticGradients(torch.autograd.Function):
-    """A product whose gradient has the same memory each time, as in a CUDA graph."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(inputs, memory)
-        return inputs @ weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        inputs, memory = ctx.saved_tensors
-        return None, memory.copy_(inputs.T @ gradient).detach(), None
-
-
-class Static(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(48, 3))
-        self.memory = torch.zeros(48, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return StaticGradients.apply(images.flatten(1), self.weight, self.memory)
-
-
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_gradients_in_the_memory_of_compiled_graphs_add_up(modes: list[str], mode: str) -> None:
-    compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
-    _, parts = classifier.fit(Static(), batches(2), None, compiling, micro_batch_size=2)
-    _, whole = classifier.fit(Static(), batches(2))
-    assert modes == [mode]
-    torch.testing.assert_close(parts.net.weight, whole.net.weight)
-
-
 class RunsOut(nn.Sequential):
     """Memory runs out in the forwards of these numbers, counted from 1."""
 
@@ -223,12 +189,12 @@ def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compi
 
 
 @pytest.mark.parametrize(
-    ("mode", "without"), [("reduce-overhead", "default"), ("max-autotune", "max-autotune-no-cudagraphs")]
-)
-@pytest.mark.parametrize(
-    ("runs_out", "sizes"),
-    [(1, [6, 6, 6, 6, 2]), (2, [6, 6, 6, 6, 6, 2]), (4, [6, 6, 6, 6, 3, 3, 3, 2])],
-    ids=["in the attempt", "while its graphs are recorded", "in the second step"],
+    ("mode", "without", "runs_out", "sizes"),
+    [
+        ("reduce-overhead", "default", 1, [6, 6, 6, 6, 2]),  # in the attempt
+        ("reduce-overhead", "default", 2, [6, 6, 6, 6, 6, 2]),  # while its graphs are recorded
+        ("max-autotune", "max-autotune-no-cudagraphs", 4, [6, 6, 6, 6, 3, 3, 3, 2]),  # in the second step
+    ],
 )
 def test_memory_that_runs_out_ends_a_mode_with_graphs(
     modes: list[str], mode: str, without: str, runs_out: int, sizes: list[int], caplog
@@ -241,23 +207,7 @@ def test_memory_that_runs_out_ends_a_mode_with_graphs(
     assert caplog.text.count(f"compile mode {without} from here on instead of {mode}") == 1
 
 
-def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[Any] = []
-    net = RunsOut(2)
-    net.sizes = events
-
-    class Graphed(GraphedForward):
-        def release(self) -> None:
-            events.append("released")
-            super().release()
-
-    monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
-    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: lambda net, sample: net)
-    monkeypatch.setattr("imagenet_opt.callbacks.acceleration._can_graph", lambda trainer: True)
-    fitted_in_parts(net, switched(cuda_graph=True))
-    assert events[:5] == [6, 6, "released", 3, 3]
-
-
+@pytest.mark.slow
 def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_graphs: Counter[int], caplog) -> None:
     limit, watch = 4, Watch(num_graphs)  # torch's own is 8, and one of timm's optimizers raises that to a million
     sizes = range(2, 2 + limit + 2)
@@ -268,17 +218,6 @@ def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_gra
     assert num_graphs == dict.fromkeys(sizes, 1)
     assert watch.inside == 0
     assert caplog.text.count("compiled for images of") == len(sizes)
-
-
-def test_networks_that_torch_cannot_compile_are_not_reported_as_compiled(
-    project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ShapeCompiler, "_allow_recompilations", lambda *_: None)
-    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in (2, 3, 4, 5)]
-    with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
-        project.fit(switched(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
-    assert caplog.text.count("compiled for images of") == 2
-    assert "compilation failed, training continues without it: FailOnRecompileLimitHit" in caplog.text
 
 
 @pytest.mark.slow

@@ -6,30 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
 from imagenet_opt.callbacks.ema import Ema
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from tests.callbacks.conftest import Plain, Project
-
-
-class WaitsOf(Callback):
-    """Counts what makes the host wait in the `on_train_batch_end` of another callback."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.waits = HostSyncs()
-        self.calls = 0
-        hook = callback.on_train_batch_end
-
-        def counted(*args: Any) -> None:
-            self.calls += 1
-            with self.waits:
-                hook(*args)
-
-        callback.on_train_batch_end = counted  # type: ignore[method-assign]
 
 
 class RisingAverage(WeightAveraging):
@@ -66,17 +48,6 @@ def test_the_average_moves_to_the_training_device() -> None:
     assert ema._average_model is not None
     assert {tensor.device.type for tensor in ema._average_model.module.state_dict().values()} == {"meta"}
     assert ema._average_model.n_averaged.device.type == "cpu"
-
-
-@pytest.mark.parametrize(("averaging", "waits"), [(Ema, False), (EMAWeightAveraging, True)])
-def test_an_update_does_not_wait_for_the_device_as_lightnings_does(
-    project: Project, averaging: type[Ema | EMAWeightAveraging], waits: bool
-) -> None:
-    average = averaging(decay=0.5)
-    counted = WaitsOf(average)
-    project.fit(average, counted)
-    assert counted.calls == 20
-    assert bool(counted.waits.counts) is waits
 
 
 def test_after_its_half_life_a_weight_counts_half() -> None:

@@ -1,4 +1,4 @@
-"""Means of what the recorder samples during a fit."""
+"""Means of what the recorder samples during a fit; tests/gpu/test_nvml.py has the readings of a GPU."""
 
 import pickle
 import threading
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.callbacks.host_utilization import HostUtilization
-from imagenet_opt.measure.telemetry.recorder import Recorder
-from imagenet_opt.run import utilization
 from tests.callbacks.conftest import Plain, Project
 
 KEYS = {"host/cpu_percent", "host/memory_used_gib"}
@@ -57,25 +56,6 @@ def test_each_logged_row_holds_the_mean_since_the_last_one(project, accumulate: 
     assert min(memory) - 1 <= summary["host/memory_used_gib"] <= max(memory) + 1
 
 
-def test_the_first_step_which_may_compile_is_left_out(project, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Compiling(Recorder):
-        """Shows 100 GiB before the first step has ended, then 1 GiB."""
-
-        @property
-        def totals(self) -> Any:
-            reads[0] += 1
-            return {"memory_used_gib": (100.0, 1.0) if reads[0] == 1 else (100.0 + reads[0], 1.0 + reads[0])}
-
-        @totals.setter
-        def totals(self, totals: Any) -> None:
-            pass
-
-    reads = [0]
-    monkeypatch.setattr(utilization, "Recorder", Compiling)
-    project.fit(callback := HostUtilization(), max_steps=4, limit_val_batches=0)
-    assert callback.summary()["host/memory_used_gib"] == 1.0
-
-
 def test_the_thread_ends_with_the_fit_and_after_an_error(project) -> None:
     fit(project, HostUtilization(), max_steps=2)
     assert not recorders()
@@ -83,3 +63,11 @@ def test_the_thread_ends_with_the_fit_and_after_an_error(project) -> None:
         fit(project, callback := HostUtilization(), fail_at=2, max_steps=3)
     assert not recorders()
     assert callback.summary().keys() == KEYS
+
+
+def test_without_cuda_one_message_and_no_metrics_are_logged(project, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        project.fit(callback := GpuUtilization(), max_steps=4, log_every_n_steps=1)
+    assert len([message for message in caplog.messages if "callbacks.gpu_utilization" in message]) == 1
+    assert callback.summary() == {}
+    assert not [row for _, row in project.logger.rows if any(key.startswith("gpu/") for key in row)]

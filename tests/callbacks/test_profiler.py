@@ -13,7 +13,6 @@ from torch import nn
 
 from imagenet_opt.callbacks.profiler import Profiler
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import Plain, assert_same_weights
 
 
@@ -50,24 +49,12 @@ def test_the_window_is_recorded_and_nothing_else(project, tmp_path: Path, caplog
     assert "profiler: 2 steps from step 5 on" in caplog.text
 
 
-@pytest.mark.slow
-def test_a_trace_of_resnet50_has_some_hundred_kb(project, tmp_path: Path) -> None:
-    """Small images: a trace has one entry an operation, however long it takes."""
-    module = Plain()
-    module.net = build_network("resnet50", num_classes=3)
-    project.fit(Profiler(folder=tmp_path, start_step=0), module=module, max_steps=4)
-    trace = tmp_path / "profile/step_2.json.gz"
-    assert names(trace)["aten::conv2d"] == 3 * 53
-    assert trace.stat().st_size < 500_000
-    assert (tmp_path / "profile/step_2.csv").stat().st_size < 5_000
-
-
 def test_a_window_may_go_over_an_epochs_end(project, tmp_path: Path) -> None:
     project.fit(Profiler(folder=tmp_path, start_step=8, num_steps=3))
     assert names(tmp_path / "profile/step_10.json.gz")["aten::conv2d"] == 3
 
 
-@pytest.mark.parametrize(("max_steps", "recorded"), [(2, 0), (3, 0), (4, 0), (5, 1), (7, 3)])
+@pytest.mark.parametrize(("max_steps", "recorded"), [(4, 0), (5, 1)])
 def test_a_fit_that_ends_within_the_window_leaves_what_there_is(
     project, tmp_path: Path, caplog, max_steps: int, recorded: int
 ) -> None:

@@ -67,54 +67,6 @@ def test_a_file_gets_a_line_for_each_logging_step_and_validation(
     ] == LINES
 
 
-@pytest.mark.usefixtures("clock")
-def test_a_line_has_all_that_is_known_and_the_time_left(project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.fit(ProgressBar(), module=TellingAll(), enable_progress_bar=True)
-    lines = [line for line in capsys.readouterr().err.splitlines() if " step " in line]
-    assert [line.partition("loss ")[2] for line in lines] == [
-        "4.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:02 left",
-        "9.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:02 left",
-        "14.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:30 left",  # 0.4 s, and one validation
-        "19.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:30 left",
-    ]
-
-
-def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True)
-    captured = capsys.readouterr()
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
-    assert re.search(r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000", shown)
-    assert "epoch 2" not in captured.err
-    assert shown.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
-
-
-def test_no_color_leaves_out_all_styles_of_the_bar(
-    project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"}.items():
-        monkeypatch.setenv(name, value)
-    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True)
-    printed = capsys.readouterr().out
-    assert "Epoch 2/2" in printed and not re.search(r"\x1b\[[0-9;]*m", printed)
-
-
-def test_the_bar_is_one_line_at_80_columns(
-    project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    project.fit(ProgressBar(), module=TellingAll(), enable_progress_bar=True)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
-    assert re.search(r"Epoch 2/2 +10/10 loss: 19\.000 acc1: 84\.2% img/s: 399 data wait: 25% left: 0:\d\d", shown)
-
-
 def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
     assert "epoch 2  step 10/10  loss 19.000" in capsys.readouterr().err
@@ -131,3 +83,30 @@ def test_a_metric_of_the_module_is_read_three_steps_after_its_logging_step(proje
 
     project.fit(Look(), module=Telling(), enable_progress_bar=True, max_epochs=1)
     assert seen == [None] * 8 + ["4.000"] * 2  # shown when step 7 has ended
+
+
+@pytest.mark.parametrize(
+    ("module", "variables", "shown"),
+    [
+        (Telling, {"COLUMNS": "160"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
+        (Telling, {"COLUMNS": "160", "NO_COLOR": "1"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
+        (TellingAll, {"COLUMNS": "80"}, r"Epoch 2/2 +10/10 loss: 19\.000 acc1: 84\.2% .* left: 0:\d\d"),
+    ],
+)
+def test_a_terminal_gets_a_bar_of_one_line(
+    project,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    module: type[Telling],
+    variables: dict[str, str],
+    shown: str,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name, value in ({"FORCE_COLOR": "1", "TERM": "xterm"} | variables).items():
+        monkeypatch.setenv(name, value)
+    project.fit(ProgressBar(), module=module(), enable_progress_bar=True)
+    captured = capsys.readouterr()
+    assert bool(re.search(r"\x1b\[[0-9;]*m", captured.out)) is ("NO_COLOR" not in variables)
+    out = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
+    assert re.search(shown, out) and out.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
+    assert "epoch 2" not in captured.err

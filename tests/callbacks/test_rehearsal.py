@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,29 +122,10 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
         checkpoint = Checkpoint(folder=str(tmp_path / name), every_n_steps=None, every_minutes=None, keep=1)
         project.fit(*callbacks, checkpoint, max_epochs=1, default_root_dir=tmp_path / name)
         saved.append(torch.load(tmp_path / name / "last.ckpt", weights_only=True))
-    real, rehearsed = saved
-    assert real["state_dict"].keys() == rehearsed["state_dict"].keys()
-    shapes = [
-        {number: state["momentum_buffer"].shape for number, state in one["optimizer_states"][0]["state"].items()}
-        for one in saved
-    ]
-    assert shapes[0] == shapes[1] and shapes[0]
+    sizes = [[each["momentum_buffer"].shape for each in one["optimizer_states"][0]["state"].values()] for one in saved]
+    assert saved[0]["state_dict"].keys() == saved[1]["state_dict"].keys() and sizes[0] == sizes[1] != []
     with pytest.raises(CheckpointMismatch, match="real hardware"):
         project.fit(rehearsal(), checkpoint, max_epochs=2, ckpt_path=tmp_path / "real/last.ckpt")
-
-
-@pytest.mark.parametrize(
-    ("busy", "ready", "verdict"), [(0.899, 0, "fail"), (0.9, 0, "pass"), (0.1, 3, "too short to tell")]
-)
-def test_ninety_percent_pass(busy: float, ready: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    log_lines: list[str] = []
-    monkeypatch.setattr("imagenet_opt.callbacks.rehearsal.rank_zero_info", log_lines.append)
-    callback = rehearsal()
-    callback.timeline.busy_seconds, callback.timeline.idle_seconds = 1000 * busy, 1000 * (1 - busy)
-    throughput = SimpleNamespace(summary=lambda: {"throughput/measured_batches": 3, "throughput/ready_batches": ready})
-    callback.on_fit_end(SimpleNamespace(callbacks=[throughput, object()]), None)
-    shown = f"{100 * busy:.1f} %"
-    assert log_lines == [f"simulated x: accelerator utilisation {shown} (MLPerf Storage asks for 90 %): {verdict}"]
 
 
 def test_an_error_leaves_nothing_behind(project) -> None:
@@ -158,5 +138,5 @@ def test_an_error_leaves_nothing_behind(project) -> None:
 
 
 def test_a_network_that_is_not_there_is_refused(project) -> None:
-    with pytest.raises(ConfigError, match=r"callbacks.rehearsal.network='model' is not a network in Plain"):
+    with pytest.raises(ConfigError, match=r"callbacks\.rehearsal\.network='model'"):
         project.fit(rehearsal(network="model"))

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
 from torch.utils.data import DataLoader
 
+from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
@@ -146,12 +147,6 @@ def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None
     assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= 20
 
 
-def test_validating_alone_is_no_mistake(project) -> None:
-    project.fit(max_steps=1)
-    project.trainer.callbacks.append(Throughput())
-    project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)
-
-
 class LongFirstStep(Callback):
     """As a compile: long enough for the loader to fill its queue."""
 
@@ -176,11 +171,8 @@ def test_batches_that_are_ready_after_the_first_step_are_not_measured(images_roo
     assert 0 <= summary["throughput/ready_batches"] <= 16
 
 
-def test_a_loader_that_does_not_tell_is_taken_to_be_full() -> None:
-    throughput = Throughput()
-    loader = DataLoader(images(200), batch_size=4, num_workers=1, prefetch_factor=14)
-    trainer = quiet_trainer(callbacks=[throughput], max_epochs=1)
-    trainer.fit(Plain(), loader, DataLoader(images(8), batch_size=4))
-    summary = throughput.summary()
-    assert summary["throughput/measured_batches"] == 50 - 15
-    assert summary["throughput/ready_batches"] == 14
+@pytest.mark.parametrize("callback", [Throughput, Bottleneck])
+def test_validating_alone_is_no_mistake(project, callback: type[Callback]) -> None:
+    project.fit(max_steps=1)
+    project.trainer.callbacks.append(callback())
+    project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)

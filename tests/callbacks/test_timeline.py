@@ -10,13 +10,10 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from imagenet_opt.callbacks.host_utilization import HostUtilization
 from imagenet_opt.callbacks.timeline import Timeline
 from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
-from tests.callbacks.conftest import AtCall, Plain, images
+from tests.callbacks.conftest import Plain, images
 from tests.conftest import quiet_trainer
-
-running: list[int] = []
 
 
 def recorders() -> int:
@@ -86,13 +83,6 @@ def test_a_folder_that_cannot_be_written_is_one_warning(
     project.fit(Timeline(folder=tmp_path))
     assert project.trainer.global_step == 20
     assert len([message for message in caplog.messages if "timeline" in message]) == 1
-
-
-def test_callbacks_share_one_recorder_and_any_may_be_left_out(project, tmp_path: Path) -> None:
-    both = [Timeline(folder=tmp_path), HostUtilization()]
-    project.fit(*both, AtCall("on_train_start", 1, lambda: running.append(recorders())))
-    project.fit(HostUtilization(), AtCall("on_train_start", 1, lambda: running.append(recorders())))
-    assert running == [1, 1]
 
 
 def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_path: Path) -> None:

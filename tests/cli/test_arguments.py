@@ -11,7 +11,7 @@ from imagenet_opt.errors import ConfigError
 def test_a_mistake_names_the_commands_help() -> None:
     parser = Parser("bench")
     parser.add_argument("--repeats", type=int)
-    with pytest.raises(ConfigError, match=r"invalid int value: 'x' \(imagenet-opt bench --help\)"):
+    with pytest.raises(ConfigError, match="imagenet-opt bench --help"):
         parser.parse_args(["--repeats", "x"])
     with pytest.raises(ConfigError, match="unrecognized arguments: --rep"):
         parser.parse_args(["--rep", "3"])

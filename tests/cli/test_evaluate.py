@@ -17,11 +17,11 @@ from tests.config.configs import tiny
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "add ckpt=RUN_FOLDER"),
-        (["ckpt=a", "model.pretrained=true"], "add ckpt=RUN_FOLDER"),
-        (["ckpt=a", "eval=timm", "data.val_image_size=288"], "eval=timm and data.val_image_size=288 both set"),
-        (["ckpt=a", "--json", "/nowhere/a.json"], "--json /nowhere/a.json cannot be written"),
-        (["ckpt=a", "--per_class"], "unrecognized arguments: --per_class"),
+        ([], "ckpt=RUN_FOLDER"),
+        (["ckpt=a", "model.pretrained=true"], "ckpt=RUN_FOLDER"),
+        (["ckpt=a", "eval=timm", "data.val_image_size=288"], "eval=timm and data.val_image_size=288"),
+        (["ckpt=a", "--json", "/nowhere/a.json"], "--json /nowhere/a.json"),
+        (["ckpt=a", "--per_class"], "--per_class"),
     ],
 )
 def test_mistakes_are_refused_before_any_work(argv: list[str], words: str) -> None:
@@ -33,7 +33,7 @@ def test_a_folder_means_its_best_checkpoint(tmp_path: Path) -> None:
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "last.ckpt"
     (tmp_path / "best.ckpt").touch()
     assert parse([f"ckpt={tmp_path}"]).ckpt == tmp_path / "best.ckpt"
-    with pytest.raises(CheckpointError, match=r"none\.ckpt \(ckpt\); expected a run folder or a \.ckpt file"):
+    with pytest.raises(CheckpointError, match=r"none\.ckpt \(ckpt\)"):
         main([f"ckpt={tmp_path}/none.ckpt", "data=demo"])
 
 
@@ -56,25 +56,23 @@ def test_logits_without_data_are_left_out(
     assert (results["num_logits"], results["classes"]) == (5, ["class0", "class1", "class2"])
 
 
+@pytest.mark.slow
 def test_images_follow_the_runs_validation_and_then_the_user(
     images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = {"val_crop_ratio": 0.9, "val_interpolation": "bicubic", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
-    words = [
-        *checkpoint(tmp_path, num_classes=3, **facts),
-        f"data.root={images_root}",
-        "--json",
-        f"{tmp_path}/out.json",
-    ]
-    losses = []
-    for changes in ([], ["data.val_crop_ratio=1"], ["data.mean=[0,0,0]"]):
-        main([*words, *changes])
-        losses.append(json.loads((tmp_path / "out.json").read_text())["nll"])
+    facts = {"val_crop_ratio": 0.9, "val_interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3}
+    words = [*checkpoint(tmp_path, num_classes=3, val_flip=True, **facts), f"data.root={images_root}"]
+    results = []
+    for change in ([], ["data.val_crop_ratio=1"], ["data.mean=[0,0,0]"], ["model.val_flip=false"]):
+        main([*words, *change, "--json", f"{tmp_path}/out.json"])
+        results.append(json.loads((tmp_path / "out.json").read_text()))
     output = " ".join(capsys.readouterr().out.split())
-    assert "32 px bicubic, crop 0.9, 32-true" in output and "32 px bicubic, crop 1, 32-true" in output
-    assert len(set(losses)) == 3
+    assert "32 px bicubic, crop 0.9, with the mirror image" in output and "32 px bicubic, crop 1, " in output
+    assert [result["tta"] for result in results] == [True, True, True, False]
+    assert len({result["nll"] for result in results}) == 4
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: Path, tmp_path: Path) -> None:
     words = ("trainer.max_epochs=1", "trainer.precision=bf16-mixed", "trainer.log_every_n_steps=1")
     run = build_run(tiny(tmp_path, images_root, *words, "~callbacks.timeline"))
@@ -90,20 +88,9 @@ def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: P
     assert results[1]["nll"] != pytest.approx(logged, rel=1e-6)
 
 
-def test_the_mirror_image_is_used_if_the_run_validated_with_it(images_root: Path, tmp_path: Path) -> None:
-    words = [*checkpoint(tmp_path, num_classes=3, val_flip=True), f"data.root={images_root}"]
-    used = []
-    for changes in ([], ["model.val_flip=false"], ["eval=timm"]):
-        main([*words, *changes, "--json", f"{tmp_path}/out.json"])
-        used.append(json.loads((tmp_path / "out.json").read_text())["tta"])
-    assert used == [True, False, False]
-
-
 def test_another_network_than_the_checkpoints_is_refused(images_root: Path, tmp_path: Path) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
-    with pytest.raises(
-        ConfigError, match=r"model.name=resnet18 has no effect with ckpt=, whose network is test_resnet;"
-    ):
+    with pytest.raises(ConfigError, match=r"model\.name=resnet18"):
         main([*words, "model.name=resnet18"])
     main([*words, "model.name=test_resnet"])
 
@@ -111,7 +98,7 @@ def test_another_network_than_the_checkpoints_is_refused(images_root: Path, tmp_
 def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     (tmp_path / "real.json").write_text("[[1], [2]]")
-    with pytest.raises(ConfigError, match=r"--real-labels \S+ holds 2 entries; expected real.json of 50,000 lists"):
+    with pytest.raises(ConfigError, match="--real-labels"):
         main([*words, "--real-labels", f"{tmp_path}/real.json"])
     main([*words, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
     output, results = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
@@ -125,12 +112,6 @@ def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, caps
 
 
 def test_the_demos_images_are_named_if_data_root_is_missing(tmp_path: Path) -> None:
-    words = [
-        *checkpoint(tmp_path, num_classes=3, classes=["ant", "bee", "cat"]),
-        "data.num_train=10",
-        "data.num_val=10",
-    ]
-    with pytest.raises(
-        CheckpointMismatch, match=r"data\.root is not set, so these are the demo's images; .*checkerboard"
-    ):
-        main(words)
+    words = checkpoint(tmp_path, num_classes=3, classes=["ant", "bee", "cat"])
+    with pytest.raises(CheckpointMismatch, match=r"data\.root is not set"):
+        main([*words, "data.num_train=10", "data.num_val=10"])

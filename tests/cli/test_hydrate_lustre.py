@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 
 from imagenet_opt.cli.hydrate import main
-from imagenet_opt.data.index.files import files_of, status_of
-from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.hydrate import Tally, hydrate
 from tests.cli.hydrations import write_split
@@ -106,11 +103,3 @@ def test_on_lustre_only_files_without_data_are_fetched(
     output = capsys.readouterr().out
     assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files\n" in output
     assert "hydrated 1 files, 0.10 MB" in output
-
-
-def test_sizes_are_those_of_the_files(tiny_root: Path) -> None:
-    index = scan_split(tiny_root, "train")
-    wanted = [os.path.getsize(index.path(i)) for i in range(len(index))]
-    (tiny_root / "train/class1/image005.JPEG").unlink()
-    found = status_of(files_of(index)).sizes
-    np.testing.assert_array_equal(found, [*wanted[:-1], -1])

@@ -7,11 +7,8 @@ from importlib import import_module
 import pytest
 
 import imagenet_opt
-from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.help_text import fitted
-from imagenet_opt.cli.main import COMMANDS, main, run
-from imagenet_opt.cli.pack import KEYS
-from imagenet_opt.evaluate.view import CONVENTIONS
+from imagenet_opt.cli.main import COMMANDS, main
 
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 
@@ -73,29 +70,6 @@ def test_a_mistake_is_one_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, *capsys.readouterr()) == (2, "", f"{line}\n")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("bench", [*(f" {name}" for name in PEERS), "--batches", "--repeats", "--against", "--json"]),
-        ("check", ["1 with errors"]),
-        ("evaluate", [*(f" {name}" for name in CONVENTIONS), "--tta", "--per-class", "--json"]),
-        ("doctor", ["--budget", "--json", "--apply", "--record-profile"]),
-        ("hydrate", ["Files may be released again"]),
-        ("pack", [f"\n  {key}  " for key in (*KEYS, "--verify")]),
-        ("tune", ["--budget", "--json", "data.batch_size=auto"]),
-        ("dashboard", ["--entity", "--project", "--dry-run"]),
-    ],
-)
-def test_help_of_a_command_names_its_options(
-    command: str, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = import_module(f"imagenet_opt.cli.{command}")
-    run(command, ["out=x", "--help"])
-    text = capsys.readouterr().out
-    assert text.strip() == module.HELP.strip() and max(map(len, text.splitlines())) <= 120
-    assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize(

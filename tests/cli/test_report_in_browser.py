@@ -24,19 +24,20 @@ FLAGS = (
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;"
 
 
-def evil_run(folder: Path) -> Path:
-    """A run whose files hold HTML in every text."""
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page]:
+    """The folder and the page of a run whose files hold HTML in every text."""
+    folder = tmp_path_factory.mktemp("evil") / "a<script>b"
     finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
     texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
     values = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
     write_run(folder, findings=(finding,), phases={EVIL: 0.1}, unverified=EVIL, **values)
     (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
-    return folder
+    return folder, report(folder, "--baseline", folder)
 
 
-def test_no_text_of_a_file_becomes_markup(tmp_path: Path) -> None:
-    folder = evil_run(tmp_path / "a<script>b")
-    page = report(folder, "--baseline", folder)
+def test_no_text_of_a_file_becomes_markup(evil: tuple[Path, Page]) -> None:
+    folder, page = evil
     assert "owned" in page.text
     assert page.loads == ["data:,"]
     scripts = (folder / "report.html").read_text().split("<script")[1:]
@@ -59,12 +60,11 @@ def in_browser(tmp_path: Path) -> Callable[[Path], str]:
     return opened
 
 
+@pytest.mark.slow
 def test_a_browser_draws_every_figure_without_console_messages(
-    tmp_path: Path, in_browser: Callable[[Path], str]
+    evil: tuple[Path, Page], in_browser: Callable[[Path], str]
 ) -> None:
-    folder = evil_run(tmp_path / "a<script>b")
-    report(folder, "--baseline", folder)
-    html = in_browser(folder / "report.html")
+    html = in_browser(evil[0] / "report.html")
     drawn = Page(html)
     assert len(drawn.drawings) == 10
     assert all(drawn.drawings.values()), drawn.drawings
@@ -87,6 +87,7 @@ zoomed.on("plotly_react", () => {
 </script>"""
 
 
+@pytest.mark.slow
 def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
     folder = write_run(tmp_path / "mine")
     shutil.rmtree(folder / "timeline")
@@ -121,6 +122,7 @@ setTimeout(() => Plotly.relayout(zoomed, {[`${axis}.range[0]`]: 1, [`${axis}.ran
 </script>"""
 
 
+@pytest.mark.slow
 def test_a_timeline_without_events_can_be_zoomed(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
     folder = write_run(tmp_path / "mine")
     shutil.rmtree(folder / "timeline")

@@ -45,18 +45,6 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return terminal
 
 
-def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(
-    now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = open_terminal(monkeypatch)
-    with progress.announced(10) as announce:
-        for number in range(4):
-            announce(f"round {number} of 10: [start]")
-            now[0] += 60.0
-    assert "round 3 of 10: [start]" in screen.getvalue() and "3/10" in screen.getvalue()
-    assert "0:07:00" in screen.getvalue(), "7 more of 60 s"
-
-
 def test_a_log_shows_the_time_left_of_measurements_that_take_minutes(
     now: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,18 +56,6 @@ def test_a_log_shows_the_time_left_of_measurements_that_take_minutes(
         "measuring: a",
         *("measuring: b (3.0 min left)", "measuring: c (2.0 min left)", "measuring: d"),
     ]
-
-
-def test_a_long_description_leaves_room_for_the_clock_at_80_columns(
-    now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = open_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", "80")
-    with progress.announced(9, planned=[10.0] * 9) as announce:
-        announce("decoding from memory, all workers, with words up to the width of the terminal")
-        now[0] += 5
-        announce("decoding from memory, all workers, with words up to the width of the terminal")
-    assert re.search(r"0:00:05 of about 0:01:25", screen.getvalue().replace("\x1b[0m", ""))
 
 
 def test_a_slow_step_is_logged_each_minute(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,15 +106,3 @@ def test_measurements_may_take_longer_than_the_budget(
         now[0] += 152
         announce("another")
     assert "0:02:32, over the budget of 90 s" in screen.getvalue()
-
-
-def test_without_a_total_the_bar_shows_the_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = open_terminal(monkeypatch)
-    with progress.announced(None, budget_seconds=600) as announce:
-        announce("round 1: start")
-        now[0] += 300
-        announce("round 3, 3 of 9 steps decided: compile")
-    last = next(line for line in reversed(screen.getvalue().splitlines()) if " left" in line)
-    last = last.replace("\x1b[0m", "")
-    assert "3 of 9 steps decided" in last and "0:05:00, 0:05:00 left" in last
-    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [10], "half of the 20 columns"

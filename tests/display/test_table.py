@@ -42,22 +42,12 @@ def test_a_ratio_in_cells() -> None:
     assert ratio_cells(Ratio(0.9, 0.85, 0.95, 0.95), "{:.0%}") == (0.9, "85%-95%", "slower")
     assert ratio_cells(Ratio(2.0, 0.0, math.inf, 0.0)) == (2.0, None, "undecided")
     assert ratio_cells(None) == (None, None, None)
-
-
-def test_a_very_wide_interval_is_shown_as_open() -> None:
     assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to over 100"
-    assert ratio_cells(Ratio(40.0, 16.0, 99.5, 0.95))[1] == "16.00-99.50"
 
 
-@pytest.mark.parametrize(
-    "values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12"), ([1234.0], "1,234")]
-)
+@pytest.mark.parametrize("values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12")])
 def test_the_smallest_value_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
     assert shape_of(values).format(values[0]) == shown
-
-
-def test_an_empty_column_has_a_format() -> None:
-    assert shape_of([]).format(3.0) == "3"
 
 
 def test_a_table_that_says_undecided_says_once_how_to_decide() -> None:

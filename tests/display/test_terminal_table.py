@@ -7,14 +7,13 @@ from rich.console import Console
 
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables, terminal_table
-from imagenet_opt.study.kinds.queue import Drained, queue_table, simulated_waits
 
-
-def queue() -> Table:
-    """Of the shipped study, seven rounds."""
-    waits = {depth: tuple(simulated_waits([0.401] * 30, 0.16, depth + 2)) for depth in (1, 2, 4, 8)}
-    turns = {depth: [Drained(depth + 2, wait, 0.4 + i / 1000, 0.05) for i in range(7)] for depth, wait in waits.items()}
-    return queue_table(turns, compute=0.16)
+WIDE = Table(
+    "Steps",
+    (Column("step"), *(Column(f"images/s of column {number}", "{:,.0f}") for number in range(5)), Column("verdict")),
+    tuple((f"compile, mode number-{row}", *[1234.5 * row] * 5, "1.10 x (0.97 to 3.36) undecided") for row in range(4)),
+    ("A note that is longer than the terminal is wide, so that the note goes on in a second line of the terminal.",),
+)
 
 
 def printed(table: Table, width: int) -> list[str]:
@@ -25,11 +24,10 @@ def printed(table: Table, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_tables_break_at_words(width: int) -> None:
-    table = queue()
-    lines = printed(table, width)
+    lines = printed(WIDE, width)
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}
-    shown = [column.heading for column in table.columns] + [text for row in table.texts() for text in row]
+    shown = [column.heading for column in WIDE.columns] + [text for row in WIDE.texts() for text in row]
     assert {word for text in shown for word in text.split()} <= words
 
 
@@ -46,7 +44,7 @@ def test_words_wider_than_the_terminal_are_folded() -> None:
 
 
 def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables([queue()])
+    print_tables([WIDE])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5 and [line for line in lines if line != line.rstrip()] == []
 
@@ -57,6 +55,6 @@ def test_tables_of_a_file_are_as_wide_as_columns_says(
     widths = []
     for columns in ("70", "", "0"):
         monkeypatch.setenv("COLUMNS", columns)
-        print_tables([queue()])
+        print_tables([WIDE])
         widths.append(max(map(len, capsys.readouterr().out.splitlines())))
     assert 60 < widths[0] <= 70 < 100 < widths[1] == widths[2]

@@ -7,7 +7,7 @@ import timm.data
 from timm.data import ImageNetInfo
 
 from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.evaluate.classes import logits_by_number, logits_of
+from imagenet_opt.evaluate.classes import logits_of
 
 IMAGENET = ImageNetInfo().label_names()
 MORE_CLASSES = ["n00000001", *IMAGENET[::-1], "n99999999"]
@@ -40,17 +40,13 @@ def test_folders_are_names_or_class_numbers(
     assert logits_of(folders, names, num) == logits
 
 
-def test_class_numbers_of_imagenet_in_a_network_with_more_classes() -> None:
-    assert logits_by_number(MORE_CLASSES, 1002) == [MORE_CLASSES.index(name) for name in IMAGENET]
-
-
 @pytest.mark.parametrize(
     ("folders", "names", "num", "words"),
     [
-        ("cat dog", None, 3, "network has 3 classes, the validation images have 2, and the names .* not known; choose"),
-        ("cat dog", ["dog", "fish"], 2, "does not know 1 of 2 classes of the validation images: cat; choose .*data"),
-        ("a b c d", ["x"], 1, "does not know 4 of 4 classes .*: a, b, c and 1 more; choose .*ckpt="),
-        ("7 10", None, 10, "folder 10 .* is a class number, and the network has 10 classes, from 0 to 9; choose"),
+        ("cat dog", None, 3, "3 classes, the validation images have 2"),
+        ("cat dog", ["dog", "fish"], 2, "1 of 2 classes .*: cat"),
+        ("a b c d", ["x"], 1, "4 of 4 classes .*: a, b, c and 1 more"),
+        ("7 10", None, 10, "folder 10 .* 10 classes"),
     ],
 )
 def test_a_folder_without_a_logit_is_refused(folders: str, names: list[str] | None, num: int, words: str) -> None:

@@ -74,13 +74,6 @@ def test_no_hits_and_only_hits_have_an_interval_with_a_width(top1: float, limits
     assert row[2] == f"% of 20 images, 95 % interval {limits}"
 
 
-@pytest.mark.parametrize("top5", [0.0, 0.5, None])
-def test_top5_is_a_row_if_there_are_more_than_five_classes(top5: float | None) -> None:
-    result = Result(0.0, top5, nll=2.0, calibration_error=0.1, correct=[0], images=[4], num_logits=6)
-    rows = {row[0]: row[1] for row in tables(result, ["a"], "net", VIEW, by_class=False)[0].rows}
-    assert rows.get("top-5 accuracy") == (None if top5 is None else 100 * top5)
-
-
 def test_tta_averages_the_logits_of_image_and_mirror_image(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=True))
@@ -113,19 +106,8 @@ def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root:
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
         evaluate(Network(Recorder(), 1000), index, loading(), VIEW)
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
-    with pytest.raises(ConfigError, match=r"does not take images of 96 pixels \(data\.val_image_size, eval=\): .*160"):
+    with pytest.raises(ConfigError, match=r"96 pixels \(data\.val_image_size, eval=\)"):
         evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
-
-
-def test_weights_that_cannot_be_fetched_give_a_message_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("no route to host\nand more")
-
-    monkeypatch.setattr(networks, "get_session", lambda: None)
-    monkeypatch.setattr(networks.timm, "create_model", offline)
-    with pytest.raises(ModelError, match=r"pretrained=true: the weights of resnet18 .*; copy them there, or set") as e:
-        pretrained("resnet18")
-    assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("reachable", [False, True])
@@ -144,8 +126,9 @@ def test_an_unreachable_hub_is_not_asked_again(reachable: bool, monkeypatch: pyt
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(networks, "get_session", Session)
     monkeypatch.setattr(networks.timm, "create_model", create)
-    with pytest.raises(ModelError, match="not in the cache" if reachable else "no route to host"):
+    with pytest.raises(ModelError, match="not in the cache" if reachable else "no route to host") as raised:
         pretrained("resnet18")
+    assert "pretrained=true" in str(raised.value) and "\n" not in str(raised.value)
     assert asked == [reachable] and not constants.HF_HUB_OFFLINE
 
 

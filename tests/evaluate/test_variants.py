@@ -78,12 +78,12 @@ def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, r"cannot be read \(No such file or directory\); expected"),
+        (None, "cannot be read"),
         ("[[1], [", "cannot be read"),
-        (json.dumps([[1]] * 49_999), "holds 49,999 entries; expected real.json of 50,000 lists"),
-        (json.dumps({"1": [1]}), "holds 1 entries; expected"),
-        (json.dumps([[1]] * 49_999 + [[1000]]), r"entry 50000 is \[1000\]; expected .* class numbers from 0 to 999"),
-        (json.dumps([3] * 50_000), "entry 1 is 3; expected"),
+        (json.dumps([[1]] * 49_999), "holds 49,999 entries"),
+        (json.dumps({"1": [1]}), "holds 1 entries"),
+        (json.dumps([[1]] * 49_999 + [[1000]]), r"entry 50000 is \[1000\]"),
+        (json.dumps([3] * 50_000), "entry 1 is 3"),
     ],
 )
 def test_another_file_than_real_json_is_refused(content: str | None, words: str, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_another_file_than_real_json_is_refused(content: str | None, words: str,
 def test_real_labels_need_the_names_and_the_classes_of_imagenet(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "val", tmp_path)
     names = tuple(f"class{number}" for number in range(1000))
-    with pytest.raises(DataError, match=r"has no ReaL labels \(--real-labels\); expected ImageNet's validation images"):
+    with pytest.raises(DataError, match="--real-labels"):
         evaluated(index, Recorder(1000), classes=names, real_labels=[[]] * 50_000)
     index = renamed(images_root, tmp_path, ["7", "8", "9"])
-    with pytest.raises(CheckpointMismatch, match=r"\(--real-labels\) are of ImageNet's 1000 classes, and .* has 12"):
+    with pytest.raises(CheckpointMismatch, match=r"--real-labels.* has 12"):
         evaluated(index, Recorder(12), real_labels=[[]] * 50_000)

@@ -15,7 +15,6 @@ from imagenet_opt.config.overrides import complete
 from imagenet_opt.run.stop.signals import REASONS
 from imagenet_opt.training.preempted import STATUS
 from tests.conftest import composed
-from tests.launch.schemas import SkyTask, TrainingRuntime, TrainJob
 
 REPOSITORY = Path(__file__).parents[2]
 LAUNCH = REPOSITORY / "launch"
@@ -31,6 +30,18 @@ SCRIPTS: dict[str, str] = {
 STARTS = [name for name in SCRIPTS if name != "skypilot setup"]
 PLACES = {"RUN": "rn50", "BUCKET": "s3://bucket/runs", "DATA": "s3://bucket/in1k", "NODE_RANK": "1", "HEAD": "node0"}
 RECORDS = '#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done > "$RECORD"\n'
+FIELDS = {
+    *("name", "workdir", "envs", "resources", "setup", "run", "infra", "accelerators", "cpus", "use_spot"),
+    *("disk_size", "disk_tier"),
+    *("job_recovery", "strategy", "recover_on_exit_codes", "apiVersion", "kind", "metadata", "labels", "spec"),
+    *("mlPolicy", "numNodes", "torch", "numProcPerNode", "template", "replicatedJobs", "runtimeRef", "apiGroup"),
+    *("trainer", "image", "command", "args", "env", "value", "resourcesPerNode", "requests", "limits"),
+    *("backoffLimit", "podFailurePolicy", "rules", "action", "onPodConditions", "type", "status", "restartPolicy"),
+    *("terminationGracePeriodSeconds", "containers", "volumeMounts", "mountPath", "volumes"),
+    *("emptyDir", "medium", "sizeLimit"),
+}
+"""Published fields that launch/ uses: sky/utils/schemas.py of skypilot 0.14.1; pkg/apis/trainer/v1alpha1 of
+kubeflow/trainer 2.2; batch/v1 JobSpec and core/v1 PodSpec of Kubernetes."""
 SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n'
 
 
@@ -107,12 +118,24 @@ def test_bash_and_shellcheck_find_no_mistake(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def unknown_fields(part: Any) -> set[str]:
+    """Names of fields at any depth that no published schema has; labels, variables and quantities have free names."""
+    if isinstance(part, list):
+        return {name for each in part for name in unknown_fields(each)}
+    if not isinstance(part, dict):
+        return set()
+    free = ("labels", "envs", "requests", "limits")
+    below = {name for key, value in part.items() if key not in free for name in unknown_fields(value)}
+    return below | part.keys() - FIELDS
+
+
 def test_skypilot_has_a_spot_gpu_that_resumes_after_a_notice() -> None:
-    task = SkyTask.model_validate(SKY)
-    assert (task.resources.accelerators, task.resources.use_spot) == ("A10G:1", True)
-    assert task.resources.job_recovery.recover_on_exit_codes == [STATUS]
-    assert set(re.findall(r"\$(\w+)", task.run)) <= set(task.envs)
-    assert "callbacks.preemption.spot_notice_url=http://169.254.169.254/" in task.run
+    resources = SKY["resources"]
+    assert unknown_fields(SKY) == set()
+    assert (resources["accelerators"], resources["use_spot"]) == ("A10G:1", True)
+    assert resources["job_recovery"]["recover_on_exit_codes"] == [STATUS]
+    assert set(re.findall(r"\$(\w+)", SKY["run"])) <= set(SKY["envs"])
+    assert "callbacks.preemption.spot_notice_url=http://169.254.169.254/" in SKY["run"]
 
 
 def test_slurm_warns_the_run_with_a_signal_that_it_handles() -> None:
@@ -123,16 +146,18 @@ def test_slurm_warns_the_run_with_a_signal_that_it_handles() -> None:
 
 
 def test_kubeflow_starts_the_same_run_again_after_an_eviction() -> None:
-    runtime, job = TrainingRuntime.model_validate(RUNTIME), TrainJob.model_validate(JOB)
-    assert job.spec.runtime_ref.name == runtime.metadata.name
-    (replicated,) = runtime.spec.template.spec.replicated_jobs
-    assert replicated.template.metadata.labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    (rule,) = replicated.template.spec.pod_failure_policy.rules
-    assert rule.action == "Ignore"
-    pod = replicated.template.spec.template.spec
-    assert [mount.name for mount in pod.containers[0].volume_mounts] == [volume.name for volume in pod.volumes]
-    assert job.spec.trainer.command == ["torchrun", "train.py"] and "trainer=multi_node" in job.spec.trainer.args
-    check_line(job.spec.trainer.args, mirror="s3://my-bucket/runs/rn50")
+    assert unknown_fields(RUNTIME) == unknown_fields(JOB) == set()
+    assert JOB["spec"]["runtimeRef"]["name"] == RUNTIME["metadata"]["name"]
+    (replicated,) = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"]
+    template = replicated["template"]
+    assert template["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (rule,) = template["spec"]["podFailurePolicy"]["rules"]
+    pod, trainer = template["spec"]["template"]["spec"], JOB["spec"]["trainer"]
+    assert rule["action"] == "Ignore" and pod["restartPolicy"] == "Never"
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert [mount["name"] for mount in mounts] == [volume["name"] for volume in pod["volumes"]]
+    assert trainer["command"] == ["torchrun", "train.py"] and "trainer=multi_node" in trainer["args"]
+    check_line(trainer["args"], mirror="s3://my-bucket/runs/rn50")
     assert "UNTESTED" in (LAUNCH / "trainjob.yaml").read_text()
 
 

@@ -1,14 +1,18 @@
-"""Figures show the numbers of the diagnosis, and say when an accelerator was simulated."""
+"""Figures and tiles show the numbers of the diagnosis, and say when an accelerator was simulated."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from imagenet_opt.doctor.diagnosis import Step
+from imagenet_opt.doctor.diagnosis import VERDICTS
 from imagenet_opt.doctor.measurements import STAGES
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report import charts
-from imagenet_opt.report.run_files import Steps
+from imagenet_opt.report.comparison import ceiling_rows
+from imagenet_opt.report.key_figures import tiles
+from imagenet_opt.report.page import finding
+from imagenet_opt.report.run_files import Record, Steps
 from tests.doctor.diagnoses import RATES, make_diagnosis
 
 
@@ -34,12 +38,6 @@ def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
     assert whole.x[0] == pytest.approx(256 / RATES["full_cold"] * 1e3)
 
 
-def test_a_negative_part_goes_back() -> None:
-    steps = (Step("GPU alone", 0.4), Step("contention", -0.1), Step("full", 0.3))
-    back = charts.waterfall(make_diagnosis(waterfall=steps)).data[1]
-    assert (back.base[0], back.x[0]) == (pytest.approx(400), pytest.approx(-100))
-
-
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     seconds = (np.arange(1, 201) / 1000).tolist()
     figure = charts.histogram({"mine": Steps(tuple(seconds), "the run")})
@@ -47,14 +45,6 @@ def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     assert sum(figure.data[0].y) == pytest.approx(1)
     assert [annotation.text for annotation in figure.layout.annotations] == [" p50", " p99"]
     assert [line.x0 for line in figure.layout.shapes] == pytest.approx([100.5, 198.01])
-
-
-def test_two_runs_have_the_same_bins() -> None:
-    runs = {"a": Steps((0.1, 0.2), "the run"), "b": Steps((0.3, 0.4, 0.4), "the doctor's full run")}
-    ours, theirs = charts.histogram(runs).data
-    assert list(ours.x) == list(theirs.x)
-    assert ours.name.startswith("a: 2 steps of the run, p50 150.0 ms")
-    assert theirs.name.startswith("b: 3 steps of the doctor's full run, p50 400.0 ms")
 
 
 def test_the_curve_of_the_page_cache_is_beside_the_harmonic_mean() -> None:
@@ -80,9 +70,32 @@ def test_the_title_names_a_simulated_accelerator(draw) -> None:
     assert "simulated" not in draw(make_diagnosis()).layout.title.text
 
 
-def test_only_stages_of_the_accelerator_are_simulated() -> None:
-    labels = {bar.y[0] for bar in charts.ceilings(make_diagnosis(simulated="a10g")).data}
-    assert f"{STAGES['gpu']} (simulated)" in labels
-    assert STAGES["decode_all"] in labels
-    curve = charts.curve(make_diagnosis(simulated="a10g"), "workers")
-    assert any("simulated" in annotation.text for annotation in curve.layout.annotations), "the GPU's line"
+def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
+    diagnosis = make_diagnosis(measured=100.0, num_samples=360_000)
+    assert tiles(Record("run", diagnosis), price_per_hour=2)[0].notes == (
+        "100 images/s",
+        "1.0 h, $2.00 an epoch of 360,000",
+    )
+
+
+def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
+    labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in VERDICTS}
+    assert labels.pop("healthy") == ["now", "expected", "faster device", "efficiency"]
+    assert all(label == ["now", "expected", "if fixed", "efficiency"] for label in labels.values())
+
+
+def test_the_ratio_is_of_the_printed_rates() -> None:
+    """Bursts of 50 and 200 images/s, as often each: 80 on the mean, which a median would call 125."""
+    ours = make_diagnosis(ceilings={"full_cold": Ceiling((50.0, 200.0) * 4, in_bursts=True)})
+    theirs = make_diagnosis(ceilings={"full_cold": Ceiling((40.0,) * 8)})
+    (row,) = ceiling_rows(ours, theirs)
+    assert (row.ours, row.theirs) == ("80", "40")
+    assert row.ratio == "2.00 (1.25 to 5.00)"
+
+
+def test_headline_and_tile_have_one_share_of_waiting() -> None:
+    record = Record(
+        "run", None, summary={"throughput/images_per_second": 212.0, "throughput/data_wait_fraction": 0.0449}
+    )
+    assert "waits for data 4.5% of the time" in finding(record)
+    assert [tile.value for tile in tiles(record) if tile.label == "data wait"] == ["4.5%"]

@@ -19,12 +19,6 @@ def test_steps_are_timed_from_end_to_end_without_interruptions(tmp_path: Path) -
     assert record.steps is not None and record.steps.seconds == pytest.approx((1, 1.5, 1, 1))
 
 
-@pytest.mark.parametrize("num", [0, 1])
-def test_fewer_than_two_steps_give_no_step_times(tmp_path: Path, num: int) -> None:
-    events = [(0.0, 2.0, "epoch")] + [(0.5, 1.0, "step")] * num
-    assert Record("run", timeline=recorded(tmp_path, np.arange(0, 2, 0.1), events)).steps is None
-
-
 @pytest.mark.parametrize(
     ("num_doctor", "num_run", "whose"),
     [(3, 9, "the run"), (9, 3, "the doctor's full run"), (3, 0, "the doctor's full run")],

@@ -1,12 +1,15 @@
-"""The timeline figure: every column that has data, with its peaks, gaps and events."""
+"""The timeline figure: every column that has data, with its peaks, gaps and events, in fewer points."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from imagenet_opt.measure.telemetry.timeline import read_timeline
-from imagenet_opt.report.timeline_chart import MOST_KEPT, longest, timeline
+from imagenet_opt.report.downsample import min_max
+from imagenet_opt.report.timeline_chart import MOST_KEPT, timeline
 from tests.doctor.diagnoses import write_timeline
 from tests.report.recordings import recorded
 
@@ -41,19 +44,19 @@ def test_no_line_is_drawn_through_a_pause(tmp_path: Path) -> None:
     assert np.isnan(line.y).sum() == 1
 
 
-def test_the_longest_spans_keep_their_order() -> None:
-    begin = np.arange(1000.0)
-    spans = np.stack([begin, begin + np.where(begin == 617, 0.9, 0.1)], axis=1)
-    begins = longest(spans, 300)[:, 0]
-    assert len(begins) == 300 and 617 in begins and (np.diff(begins) > 0).all()
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500), st.integers(2, 100))
+def test_maximum_and_minimum_stay(values: list[float], most: int) -> None:
+    xs, ys = min_max(np.arange(len(values)), values, most=most)
+    assert ys.max() == max(values) and ys.min() == min(values)
+    assert len(xs) <= max(most, 2)
+    assert (np.diff(xs) > 0).all()
+    assert all(values[int(x)] == y for x, y in zip(xs, ys, strict=True))
 
 
-def test_all_rows_share_one_time_axis(tmp_path: Path) -> None:
-    write_timeline(tmp_path, seconds=20)
-    figure = timeline(read_timeline(tmp_path / "timeline"), simulated=True)
-    assert "simulated" in figure.layout.title.text
-    layout = figure.layout.to_plotly_json()
-    axes = {name.replace("axis", ""): axis for name, axis in layout.items() if name.startswith("xaxis")}
-    assert len(axes) == 9
-    assert len({axis.get("matches", name) for name, axis in axes.items()}) == 1
-    assert all(axis["range"] == [0, pytest.approx(19.9)] for axis in axes.values())
+def test_a_gap_stays_a_gap() -> None:
+    values = np.ones(1000)
+    values[300:700] = np.nan
+    xs, ys = min_max(np.arange(1000), values, most=100)
+    assert np.isnan(ys[(xs > 310) & (xs < 690)]).all()
+    assert np.isfinite(ys[(xs < 290) | (xs > 710)]).all()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from imagenet_opt.measure.telemetry.timeline import Timeline, read_timeline
 from imagenet_opt.report.timeline_chart import CORES, timeline
@@ -51,9 +50,3 @@ def test_unknown_samples_stay_unknown(tmp_path: Path) -> None:
     data, traces = unpacked(recording)
     assert (np.flatnonzero(np.isnan(traces["queue"]["y"])) == np.arange(50, 60)).all()
     assert (np.flatnonzero(traces[CORES]["z"] == data["noCore"]) == np.arange(50, 60)).all()
-
-
-@pytest.mark.parametrize(("seconds", "finest"), [(300, "Every 100 ms"), (10_000, "Minimum and maximum per 0.5 s")])
-def test_the_title_says_how_finely_a_run_is_kept(tmp_path: Path, seconds: float, finest: str) -> None:
-    write_timeline(tmp_path, seconds=seconds, num_cpus=1)
-    assert unpacked(read_timeline(tmp_path / "timeline"))[0]["finest"] == finest

@@ -47,6 +47,7 @@ def test_a_file_more_on_one_rank_is_refused(images_root: Path, tmp_path: Path) -
         assert "checkpoint of step" not in message
 
 
+@pytest.mark.slow
 def test_machines_with_equal_data_train_and_another_checkpoint_on_one_rank_is_refused(
     images_root: Path, tmp_path: Path
 ) -> None:

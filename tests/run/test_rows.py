@@ -1,6 +1,5 @@
 """When a row is due, as Lightning decides, and when and where it is written."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,16 +90,6 @@ def test_a_step_has_one_row_also_if_the_module_logs(project: Project, capsys: py
     assert [(step, row["step"], row["batch"]) for step, row in project.logger.rows] == [(i, i, i) for i in range(8)]
     assert "update_train_step_metrics" not in vars(project.trainer._logger_connector)
     assert "step 8/10" in capsys.readouterr().err
-
-
-def test_a_checkpoint_comes_after_the_rows_of_its_steps(project: Project, tmp_path: Path) -> None:
-    def save() -> None:
-        project.trainer.save_checkpoint(tmp_path / "now.ckpt")
-        told.extend(diary.told)
-
-    diary, told = Diary(), list[tuple[str, int, float]]()
-    project.fit(diary, AtCall("on_train_batch_start", 7, save), log_every_n_steps=2, max_epochs=1)
-    assert [row for _, _, row in told] == [1, 3, 5]
 
 
 def test_a_run_that_fails_keeps_the_rows_of_its_finished_steps(project: Project) -> None:

@@ -10,7 +10,9 @@ RATES = "throughput/data_wait_fraction", "throughput/measured_batches", "through
 CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
 FED_LATE = {"mixing/on": 0.0, "throughput/data_wait_fraction": 0.5}
 ON_GPU = Setup(on_gpu=True)
-MIXING = "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
+SIMULATED = Setup(simulated="simulated a10g")
+MFU = "throughput/mfu_fraction", "throughput/peak_tflops_per_second"
+BESIDE = {"host/other_programs_percent": 45.2}
 LASTED = {"run_seconds": 184.2, "steps": 320.0}
 
 
@@ -25,72 +27,24 @@ def shares(**shares: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("row", "text", "numbers", "setup"),
     [
-        (
-            "waiting for data",
-            "0.1% of the time; too short to tell: 11 of 184 batches were ready when measuring began",
-            rates(ready=11.0, waited=0.001),
-            Setup(),
-        ),
-        ("waiting for data", "0.1% of the time", rates(ready=9.0, waited=0.001), Setup()),
-        ("waiting for data", "90.0% of the time", rates(ready=11.0, waited=0.9), Setup()),
-        ("waiting for data", "not measured", {}, Setup()),
+        ("waiting for data", "too short to tell", rates(ready=11.0, waited=0.001), Setup()),
+        ("waiting for data", "90.0%", rates(ready=11.0, waited=0.9), Setup()),
         ("speed", "not measured", {}, Setup()),
-        ("peak memory", "not measured", {}, Setup()),
-        ("whole run", "not measured", {}, Setup()),
         ("whole run", "184 s, 320 steps", LASTED, Setup()),
         ("whole run", None, LASTED, Setup(done_steps=180)),
-        ("this start", "184 s, 140 of 320 steps; resumed at step 180", LASTED, Setup(done_steps=180)),
-        ("bottleneck", "not measured", {}, Setup()),
-        ("accuracy", "not measured: the run ended before a validation", {}, Setup()),
-        ("accuracy", "acc1 86.0%, acc5 99.1% on validation", {"val/acc1": 0.86, "val/acc5": 0.991}, Setup()),
-        ("accuracy", "acc1 86.0% on validation", {"val/acc1": 0.86}, Setup()),  # with fewer than six classes
-        ("precision", "bf16-mixed", {}, Setup(precision="bf16-mixed")),
-        ("precision", None, {}, Setup()),
-        (
-            "MFU",
-            "19.8% of 2,496 TFLOP/s",
-            {"throughput/mfu_fraction": 0.1976, "throughput/peak_tflops_per_second": 2496.0},
-            Setup(),
-        ),
-        ("MFU", None, {}, Setup()),
-        (
-            "GPU busy",
-            "93% of a simulated a10g",
-            {"rehearsal/accelerator_utilization": 0.931},
-            Setup(simulated="simulated a10g"),
-        ),
+        ("this start", "140 of 320 steps; resumed at step 180", LASTED, Setup(done_steps=180)),
+        ("accuracy", "not measured", {}, Setup()),
+        ("accuracy", "acc1 86.0%, acc5 99.1%", {"val/acc1": 0.86, "val/acc5": 0.991}, Setup()),
+        ("MFU", "19.8% of 2,496", dict(zip(MFU, (0.1976, 2496.0), strict=True)), Setup()),
+        ("GPU busy", "93% of a simulated a10g", {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
         ("GPU busy", None, shares(busy=0.95, decode=0.05), Setup()),
-        (
-            "bottleneck",
-            "waiting for storage, 70 % of the time; the GPU is busy 20 %",
-            shares(busy=0.2, read=0.7, decode=0.1),
-            Setup(on_gpu=True),
-        ),
-        (
-            "bottleneck",
-            "none, the GPU is busy 95 % of the time",
-            shares(busy=0.95, validation=0.05),
-            Setup(on_gpu=True),
-        ),
-        ("bottleneck", "the CPU, which trains 95% of the time", shares(busy=0.95, decode=0.05), Setup()),
-        (
-            "bottleneck",
-            "the CPU, which trains 95% of the time; other programs take 45 % of the CPUs: end them, or set "
-            "OMP_NUM_THREADS=1",
-            shares(busy=0.95, decode=0.05) | {"host/other_programs_percent": 45.2},
-            Setup(num_threads=2),
-        ),
-        (
-            "bottleneck",
-            "the CPU, which trains 95% of the time; other programs take 45 % of the CPUs: end them",
-            shares(busy=0.95, decode=0.05) | {"host/other_programs_percent": 45.2},
-            Setup(num_threads=1),
-        ),
-        ("mixing", MIXING, FED_LATE, ON_GPU),
+        ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),
+        ("bottleneck", "none, the GPU is busy 95 %", shares(busy=0.95, validation=0.05), ON_GPU),
+        ("bottleneck", "the CPU, which trains 95%", shares(busy=0.95, decode=0.05), Setup()),
+        ("bottleneck", "other programs take 45 %", shares(busy=0.95, decode=0.05) | BESIDE, Setup(num_threads=2)),
+        ("mixing", "callbacks.mixing.mode=on", FED_LATE, ON_GPU),
         ("mixing", None, FED_LATE | {"throughput/data_wait_fraction": 0.01}, ON_GPU),
-        ("mixing", None, FED_LATE | dict(zip(RATES, (0.2, 10.0, 9.0), strict=True)), ON_GPU),
         ("mixing", None, FED_LATE | {"mixing/on": 1.0}, ON_GPU),
-        ("mixing", None, {name: value for name, value in FED_LATE.items() if name != "mixing/on"}, ON_GPU),
         ("mixing", None, FED_LATE, Setup()),
     ],
 )
@@ -108,8 +62,7 @@ def test_row_of_the_summary(
         name, shown = (cell.strip() for cell in line.split("│")[1:3])
         name = name or list(texts)[-1]  # a wrapped line belongs to the row above
         texts[name] = f"{texts.get(name, '')} {shown}".strip()
-    shown_text = texts[row].partition(". Next: ")[0] if row in texts else None
-    assert shown_text == text
+    assert (row not in texts) if text is None else (text in texts[row])
 
 
 def test_a_path_stays_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

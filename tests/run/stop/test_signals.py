@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.stop.signals import SPOT, STOPPED_NOW, StopRequest
+from imagenet_opt.run.stop.signals import STOPPED_NOW, StopRequest
 
 
 @pytest.fixture
@@ -43,11 +43,6 @@ def test_after_the_run_it_changes_nothing(stop: StopRequest) -> None:
     stop.over = True
     signal.raise_signal(signal.SIGTERM)
     stop.check()
-
-
-def test_a_thread_can_ask(stop: StopRequest) -> None:
-    with pytest.raises(Preempted, match="spot notice"):
-        stop.ask(SPOT)
 
 
 def test_the_handlers_before_come_back() -> None:

@@ -101,14 +101,6 @@ def test_a_failing_server_is_warned_of_once_and_asked_again(
     assert "cannot read spot notices" in warning and reason in warning
 
 
-def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:
-    notified = threading.Event()
-    watch = SpotNotice("http://127.0.0.1:1/", every_seconds=1000, notify=notified.set)
-    watch.close()
-    watch._thread.join(timeout=SECONDS)
-    assert not notified.is_set() and not watch._thread.is_alive()
-
-
 def test_an_address_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"callbacks\.preemption\.spot_notice_url=file:///etc/passwd"):
         SpotNotice("file:///etc/passwd", every_seconds=1, notify=lambda: None)

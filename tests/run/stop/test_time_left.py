@@ -23,17 +23,13 @@ def trainer(**attributes: Any) -> Any:
     ("attributes", "batches", "validations"),
     [
         ({}, 400, 4),
-        ({"global_step": 50}, 350, 4),
         ({"global_step": 100}, 300, 4),  # the validation of the first epoch comes now
         ({"global_step": 101}, 299, 3),
         ({"global_step": 400}, 0, 1),
-        ({"global_step": 401}, 0, 0),
         ({"estimated_stepping_batches": 350, "global_step": 320}, 30, 0),  # trainer.max_steps ends inside an epoch
         ({"check_val_every_n_epoch": 2, "global_step": 150}, 250, 2),
         ({"val_check_batch": 25, "global_step": 350}, 50, 3),  # also the validation after batch 350
         ({"check_val_every_n_epoch": None, "val_check_batch": 150}, 400, 2),
-        ({"enable_validation": False}, 400, 0),
-        ({"val_check_batch": math.inf}, 400, 0),
         ({"val_check_batch": None}, 400, 0),  # an interval of time
         ({"accumulate_grad_batches": 4, "estimated_stepping_batches": 100, "global_step": 50}, 200, 3),
     ],

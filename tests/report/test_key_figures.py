@@ -14,6 +14,12 @@ def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
     )
 
 
+def test_all_processes_of_a_machine_share_its_epoch_and_its_price() -> None:
+    diagnosis = make_diagnosis(measured=100.0, num_samples=360_000, num_processes=8)
+    words = tiles(Record("run", diagnosis), price_per_hour=32)[0].notes[1]
+    assert words.startswith("7.5 min, $4.00 an epoch of 360,000") and "8 processes" in words
+
+
 def test_an_epoch_of_a_small_sample_takes_seconds() -> None:
     diagnosis = make_diagnosis(measured=100.0, num_samples=5)
     assert tiles(Record("run", diagnosis))[0].notes[1] == "0.05 s an epoch of 5"

@@ -185,8 +185,8 @@ def test_epochs_of_a_url_take_the_time_of_their_parts() -> None:
 
     def seconds(rate: LoaderRate, *shares: float) -> list[tuple[int, float, float]]:
         plan = make_plan(config.copy(), (6400, 300, 10), rate=200, loader_rates={224: rate}, cached_shares=shares)
-        later_rate = min(600.0, rate.at(shares[1]))  # a validation image takes a third of a training image's time
-        assert plan.validation_hours * 3600 == pytest.approx(5 * 300 / later_rate)
+        assert plan.gpu_hours == pytest.approx(sum(phase.hours for phase in plan.phases) + plan.validation_hours)
+        assert plan.validation_hours * 3600 == pytest.approx(5 * 300 * max(1 / 600, 1 / rate.at(shares[1])))
         return [(phase.num_epochs, phase.epoch_hours * 3600, phase.hours * 3600) for phase in plan.phases]
 
     later = 1600 / 40 + 4800 / 400
@@ -224,6 +224,27 @@ def test_a_plan_ends_at_max_steps() -> None:
     minutes = f"{60 * early.gpu_hours:.2g} minutes"
     assert early.gpu_hours < 0.1 and phases.rows[0][6] == minutes and str(run.rows[2][1]).startswith(minutes)
     assert early.validation_hours == 0 and early.lr == pytest.approx(plan.lr[:1])
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "images", "seconds"),
+    [
+        ("", 256, 6400, 4 * 300 / 600),
+        ("trainer.check_val_every_n_epoch=3", 256, 6400, 300 / 600),
+        ("trainer.val_check_interval=0.25", 256, 6400, 16 * 300 / 600),
+        ("trainer.check_val_every_n_epoch=null trainer.val_check_interval=100", 256, 6400, 2 * 300 / 600),
+        ("trainer.limit_val_batches=0", 256, 6400, 0),
+        ("trainer.limit_val_batches=0.5", 256, 6400, 4 * 150 / 600),
+        ("trainer.limit_val_batches=1", 256, 6400, 4 * 100 / 600),
+        ("trainer.limit_train_batches=10", 40, 1000, 4 * 300 / 600),
+        ("trainer.limit_train_batches=0.5", 128, 3200, 4 * 300 / 600),
+    ],
+)
+def test_a_plan_follows_the_trainers_limits(words: str, steps: int, images: int, seconds: float) -> None:
+    fixed = ("trainer.max_epochs=4", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
+    plan = make_plan(composed(*fixed, *words.split()), (6400, 300, 10), rate=200)
+    assert (plan.total_steps, plan.images_per_epoch) == (steps, images)
+    assert plan.validation_hours * 3600 == pytest.approx(seconds)
 
 
 def test_smaller_images_need_a_faster_loader() -> None:

@@ -59,11 +59,12 @@ def main(argv: list[str]) -> None:
         data = data_of(config) if "root" in config.data else demo_of(config)
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
+    plan = make_plan(config.copy(), sizes, rate=options.rate)
     requests, shares = None, (0.0, 0.0)
     if has_data and is_url(data.root):
-        requests = epoch_requests(train, val, data.loading)
+        each = plan.validations / len(plan.lr)
+        requests = epoch_requests(train, val, data.loading, num_train=plan.images_per_epoch, validations=each)
         shares = requests[0].cached_train_percent / 100, requests[1].cached_train_percent / 100
-    plan = make_plan(config.copy(), sizes, rate=options.rate)
     distinct = sorted({phase.image_size for phase in plan.phases})
     rates, measured, about_loader = _loader_rates(options, config, distinct, has_data=has_data)
     run: dict[str, Any] = {"sizes": sizes, "rate": options.rate, "loader_rates": rates, "cached_shares": shares}

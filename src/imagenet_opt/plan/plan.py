@@ -84,13 +84,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of
-    the tensors of a training step; None if unknown. num_gpus: that the run
-    uses. compiles: whether the run would be compiled on a GPU."""
+    """lr: learning rate at the first step of each epoch. images_per_epoch: of training. validations: of all validation
+    images, in the whole run. gpu_hours: training and validation on one GPU. memory_gib: of the tensors of a training
+    step; None if unknown. num_gpus: that the run uses. compiles: whether the run would be compiled on a GPU."""
 
     phases: tuple[Phase, ...]
     lr: tuple[float, ...]
     total_steps: int
+    images_per_epoch: int
+    validations: float
     gpu_hours: float
     validation_hours: float
     memory_gib: float | None
@@ -138,8 +140,8 @@ def make_plan(
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
     estimate for an A10G. loader_rates: what the loader delivers, by image size; the loader is never the limit for a
-    size without a rate. cached_shares: of the training images, from 0 to 1, that come from the local cache of a URL, in
-    the first epoch and in each later epoch.
+    size without a rate, and validation takes the rate of the nearest size. cached_shares: of the training images, from
+    0 to 1, that come from the local cache of a URL, in the first epoch and in each later epoch.
 
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
@@ -156,15 +158,21 @@ def make_plan(
         for epoch, size in enumerate(image_sizes(config)[:num_epochs])
     ]
     phases = tuple(_phases(rates, steps, batch, total, seconds_of))
-    val_seconds = _validated(config, num_val, batch, total // steps) * _val_image_seconds(
-        config, seconds_of, loader_rates, cached_shares[1]
-    )
+    validations = _validations(config, steps, total, num_val / batch)
+    val_size = config.data.val_image_size or config.data.image_size
+    image_seconds = (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
+    if loader_rates:
+        nearest = min(loader_rates, key=lambda size: abs(size - val_size))
+        image_seconds = max(image_seconds, 1 / loader_rates[nearest].at(cached_shares[1]))
+    val_seconds = validations * num_val * image_seconds
     num_gpus = num_processes(config, device_of(config))[1]
     memory = need_of(config, num_classes, ceil(batch / num_gpus), config.model.micro_batch_size)
     return Plan(
         phases=phases,
         lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
         total_steps=total,
+        images_per_epoch=steps * batch,
+        validations=validations,
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
         memory_gib=None if memory is None else memory.num_bytes / 2**30,
@@ -172,27 +180,6 @@ def make_plan(
         compiles=bool(config.callbacks.get("acceleration", {}).get("compile", False)),
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
-
-
-def _validated(config: DictConfig, num_val: int, batch: int, num_epochs: int) -> float:
-    """Images that all validations of the run read, as Lightning takes trainer.check_val_every_n_epoch and
-    limit_val_batches: a share of the batches, or their number."""
-    limit = config.trainer.limit_val_batches
-    num_images = int(limit * num_val) if isinstance(limit, float) else min(num_val, limit * batch)
-    return float(num_epochs // (config.trainer.check_val_every_n_epoch or 1) * num_images)
-
-
-def _val_image_seconds(
-    config: DictConfig,
-    seconds_of: Callable[[int], float],
-    loader_rates: Mapping[int, LoaderRate],
-    cached_share: float,
-) -> float:
-    """Seconds for a validation image: those of the GPU, or of the loader if it is slower and was measured at this
-    size."""
-    size = config.data.val_image_size or config.data.image_size
-    of_gpu = (1 + config.model.val_flip) * seconds_of(size) / TRAINING_FORWARDS
-    return float(max(of_gpu, 1 / loader_rates[size].at(cached_share)) if size in loader_rates else of_gpu)
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
@@ -215,10 +202,30 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     images = int(config.data.samples_per_epoch or num_train)
     if images < batch:
         raise ConfigError(f"{key}={batch} is larger than the {images} training images; set {key} to at most {images}")
-    steps, max_steps, limit = images // batch, int(config.trainer.max_steps), config.trainer.limit_train_batches
-    steps = max(1, int(limit * steps) if isinstance(limit, float) else min(limit, steps))
+    steps, max_steps = int(_limited(images // batch, config.trainer.limit_train_batches)), int(config.trainer.max_steps)
+    if steps < 1:
+        raise ConfigError(
+            f"trainer.limit_train_batches={config.trainer.limit_train_batches} leaves no batch of an epoch; raise it"
+        )
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total
+
+
+def _limited(batches: float, limit: float | None) -> float:
+    """Batches that Lightning's limit leaves: a number (int), a share (float), or all (None)."""
+    return min(batches, limit) if isinstance(limit, int) else batches * (1.0 if limit is None else limit)
+
+
+def _validations(config: DictConfig, steps: int, total: int, batches: float) -> float:
+    """Validations of the run, each by its share of the validation images. batches: in all validation images."""
+    trainer = config.trainer
+    interval, every = trainer.get("val_check_interval") or 1.0, trainer.check_val_every_n_epoch
+    if every is None:
+        num = total // interval
+    else:
+        gap = interval if isinstance(interval, int) else max(1, int(steps * interval))
+        num = total // steps // every * (steps // gap)
+    return num * _limited(batches, trainer.limit_val_batches) / batches
 
 
 def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> Callable[[int], float]:

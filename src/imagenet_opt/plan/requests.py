@@ -39,18 +39,25 @@ class _Reads(NamedTuple):
 
 
 def epoch_requests(
-    train: FileIndex | ShardIndex, val: FileIndex | ShardIndex, loading: LoaderOptions
+    train: FileIndex | ShardIndex,
+    val: FileIndex | ShardIndex,
+    loading: LoaderOptions,
+    *,
+    num_train: int,
+    validations: float,
 ) -> tuple[EpochRequests, EpochRequests]:
     """Requests of the next epoch, and of each epoch after it, when the cache holds all samples that fit.
+
+    num_train: training images of an epoch. validations: of all validation images in an epoch, as a mean of the run.
 
     A part of the training images is read in random order (data.shuffle=global), or in blocks of neighbours, which one
     request reads from shards; validation images are read in order.
     """
     block = block_size_for(loading.batch_size) if loading.shuffle == "block" else 1
-    num_train = min(loading.samples_per_epoch or len(train), len(train))
+    num_train = min(num_train, len(train))
     trains = [_part(reads, num_train / len(train)) for reads in _first_and_later(train, loading, block)]
-    vals = _first_and_later(val, loading, min(loading.batch_size, len(val)))
-    first, later = (_epoch(*reads, num_train, len(val)) for reads in zip(trains, vals, strict=True))
+    vals = [_part(reads, validations) for reads in _first_and_later(val, loading, min(loading.batch_size, len(val)))]
+    first, later = (_epoch(*reads, num_train, validations * len(val)) for reads in zip(trains, vals, strict=True))
     return first, later
 
 
@@ -58,7 +65,7 @@ def _part(reads: _Reads, share: float) -> _Reads:
     return _Reads(*(share * number for number in reads))
 
 
-def _epoch(train: _Reads, val: _Reads, num_train: int, num_val: int) -> EpochRequests:
+def _epoch(train: _Reads, val: _Reads, num_train: int, num_val: float) -> EpochRequests:
     missing = (train.num_samples + val.num_samples) / (num_train + num_val)
     return EpochRequests(
         requests=train.requests + val.requests,

@@ -37,13 +37,15 @@ def rates(diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> str:
-    """Text with the duration of an epoch, and its cost if a price of the machine is given, as if each process of the
-    machine trained at `rate`, which is that of the one that was measured."""
+    """Text with the duration of an epoch on this machine, and its cost if the machine's price is given.
+
+    rate: of one process, which is what the doctor measures; all processes of the machine are taken to reach it.
+    """
     setup = diagnosis.measurements.setup
     images, num = setup.num_samples, setup.num_processes
     seconds = images / (rate * num)
     price = "" if price_per_hour is None else f", ${price_per_hour * seconds / 3600:,.2f}"
-    each = f", if each of {num} processes is as fast" if num > 1 else ""
+    each = f", if each of {num} processes reaches this" if num > 1 else ""
     return f"{duration(seconds)}{price} an epoch of {images:,.0f}{each}"
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.model.saved_network import on_device, open_network
+from imagenet_opt.evaluate.classes import logits_of
+from imagenet_opt.evaluate.network import Network
+from imagenet_opt.model.saved_network import on_device
 
 Index = FileIndex | ShardIndex
 _MOST_NAMED = 3
@@ -36,26 +36,24 @@ class Selection:
 
 
 def check_labels(
-    ckpt: Path, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
+    network: Network, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
 ) -> tuple[CheckResult, dict[str, Any]]:
-    """The verdict, and the accuracies for --json. Raises CheckpointError, also for a network with too few classes."""
-    network, config, _ = open_network(ckpt)
-    classes, answers = train.index.classes, config["num_classes"]
-    if answers < len(classes):
-        raise CheckpointMismatch(
-            f"the network of {ckpt} has {answers} classes, the data has {len(classes)}; choose another ckpt="
-        )
+    """The verdict, and the accuracies for --json. loading: of images as the network's own run validated with them.
+
+    Raises CheckpointMismatch for a network that does not know the classes.
+    """
+    classes = train.index.classes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size = config["image_size"]
-    options = replace(loading, image_size=size, val_image_size=size, on_bad_sample="skip", max_bad_fraction=1.0)
+    logits = torch.tensor(logits_of(classes, network.classes, network.num_classes), device=device)
+    options = replace(loading, on_bad_sample="skip", max_bad_fraction=1.0)
     done, total = 0, len(train.rows) + len(val.rows)
 
     def advance(num: int) -> None:
         nonlocal done
         on_progress(done := done + num, total)
 
-    on_device(network, device)
-    confusions = [_confusion(network, selection, options, device, answers, advance) for selection in (train, val)]
+    on_device(network.net, device)
+    confusions = [_confusion(network.net, selection, options, logits, advance) for selection in (train, val)]
     labels = judge_labels(*confusions)
     facts = asdict(labels)
     del facts["mapping"]
@@ -68,17 +66,17 @@ def _confusion(
     network: torch.nn.Module,
     selection: Selection,
     options: LoaderOptions,
-    device: torch.device,
-    answers: int,
+    logits: torch.Tensor,
     advance: Callable[[int], None],
 ) -> Confusion:
-    confusion = np.zeros((len(selection.index.classes), answers), np.int64)
+    """logits: the number of the logit of each class."""
+    confusion = np.zeros((len(logits), len(logits)), np.int64)
     options = replace(options, batch_size=min(options.batch_size, len(selection.rows)))
-    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=device))
+    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=logits.device))
     try:
         for batch in loader:
             with torch.inference_mode():
-                chosen = network(batch.images).argmax(1)[batch.valid]
+                chosen = network(batch.images)[:, logits].argmax(1)[batch.valid]
             np.add.at(confusion, (batch.labels[batch.valid].cpu().numpy(), chosen.cpu().numpy()), 1)
             advance(int(batch.valid.sum()))
     finally:
@@ -89,7 +87,7 @@ def _confusion(
 def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
     train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
     shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
-    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
+    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {classes[b]}" for a, b in labels.mapping)
     first = "; ".join(mapping[:_MOST_NAMED])
     if labels.kind == "permuted":
         same = (
@@ -108,7 +106,3 @@ def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckR
         text = f"{shares}: the network has learned too little to judge labels; choose a ckpt= with more training"
         return CheckResult("labels", "info", text)
     return CheckResult("labels", "ok", shares)
-
-
-def _class(classes: tuple[str, ...], answer: int) -> str:
-    return classes[answer] if answer < len(classes) else f"class {answer}, which the data does not have"

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -11,7 +12,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.overrides import config_folder, train_program
 from imagenet_opt.config.removed_keys import explain_removed, explain_removed_recipe
 from imagenet_opt.errors import did_you_mean
 
@@ -44,8 +45,14 @@ def explain(error: Exception) -> str:
         group = key.partition(".")[0]
         hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
         return f"there is no key {key} in the {group} of this experiment; {hint}"
-    hint = did_you_mean(key, dict.fromkeys([*keys, *_groups()]), "python train.py --cfg job shows every key")
+    near = [known for known in dict.fromkeys([*keys, *_groups()]) if _is_like(key, known)]
+    hint = did_you_mean(key, near, f"{train_program()} --cfg job shows every key")
     return f"there is no key {key}; {hint}"
+
+
+def _is_like(key: str, known: str) -> bool:
+    """Whether the last parts of two keys are alike: an equal group makes no key a good suggestion."""
+    return SequenceMatcher(None, key.rpartition(".")[2], known.rpartition(".")[2]).ratio() >= 0.6
 
 
 def _no_option(place: str, known: Sequence[str] | None) -> str:

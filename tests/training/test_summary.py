@@ -35,6 +35,12 @@ def shares(**shares: float) -> dict[str, float]:
         ("waiting for data", "90.0% of the time", rates(ready=11.0, waited=0.9), Setup()),
         ("waiting for data", "not measured", {}, Setup()),
         ("speed", "not measured", {}, Setup()),
+        (
+            "speed",
+            "0.19 it/s, 10 images/s; too short to tell",
+            rates(ready=11.0, waited=0.001) | {"throughput/it_per_second": 0.19, "throughput/images_per_second": 10.0},
+            Setup(),
+        ),
         ("peak memory", "not measured", {}, Setup()),
         ("whole run", "not measured", {}, Setup()),
         ("whole run", "184 s, 320 steps", LASTED, Setup()),

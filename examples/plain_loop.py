@@ -1,7 +1,8 @@
 """The loader in a plain PyTorch loop: python examples/plain_loop.py [DATA_FOLDER]
 
 DATA_FOLDER has train/<class>/*.jpg and val/<class>/*.jpg; without it, the images of the demo are used. A loop that is
-stopped continues at the next batch after its last checkpoint when you start it again.
+stopped continues at the next batch after its last checkpoint, runs/plain_loop.pt in the folder where you start it, when
+you start it there again.
 """
 
 import os
@@ -28,7 +29,7 @@ def main() -> None:
     size = {"image_size": 48, "batch_size": 50, "crop_scale": (0.35, 1.0)}
     train = imagenet_opt.loader(root, device=device, **size)
     val = imagenet_opt.loader(root, split="val", training=False, device=device, **size)
-    net = timm.create_model("resnet10t", num_classes=10).to(device, memory_format=torch.channels_last)
+    net = timm.create_model("resnet10t", num_classes=len(train.classes)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     stateful = {"net": net, "optimizer": optimizer, "loader": train}
     if CHECKPOINT.exists():

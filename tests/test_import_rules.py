@@ -17,7 +17,8 @@ FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "t
 LAYERS = (
     ("cli",),
     ("report", "study", "tune", "sweep"),
-    ("doctor", "bench", "check", "hydrate", "evaluate", "export", "plan"),
+    ("doctor", "bench", "check", "hydrate", "export", "plan"),
+    ("evaluate",),
     ("pack",),
     ("training",),
     ("compare",),

@@ -46,7 +46,6 @@ OWNERS = {
     "_on_after_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
     "_on_before_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
     "_remove_worker_pids": ["torch.utils.data._utils.signal_handling"],
-    "_schema": ["torch._ops.OpOverload"],
     "_should_accumulate": [f"{_LOOPS}.fit_loop._FitLoop"],
     "_should_check_val_fx": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
     "_shutdown_workers": [_WORKERS],

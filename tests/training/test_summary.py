@@ -30,6 +30,12 @@ def shares(**shares: float) -> dict[str, float]:
         ("waiting for data", "too short to tell", rates(ready=11.0, waited=0.001), Setup()),
         ("waiting for data", "90.0%", rates(ready=11.0, waited=0.9), Setup()),
         ("speed", "not measured", {}, Setup()),
+        (
+            "speed",
+            "0.19 it/s, 10 images/s; too short to tell",
+            rates(ready=11.0, waited=0.001) | {"throughput/it_per_second": 0.19, "throughput/images_per_second": 10.0},
+            Setup(),
+        ),
         ("whole run", "184 s, 320 steps", LASTED, Setup()),
         ("whole run", None, LASTED, Setup(done_steps=180)),
         ("this start", "140 of 320 steps; resumed at step 180", LASTED, Setup(done_steps=180)),

@@ -26,6 +26,7 @@ from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BatchTooLarge, ConfigError, EmptyClass
+from imagenet_opt.evaluate.network import saved
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.object_storage import is_url
@@ -66,8 +67,11 @@ def check(
         return verdicts, None
     if train.classes != val.classes:
         return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")], None
+    network = saved(ckpt)
+    as_validated = composed((*network.overrides, *overrides))
+    loading = (demo_of(as_validated) if "data=demo" in overrides else data_of(as_validated)).loading
     with progress("labels", "images") as show:
-        verdict, facts = check_labels(ckpt, Selection(train, rows[0]), Selection(val, rows[1]), data.loading, show)
+        verdict, facts = check_labels(network, Selection(train, rows[0]), Selection(val, rows[1]), loading, show)
     return [*verdicts, verdict], facts
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, printable
-from imagenet_opt.model.saved_network import VALIDATED_WITH, on_device, open_network
+from imagenet_opt.evaluate.classes import logits_of
+from imagenet_opt.evaluate.network import Network
+from imagenet_opt.model.saved_network import on_device
 
 Index = FileIndex | ShardIndex
 _MOST_NAMED = 3
@@ -36,25 +36,24 @@ class Selection:
 
 
 def check_labels(
-    ckpt: Path, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
+    network: Network, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
 ) -> tuple[CheckResult, dict[str, Any]]:
-    """The verdict, and the accuracies for --json. Raises CheckpointError, CheckpointMismatch
-    for a network of other classes. Images are cut out and normalised as the network's own run validated."""
-    network, config, _ = open_network(ckpt)
+    """The verdict, and the accuracies for --json. loading: of images as the network's own run validated with them.
+
+    Raises CheckpointMismatch for a network that does not know the classes.
+    """
     classes = train.index.classes
-    logits = _logits_of(classes, config, ckpt)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, view = config["image_size"], {key: config[key] for key in VALIDATED_WITH if config.get(key)}
-    view |= {key: tuple(view[key]) for key in ("mean", "std") if key in view}
-    options = replace(loading, image_size=size, val_image_size=size, on_bad_sample="skip", max_bad_fraction=1.0, **view)
+    logits = torch.tensor(logits_of(classes, network.classes, network.num_classes), device=device)
+    options = replace(loading, on_bad_sample="skip", max_bad_fraction=1.0)
     done, total = 0, len(train.rows) + len(val.rows)
 
     def advance(num: int) -> None:
         nonlocal done
         on_progress(done := done + num, total)
 
-    on_device(network, device)
-    confusions = [_confusion(network, selection, options, device, logits, advance) for selection in (train, val)]
+    on_device(network.net, device)
+    confusions = [_confusion(network.net, selection, options, logits, advance) for selection in (train, val)]
     labels = judge_labels(*confusions)
     facts = asdict(labels)
     del facts["mapping"]
@@ -63,33 +62,17 @@ def check_labels(
     return _verdict(labels, classes, val), facts
 
 
-def _logits_of(classes: tuple[str, ...], config: dict[str, Any], ckpt: Path) -> list[int]:
-    """The numbers of the logits of the classes, in their order; all logits if the network's classes are not known.
-    Raises CheckpointMismatch."""
-    names, num = list(config.get("classes") or ()), config["num_classes"]
-    if unknown := [name for name in classes if names and name not in names]:
-        raise CheckpointMismatch(
-            f"the network of {ckpt} does not know {len(unknown)} of {len(classes)} classes of the data, such as "
-            f"{printable(unknown[0])}; choose another ckpt="
-        )
-    if num < len(classes):
-        raise CheckpointMismatch(
-            f"the network of {ckpt} has {num} classes, the data has {len(classes)}; choose another ckpt="
-        )
-    return [names.index(name) for name in classes] if names else list(range(num))
-
-
 def _confusion(
     network: torch.nn.Module,
     selection: Selection,
     options: LoaderOptions,
-    device: torch.device,
-    logits: list[int],
+    logits: torch.Tensor,
     advance: Callable[[int], None],
 ) -> Confusion:
-    confusion = np.zeros((len(selection.index.classes), len(logits)), np.int64)
+    """logits: the number of the logit of each class."""
+    confusion = np.zeros((len(logits), len(logits)), np.int64)
     options = replace(options, batch_size=min(options.batch_size, len(selection.rows)))
-    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=device))
+    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=logits.device))
     try:
         for batch in loader:
             with torch.inference_mode():
@@ -104,7 +87,7 @@ def _confusion(
 def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
     train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
     shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
-    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {_class(classes, b)}" for a, b in labels.mapping)
+    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {classes[b]}" for a, b in labels.mapping)
     first = "; ".join(mapping[:_MOST_NAMED])
     if labels.kind == "permuted":
         same = (
@@ -123,7 +106,3 @@ def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckR
         text = f"{shares}: the network has learned too little to judge labels; choose a ckpt= with more training"
         return CheckResult("labels", "info", text)
     return CheckResult("labels", "ok", shares)
-
-
-def _class(classes: tuple[str, ...], answer: int) -> str:
-    return classes[answer] if answer < len(classes) else f"class {answer}, which the data does not have"

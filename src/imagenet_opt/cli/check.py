@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, check_writable, local_or_url
+from imagenet_opt.cli.arguments import Parser, check_writable, checkpoint_of
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -17,7 +17,7 @@ imagenet-opt check data.root=/fsx/imagenet
 imagenet-opt check data.root=/fsx/imagenet ckpt=RUN_FOLDER           does a trained network agree with val's folders?
 imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
-  ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose last.ckpt is used; also
+  ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose best.ckpt is used; also
                 s3://bucket/run, a checkpoint.mirror, whose newest checkpoint is used, or a .ckpt object
   --sample N    number of samples of each split to decode, compare and classify, the same from every class
                 (default 2000)
@@ -82,10 +82,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if options.json is not None:
         check_writable(options.json)
     place = last_value(options.overrides, "ckpt")
-    ckpt = None if place is None else local_or_url(place, "ckpt")
-    if ckpt == Path():
+    if place == "":
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
-    options.ckpt = ckpt / "last.ckpt" if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
+    options.ckpt = None if place is None else checkpoint_of(place)
     options.overrides = tuple(without(options.overrides, "ckpt"))
     options.sample = None if options.all else options.sample or 2000
     return options

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -46,8 +47,8 @@ def explain(error: Exception) -> str:
         return f"there is no key {key} in the {group} of this experiment; {hint}"
     if option := (others := _keys_of_options("data")).get(key):
         return f"there is no key {key} here; data={option} has it"
-    known, all_keys = dict.fromkeys([*keys, *others, *_groups()]), f"{train_program()} --cfg job shows every key"
-    hint = did_you_mean(key, known, all_keys)
+    near = [known for known in dict.fromkeys([*keys, *others, *_groups()]) if _is_like(key, known)]
+    hint = did_you_mean(key, near, f"{train_program()} --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
 
@@ -55,6 +56,11 @@ def _keys_of_options(group: str) -> dict[str, str]:
     """The keys of all files of a group, each with the name of a file."""
     files = sorted((config_folder() / group).glob("*.yaml"))
     return {f"{group}.{key}": file.stem for file in files for key in map(str, OmegaConf.load(file))}
+
+
+def _is_like(key: str, known: str) -> bool:
+    """Whether the last parts of two keys are alike: an equal group makes no key a good suggestion."""
+    return SequenceMatcher(None, key.rpartition(".")[2], known.rpartition(".")[2]).ratio() >= 0.6
 
 
 def _no_option(place: str, known: Sequence[str] | None) -> str:

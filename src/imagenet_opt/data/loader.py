@@ -258,6 +258,7 @@ def _prefetcher(
         keys,
         fingerprint=fingerprint(dataset.order, index.labels, index.classes),
         batch_size=dataset.order.batch_size,
+        classes=tuple(index.classes),
         device=rank_info.device,
         finish=partial(to_images, format=format),
         bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),

@@ -60,7 +60,8 @@ class DevicePrefetcher:
 
     Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
     the compute stream. On a CPU nothing is copied. copies: see LoaderOptions; "pinned" and "pageable" copy on the
-    compute stream when a batch is requested. The length is that of the whole epoch, also after a resume within it.
+    compute stream when a batch is requested. classes: names of the labels 0, 1, ... The length is that of the whole
+    epoch, also after a resume within it.
 
     Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
     batch.
@@ -78,12 +79,14 @@ class DevicePrefetcher:
         bad: BadSamples,
         buffers: SharedBufferPool,
         copies: str = "ahead",
+        classes: tuple[str, ...] = (),
     ) -> None:
         self.loader = loader
         self.sampler = keys  # Lightning calls its set_epoch, and reads batch_sampler
         self.batch_sampler = None
         self.fingerprint = fingerprint
         self.batch_size = batch_size
+        self.classes = classes
         self.device = device
         self.finish = finish
         self.bad = bad

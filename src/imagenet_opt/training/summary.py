@@ -115,7 +115,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
         ("accuracy", _accuracy(numbers)),
-        ("speed", speed),
+        ("speed", speed + _doubt(numbers).partition(":")[0]),
         ("precision", setup.precision),
         ("MFU", of_peak if "throughput/mfu_fraction" in numbers else None),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),

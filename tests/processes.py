@@ -52,6 +52,10 @@ class Forked:
             self._process.start()
         self.pid = self._process.pid
 
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
     def poll(self) -> int | None:
         return self._process.exitcode
 

@@ -155,7 +155,7 @@ def _checkpoint(folder: Path) -> None:
         "state_dict": {f"net.{name}": tensor for name, tensor in net.state_dict().items()},
         "optimizer_states": [optimizer.state_dict()],
         "lr_schedulers": [{"last_epoch": 1, "_last_lr": [0.1]}],
-        "loops": {"fit_loop": {"epoch_progress": {"total": {"ready": 1}}}},
+        "loops": {"fit_loop": {"epoch_progress": {"current": {"processed": 1}}}},
         "callbacks": {},
         "global_step": 7,
         "epoch": 0,

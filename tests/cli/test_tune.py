@@ -16,6 +16,7 @@ from imagenet_opt.cli import arguments
 from imagenet_opt.cli.tune import main, parse
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
+from imagenet_opt.config.optional_callbacks import leave_out_idle
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -48,7 +49,9 @@ def test_bad_input_is_an_error_before_measuring(argv: list[str], words: str) -> 
 
 def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
     with initialize_config_dir(str(conf), version_base="1.3"):
-        return compose("train", ["~hydra", *complete(overrides)])
+        config = compose("train", ["~hydra", *complete(overrides)])
+    leave_out_idle(config, overrides)
+    return config
 
 
 def test_tuned_settings_become_an_experiment_that_trains(own_conf: Path, images_root: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torchvision.transforms.v2 import functional as F
 
+from imagenet_opt.config.optional_callbacks import leave_out_idle
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.randomness import key_of, uniform
@@ -113,7 +114,9 @@ def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_co
     def images_of(*overrides: str) -> list[torch.Tensor]:
         args = [f"data.root={images_root}", f"data.cache_dir={tmp_path}", f"run_folder={tmp_path}", *TINY, *overrides]
         with initialize_config_dir(str(own_conf), version_base="1.3"):
-            run, images = build_run(compose("train", ["~hydra", *args])), KeepImages()
+            config = compose("train", ["~hydra", *args])
+        leave_out_idle(config, args)
+        run, images = build_run(config), KeepImages()
         run.trainer.callbacks.insert(0, images)
         run.trainer.fit(run.model, datamodule=run.data)
         return images.images

@@ -40,6 +40,7 @@ def saved(ckpt: Path) -> Network:
     net, config, _ = open_network(ckpt)
     classes = tuple(config["classes"]) if "classes" in config else None
     known = {"val_image_size": config["image_size"]} | {key: config[key] for key in VALIDATED_WITH if config.get(key)}
+    known = {key: list(value) if isinstance(value, tuple) else value for key, value in known.items()}
     flip = f"model.val_flip={str(config.get('val_flip', False)).lower()}"
     precision = str(config.get("precision"))
     word = f"trainer.precision={precision if precision in DTYPES else FLOAT32}"

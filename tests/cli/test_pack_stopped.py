@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,9 +24,9 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The children of the server from which the pack forks its workers."""
     try:
         children = psutil.Process(process.pid).children(recursive=True)
+        return [each for each in children if each.ppid() != process.pid and each.status() != psutil.STATUS_ZOMBIE]
     except psutil.NoSuchProcess:
         return []
-    return [child for child in children if child.ppid() != process.pid]
 
 
 @pytest.fixture
@@ -35,15 +36,16 @@ def data(tmp_path: Path) -> Path:
 
 def stop_at(finished: Callable[[], bool], process: subprocess.Popen[str]) -> psutil.Process:
     """Let the one worker pack in slices of a hundredth of a second until `finished`; returns the stopped worker."""
-    while not (workers := workers_of(process)):
+    while True:
         assert process.poll() is None, finish(process)
-        time.sleep(0.01)
-    while not finished():
-        assert process.poll() is None, finish(process)
-        workers[0].resume()
-        time.sleep(0.01)
-        workers[0].suspend()
-    return workers[0]
+        for worker in workers_of(process):
+            with suppress(psutil.NoSuchProcess):
+                worker.resume()
+                time.sleep(0.01)
+                worker.suspend()
+                if finished():
+                    return worker
+        time.sleep(0.001)
 
 
 @pytest.fixture

@@ -89,7 +89,6 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
             "TooManyBadSamples: 2 bad samples: /d/a.JPEG: imagenet_opt.errors.BadSample /d/b  c.JPEG: empty",
         ),
         ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
-        ("data.num_trian=4", "ConfigError: there is no key data.num_trian; python train.py --cfg job shows every key"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         ("data.num_trian=4", "ConfigError: there is no key data.num_trian; did you mean data.num_train?"),
         ("experiment=agressive", "experiment 'agressive'; did you mean aggressive? options: aggressive, baseline, "),

@@ -37,13 +37,14 @@ def test_the_number_of_kept_results_is_printed_at_stop_and_resume(
     tmp_path: Path, stop: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = ResultCache(tmp_path, {"seconds": 8})
-    assert first.report_resumed() == 0 and not capsys.readouterr().err, "a new folder"
+    first.take("cold", lambda: False)
+    assert first.report_resumed() == 0 and not capsys.readouterr().err, "a new folder, and a fact is no measurement"
     with pytest.raises(stop), first.report_if_stopped():
         raise stop
     assert "no measurement was complete" in capsys.readouterr().err
     with pytest.raises(stop), first.report_if_stopped():
-        first.take("a", lambda: 1)
-        first.take("b", lambda: 1)
+        first.take("a", lambda: 1, "a")
+        first.take("b", lambda: 1, "b")
         raise stop
     assert f"2 measurements are kept in {tmp_path}" in capsys.readouterr().err
     assert ResultCache(tmp_path, {"seconds": 8}).report_resumed() == 2

@@ -140,9 +140,10 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
         run(request)
     printed = capsys.readouterr().err
     assert "left out, as there is no GPU here: pinned" in printed and "3 rows, 2 rounds" in printed
+    assert "from an earlier run" not in printed and "2 measurements are kept" in printed
     turns.fails = lambda words, number: False
     tables_of_all = run(request)
-    assert "measurements are kept from an earlier run" in capsys.readouterr().err
+    assert "2 measurements are kept from an earlier run" in capsys.readouterr().err
     assert len(turns.jobs) == 3 + 4, "stored turns are not measured again"
     assert tables_of_all[0].texts()[1][:3] == ["fused", "1,000 -> 1,500", "1.50 x"]
     other = replace(request, options=request.options | {"steps": STEPS[:1]})

@@ -22,7 +22,7 @@ class ResultCache:
     """Results in `folder` about one subject. Results about another subject, version or machine are ignored.
 
     subject: what all measurements have in common, in plain values. report: called with the label of each new
-    measurement, not with those of stored results.
+    measurement, not with those of stored results. Results without a label are facts, and do not count as measurements.
     """
 
     def __init__(self, folder: Path, subject: object) -> None:
@@ -39,7 +39,7 @@ class ResultCache:
         }
         self._subject = _digest({"subject": subject, **self.machine})
         self._answers: dict[str, Any] = {}
-        self._has_others = False
+        self._num_measured, self._has_others = 0, False
         file = folder / FILE
         content = file.read_bytes() if file.exists() else b""
         self._is_torn = bool(content) and not content.endswith(b"\n")
@@ -48,12 +48,14 @@ class ResultCache:
                 row = json.loads(line)
                 if row["subject"] == self._subject:
                     self._answers[row["key"]] = row["answer"]
+                    self._num_measured += bool(row["label"])
                 else:
                     self._has_others = True
 
     def report_resumed(self) -> int:
-        """Print on stderr whether earlier results are reused, and return their number."""
-        if num := len(self._answers):
+        """Print on stderr whether earlier measurements are reused, and return their number. Call it before the first
+        measurement."""
+        if num := self._num_measured:
             say(f"resuming: {_measurements(num)} kept from an earlier run")
         elif self._has_others:
             say("earlier measurements had other --seconds, another configuration or version: all are repeated")
@@ -61,11 +63,11 @@ class ResultCache:
 
     @contextmanager
     def report_if_stopped(self) -> Iterator[None]:
-        """If Ctrl-C or SIGTERM ends the comparison, print how many results are kept."""
+        """If Ctrl-C or SIGTERM ends the comparison, print how many measurements are kept."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
-            num = len(self._answers)
+            num = self._num_measured
             kept = f"{_measurements(num)} kept in {self.folder}" if num else "no measurement was complete"
             say(f"stopped; {kept}: run the same command again to {'resume' if num else 'begin again'}")
             raise
@@ -73,15 +75,16 @@ class ResultCache:
     def take(self, key: object, measure: Callable[[], Any], label: str = "") -> Any:
         """Return the result that is stored for `key`, in plain values; if there is none, measure and store it.
 
-        label: for `report`; "" reports nothing. Raises ConfigError if the result cannot be stored.
+        label: for `report`; "" for a fact, which is not reported. Raises ConfigError if the result cannot be stored.
         """
         digest = _digest(key)
         if digest not in self._answers:
             if label:
                 self.report(label)
             answer = measure()
-            self._append({"subject": self._subject, "key": digest, "what": key, "answer": answer})
+            self._append({"subject": self._subject, "key": digest, "what": key, "label": label, "answer": answer})
             self._answers[digest] = answer
+            self._num_measured += bool(label)
         return self._answers[digest]
 
     def has(self, key: object) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.doctor.evidence import READS, Evidence
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import GIB
@@ -83,7 +84,7 @@ class Rule:
 
 def changing(evidence: Evidence, *overrides: str) -> Texts:
     """The overrides that change a value in effect, as configured or as "auto" was resolved."""
-    return tuple(override for override in overrides if not _is_in_effect(evidence, *override.split("=", 1)))
+    return tuple(word for word in overrides if not _is_in_effect(evidence, key_of(word), value_of(word)))
 
 
 def _is_in_effect(evidence: Evidence, key: str, value: str) -> bool:
@@ -134,7 +135,7 @@ class DataPlace:
     def hydrate(self, *changes: str) -> str:
         """The command that reads all data once; of a URL, into the local cache. changes: other settings of the cache,
         such as data.cache_gb=null."""
-        changed = {change.partition("=")[0] for change in changes}
+        changed = set(map(key_of, changes))
         same = [f"{key}={as_text(value)}" for key, value in self.cache.items() if key not in changed]
         return " ".join(["imagenet-opt hydrate", self.words, *map(shlex.quote, map(printable, (*same, *changes)))])
 

@@ -19,10 +19,8 @@ from imagenet_opt.study.run import write_outputs
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.rows import Row
 from imagenet_opt.sweep.table import HTML
-from imagenet_opt.tune.climb import START, Climb, Found
-from imagenet_opt.tune.loader import LoaderSetting
+from imagenet_opt.tune.climb import climb, each
 from imagenet_opt.tune.outputs import page as tune_page
-from imagenet_opt.tune.outputs import tables_of
 from imagenet_opt.tune.tuner import Tuning
 from tests.bench.test_report import measured
 from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
@@ -91,12 +89,10 @@ def bench(folder: Path) -> str:
 
 
 def tune(folder: Path) -> str:
-    start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
-    rates = {str(start): [100.0, 104.0], str(best): [150.0, 155.0]}
-    climb = Climb(best, rates, {str(start): START, str(best): "faster"}, why="budget")
-    found = Found(("data.num_workers=4",), table=climb.table("loader alone", "a note"), climb=climb)
-    tuning = Tuning(overrides=found.changes, parts=[found])
-    return tune_page(tuning, tables_of(tuning), FACTS)
+    start, tuning = {"data.num_workers": 1, "data.prefetch_factor": 4, "data.reads_in_flight": 16}, Tuning()
+    climbed = climb(start, each([start | {"data.num_workers": 4}]), lambda one: 100.0 * one["data.num_workers"])
+    tuning.add(climbed, "loader alone", "a note")
+    return tune_page(tuning, FACTS)
 
 
 KINDS: tuple[Callable[[Path], str], ...] = (report, doctor, study, sweep, bench, tune)

@@ -137,7 +137,7 @@ def check_files(index: FileIndex | ShardIndex, option: str) -> None:
         raise ConfigError(f"{option} needs a folder of files, but {printable(index.place)} (data.root) is {what}")
 
 
-def encoded_again(index: FileIndex, folder: Path) -> FileIndex:
+def encoded_again(index: FileIndex | ShardIndex, folder: Path) -> FileIndex:
     """The files of `index`, encoded again in `folder`, so that all loaders read the same bytes. Files that cannot be
     decoded are left out. Raises DataError if nothing can be written."""
 

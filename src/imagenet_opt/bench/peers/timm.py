@@ -15,7 +15,7 @@ def loader(job: Job) -> Iterable[Tensor]:
     from torchvision.datasets.folder import pil_loader
 
     crops: dict[str, Any] = {"scale": job.loading.crop_scale, "color_jitter": None, "interpolation": "bilinear"}
-    files = Files(job, pil_loader)
+    files: Any = Files(job, pil_loader)
     size = (3, job.loading.image_size, job.loading.image_size)
     batches = create_loader(
         files,

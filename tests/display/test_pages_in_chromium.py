@@ -16,9 +16,8 @@ from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
 from imagenet_opt.study.run import write_outputs
-from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.results import HTML, write_page
 from imagenet_opt.sweep.rows import Row
-from imagenet_opt.sweep.table import HTML
 from imagenet_opt.tune.climb import climb, each
 from imagenet_opt.tune.outputs import page as tune_page
 from imagenet_opt.tune.tuner import Tuning

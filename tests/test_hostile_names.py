@@ -11,9 +11,8 @@ from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.results import print_results, write_page
 from imagenet_opt.sweep.rows import Row
-from imagenet_opt.sweep.table import print_table
 from imagenet_opt.training.summary import Setup, print_summary
 
 HOSTILE = (
@@ -69,7 +68,7 @@ def test_names_add_no_elements_to_the_page_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(rows(HOSTILE), tmp_path / "sweep\x1b[2J")
+    print_results(rows(HOSTILE), tmp_path / "sweep\x1b[2J")
     shown = capsys.readouterr().out
     assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
     assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown

@@ -26,8 +26,8 @@ from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.metrics_rows import read_rows
 from imagenet_opt.run.loggers.wandb_logger import _run_id
+from imagenet_opt.sweep.results import print_results, write_csv
 from imagenet_opt.sweep.rows import best, collect_rows
-from imagenet_opt.sweep.table import print_table, write_csv
 
 MAX_PIXELS = 2**18
 """The decoder's max_crop_pixels here, so that large images are common."""
@@ -210,7 +210,7 @@ def _read_sweep(folder: Path) -> None:
     rows = collect_rows(folder)
     best(rows)
     write_csv(rows, folder)
-    print_table(rows, folder)
+    print_results(rows, folder)
 
 
 _CACHE = ("about.json", "starts", "state", "checksums", "segments/00000")

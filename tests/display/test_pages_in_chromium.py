@@ -10,25 +10,18 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
-from imagenet_opt.bench.report import Report
 from imagenet_opt.bench.report import page as bench_page
-from imagenet_opt.bench.turn import Turn
-from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.bench.report import tables_of as tables_of_bench
 from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
 from imagenet_opt.study.run import write_outputs
-from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.results import HTML, write_page
 from imagenet_opt.sweep.rows import Row
-from imagenet_opt.sweep.table import HTML
-from imagenet_opt.tune.climb import START, Climb, Found
-from imagenet_opt.tune.loader import LoaderSetting
+from imagenet_opt.tune.climb import climb, each
 from imagenet_opt.tune.outputs import page as tune_page
-from imagenet_opt.tune.outputs import tables_of
 from imagenet_opt.tune.tuner import Tuning
-from tests.bench.conftest import plan_of
+from tests.bench.test_report import measured
 from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
 from tests.conftest import write_images
 from tests.doctor.diagnoses import write_run
@@ -91,23 +84,14 @@ def sweep(folder: Path) -> str:
 
 
 def bench(folder: Path) -> str:
-    rates = {WORKER: [100.0, 110, 90], REGION: [180.0, 190, 170], CEILING: [200.0] * 3, "torchvision": [50.0, 51, 49]}
-    stages = {"loader/read_seconds": 0.01, "loader/decode_seconds": 0.04, "num_workers": 1.0}
-    turns = {side: [Turn(9, 9 / r, 0.5, stages if side in OWN else {}) for r in each] for side, each in rates.items()}
-    index = open_split(write_images(folder / "images", num_classes=2, per_class=3), "train", folder)
-    plan = plan_of(index, against=("torchvision",))
-    facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
-    found = Report(plan, Rounds(turns, {}), facts, "files in memory")
-    return bench_page(found, ["imagenet-opt", "bench", "data.root=/fsx/imagenet", "--against", "torchvision"])
+    return bench_page(tables_of_bench(*measured(write_images(folder / "images", num_classes=2, per_class=3))), FACTS)
 
 
 def tune(folder: Path) -> str:
-    start, best = LoaderSetting(1, 4, 16), LoaderSetting(4, 4, 64)
-    rates = {str(start): [100.0, 104.0], str(best): [150.0, 155.0]}
-    climb = Climb(best, rates, {str(start): START, str(best): "faster"}, why="budget")
-    found = Found(("data.num_workers=4",), table=climb.table("loader alone", "a note"), climb=climb)
-    tuning = Tuning(overrides=found.changes, parts=[found])
-    return tune_page(tuning, tables_of(tuning), FACTS)
+    start, tuning = {"data.num_workers": 1, "data.prefetch_factor": 4, "data.reads_in_flight": 16}, Tuning()
+    climbed = climb(start, each([start | {"data.num_workers": 4}]), lambda one: 100.0 * one["data.num_workers"])
+    tuning.add(climbed, "loader alone", "a note")
+    return tune_page(tuning, FACTS)
 
 
 KINDS: tuple[Callable[[Path], str], ...] = (report, doctor, study, sweep, bench, tune)

@@ -1,6 +1,5 @@
 """Sweeps with a launcher or sweeper of another package; the real plugins if they are installed."""
 
-import csv
 import importlib.util
 import os
 import shlex
@@ -73,22 +72,6 @@ def test_errors_of_the_plugins_are_recognised() -> None:
     assert end_of_multirun(ValueError("other")) is None and end_of_multirun(RuntimeError("a")) is None
 
 
-@needs_plugins
-@pytest.mark.slow
-def test_rows_of_jobs_in_other_processes(app: Path) -> None:
-    (app / "more/text").mkdir(parents=True)
-    (app / "more/text/long.yaml").write_text("# @package _global_\ntext: from the other folder\n")
-    more = ("--config-dir", "more", "+text@_global_=long")
-    jobs = ("hydra/launcher=slurm_local", "kind=ok,crash", "size=2", "hydra.sweep.dir=runs/s")
-    out, _ = finished(app, *more, *jobs)
-    rows = collect_rows(app / "runs/s")
-    assert [(row["status"], row["error"]) for row in rows] == [("ok", None), ("failed", "MemoryError")]
-    assert "from the other folder" in (app / "runs/s/0/seen.json").read_text()
-    with (app / "runs/s/sweep.csv").open(newline="") as file:
-        assert [line["throughput/images_per_second"] for line in csv.DictReader(file)] == ["20.0", ""]
-    assert str(app / "runs/s/sweep.html") in out and "crash" in out
-
-
 SBATCH = """
 for file; do :; done
 cp "$file" {folder}/submitted.sh
@@ -141,14 +124,14 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
 def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> None:
     search = (
         "hydra/sweeper=search",
-        "hydra.sweeper.n_trials=5",
+        "hydra.sweeper.n_trials=4",
         "kind=ok,mistake",
         "size=1,2,3",
         "hydra.sweep.dir=runs/s",
     )
     out, _ = finished(app, *search)
     rows = collect_rows(app / "runs/s")
-    assert {row["status"] for row in rows} == {"ok", "failed"} and len(rows) == 5
+    assert {row["status"] for row in rows} == {"ok", "failed"} and len(rows) == 4
     most = max(int(row["parameters"]["size"]) for row in rows if row["status"] == "ok")
     found = OmegaConf.load(app / "runs/s/optimization_results.yaml")
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
@@ -160,7 +143,7 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
 @needs_plugins
 @pytest.mark.slow
 def test_a_search_without_a_successful_job_ends_in_one_line(app: Path) -> None:
-    search = ("hydra/sweeper=search", "hydra.sweeper.n_trials=2", "kind=mistake", "size=1,2", "hydra.sweep.dir=s")
+    search = ("hydra/sweeper=search", "hydra.sweeper.n_trials=1", "kind=mistake", "size=1,2", "hydra.sweep.dir=s")
     out, err = finished(app, *search, status=2)
     assert "TrainingError: no job of the search succeeded" in err and "Traceback" not in err
     assert str(app / "s/sweep.html") in out

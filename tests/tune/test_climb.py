@@ -1,97 +1,105 @@
 """Searches among settings with known rates, without noise and with known noise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.tune.climb import climb
+from imagenet_opt.tune.climb import Setting, climb, each, text, words
 
-Setting = tuple[int, int]
-"""Workers, and batches ahead."""
-
-
-def workers(best: Setting) -> Sequence[Setting]:
-    return [(num, best[1]) for num in (8, 6, 4) if num != best[0]]
+START = {"data.num_workers": 2, "data.prefetch_factor": 4}
 
 
-def ahead(best: Setting) -> Sequence[Setting]:
-    return [(best[0], num) for num in (8, 2)]
+def workers(best: Setting) -> list[Setting]:
+    return [best | {"data.num_workers": num} for num in (8, 6, 4) if num != best["data.num_workers"]]
+
+
+def ahead(best: Setting) -> list[Setting]:
+    return [best | {"data.prefetch_factor": num} for num in (8, 2)]
 
 
 @pytest.mark.parametrize(
-    ("rate", "enough", "best", "why", "tried"),
+    ("rate", "enough", "best", "tried"),
     [
-        (lambda setting: 1000.0, 1000, (2, 4), "enough", [(2, 4)]),
-        (lambda setting: 100.0 * setting[0], 750, (8, 4), "enough", [(2, 4), (8, 4)]),
+        (lambda workers, ahead: 1000.0, 1000, (2, 4), [(2, 4)]),
+        (lambda workers, ahead: 100.0 * workers, 750, (8, 4), [(2, 4), (8, 4)]),
         # 2 % is not worth proving
-        (lambda setting: 100.0 + 2 * (setting[1] == 8), None, (2, 4), "nothing more", [(2, 4), (8, 4), (2, 8)]),
+        (lambda workers, ahead: 100.0 + 2 * (ahead == 8), None, (2, 4), [(2, 4), (8, 4), (2, 8)]),
     ],
 )
 def test_a_search_ends_at_a_sufficient_rate_and_an_axis_at_the_first_setting_without_gain(
-    rate: Callable[[Setting], float], enough: float | None, best: Setting, why: str, tried: list[Setting]
+    rate: Callable[[int, int], float], enough: float | None, best: tuple[int, int], tried: list[tuple[int, int]]
 ) -> None:
-    climbed = climb((2, 4), (workers, ahead), rate, enough=enough)
-    assert (climbed.best, climbed.why, list(climbed.rates)) == (best, why, list(map(str, tried)))
+    climbed = climb(START, (workers, ahead), lambda setting: rate(*setting.values()), enough=enough)
+    assert tuple(climbed.best.values()) == best and climbed.is_enough == (enough is not None)
+    assert list(climbed.rates) == [f"num_workers={one} prefetch_factor={other}" for one, other in tried]
+    assert climbed.changes == ({"data.num_workers": 8} if best[0] == 8 else {})
+
+
+def one_by_one(**rates: list[float]) -> Callable[[Setting], float]:
+    """The next rate of a setting; a failed turn at the end."""
+    left = {name: iter(values) for name, values in rates.items()}
+
+    def turn(setting: Setting) -> float:
+        if (rate := next(left[setting["x"]], None)) is None:
+            raise TurnFailed("read error")
+        return rate
+
+    return turn
 
 
 def test_a_lucky_turn_is_not_kept() -> None:
-    rates = {(2, 4): iter([100.0, 130.0, 100.0, 100.0, 100.0]), (8, 4): iter([120.0, 100.0, 100.0, 100.0, 140.0])}
-    climbed = climb((2, 4), (workers,), lambda setting: next(rates[setting]))
-    assert climbed.best == (2, 4) and len(climbed.rates["(8, 4)"]) == 1 + 4
-    assert climbed.outcome("(8, 4)").startswith("undecided, about ")
+    turn = one_by_one(now=[100.0, 130.0, 100.0, 100.0, 100.0], fast=[120.0, 100.0, 100.0, 100.0, 140.0])
+    climbed = climb({"x": "now"}, each([{"x": "fast"}]), turn)
+    assert climbed.changes == {} and len(climbed.rates["x=fast"]) == 1 + 4
+    assert climbed.undecided == ["x=fast"] and not climbed.lacks_time
 
 
 def test_a_failed_turn_counts_for_its_own_setting() -> None:
-    rates = {(2, 4): iter([100.0]), (8, 4): iter([120.0] * 3)}
+    climbed = climb({"x": "now"}, each([{"x": "fast"}]), one_by_one(now=[100.0], fast=[120.0] * 3))
+    assert climbed.changes == {}
+    assert climbed.outcomes == {"x=now": "kept, though once: read error", "x=fast": "undecided"}
 
+
+def test_failed_settings_are_left_out_and_settings_without_time_are_named() -> None:
     def rate(setting: Setting) -> float:
-        if (images_per_second := next(rates[setting], None)) is None:
-            raise TurnFailed("read error")
-        return images_per_second
-
-    climbed = climb((2, 4), (workers,), rate)
-    assert (climbed.best, climbed.outcomes) == (
-        (2, 4),
-        {"(2, 4)": "kept, though once: read error", "(8, 4)": "undecided"},
-    )
-
-
-def test_failed_settings_are_left_out_and_the_budget_ends_the_search() -> None:
-    def rate(setting: Setting) -> float:
-        if setting[0] == 8:
+        if setting["x"] == "failing":
             raise TurnFailed("no memory for the workers")
-        if setting[1] != 4:
+        if setting["x"] == "late":
             raise OutOfTime
         return 100.0
 
-    climbed = climb((2, 4), (workers, ahead), rate)
-    assert (climbed.best, climbed.why) == ((2, 4), "budget")
-    assert climbed.outcomes == {"(2, 4)": "as it was", "(8, 4)": "no memory for the workers"}
+    climbed = climb({"x": "now"}, each([{"x": "failing"}, {"x": "late"}, {"x": "later"}]), rate)
+    late = "not tried: budget"
+    assert climbed.lacks_time and climbed.changes == {} and list(climbed.rates) == ["x=now"]
+    outcomes = {"x=now": "as it was", "x=failing": "no memory for the workers", "x=late": late, "x=later": late}
+    assert climbed.outcomes == outcomes
 
 
-@pytest.mark.parametrize("num_candidates", [1, 2, 3, 5, 8])
-def test_a_search_among_equal_settings_seldom_names_one(num_candidates: int) -> None:
-    """2000 searches among turns that differ by noise alone: at most one in twenty may err, plus a margin for chance."""
-    random = Random(num_candidates)
-    axes = [lambda best, setting=(num, 4): [setting] for num in range(num_candidates)]
-    searches = [climb((99, 4), axes, lambda setting: random.gauss(100, 5)) for _ in range(2000)]
-    assert sum(climbed.best != (99, 4) for climbed in searches) / 2000 < 0.06
+def test_a_search_among_equal_settings_seldom_names_one() -> None:
+    """400 searches among eight settings that differ by noise alone: at most one in twenty may err, plus a margin."""
+    random = Random(8)
+    axes = each({"x": num} for num in range(8))
+    searches = [climb({"x": 99}, axes, lambda setting: random.gauss(100, 5)) for _ in range(400)]
+    assert sum(bool(climbed.changes) for climbed in searches) / 400 < 0.07
 
 
-def test_each_setting_has_an_outcome_and_the_range_of_its_turns() -> None:
-    rates = {"now": 100.0, "fast": 150.0, "slow": 90.0, "fastest": 180.0}
-    climbed = climb("now", [lambda best, one=one: [one] for one in list(rates)[1:]], rates.__getitem__)
-    climbed.names, climbed.compile_seconds = (*rates, "last"), {"fast": 31.0}
-    climbed.rates["fast"][0] = 140.0
+def test_the_table_has_an_outcome_and_the_range_of_the_turns() -> None:
+    rates = {"now": 100.0, "fast": 150.0, "slow": 90.0}
+    climbed = climb({"x": "now"}, each({"x": name} for name in list(rates)[1:]), lambda setting: rates[setting["x"]])
+    climbed.rates["x=fast"][0] = 140.0
     assert climbed.table("ways").texts() == [
-        ["now", "100.0", "100.0", "100.0", "1.00", "5", "-", "as it was"],
-        ["fast", "150.0", "140.0", "150.0", "1.50", "9", "31", "faster, surpassed"],
-        ["slow", "90.0", "-", "-", "0.90", "1", "-", "not 3 % faster in one turn"],
-        ["fastest", "180.0", "180.0", "180.0", "1.80", "5", "-", "faster"],
-        ["last", "-", "-", "-", "-", "0", "-", "not tried: budget"],
+        ["x=now", "100.0", "100.0", "100.0", "1.00", "5", "as it was"],
+        ["x=fast", "150.0", "140.0", "150.0", "1.50", "5", "faster"],
+        ["x=slow", "90.0", "-", "-", "0.90", "1", "not 3 % faster in one turn"],
     ]
+
+
+def test_a_setting_is_overrides_and_a_short_text() -> None:
+    setting = {"callbacks.acceleration.compile": False, "data.num_workers": 4}
+    assert words(setting) == ["callbacks.acceleration.compile=false", "data.num_workers=4"]
+    assert (text(setting), text({})) == ("compile=false num_workers=4", "as configured")
 
 
 def test_a_deadline_has_shares() -> None:
@@ -102,5 +110,3 @@ def test_a_deadline_has_shares() -> None:
     deadline.check(10, 0.5)
     with pytest.raises(OutOfTime):
         deadline.check(11, 0.5)
-    now[0] += 100
-    assert deadline.left() == 0

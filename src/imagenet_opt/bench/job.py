@@ -19,13 +19,11 @@ OWN = (WORKER, REGION)
 class Job:
     """Settings of a turn.
 
-    side: name of the row. packed: path of the copy in a peer's own file format, which is written there if it is
-    missing. passes: how often the list of files is repeated, so that no epoch ends within a turn. num_workers,
+    index: the files of all rows. passes: how often they are listed, so that no epoch ends within a turn. num_workers,
     prefetch_factor: the same for all rows; threads make each batch together, so they have prefetch_factor batches ahead
-    in all. device: where batches are delivered.
+    in all. device: where our batches are delivered. row: its name. packed: folder of a copy in a peer's own format.
     """
 
-    side: str
     index: FileIndex | ShardIndex
     loading: LoaderOptions
     passes: int
@@ -33,12 +31,9 @@ class Job:
     prefetch_factor: int
     num_warmup: int
     num_batches: int
-    packed: Path = Path()
     device: str = "cpu"
-
-    @property
-    def num_files(self) -> int:
-        return len(self.index)
+    row: str = ""
+    packed: Path = Path()
 
     def samples(self) -> list[tuple[str, int]]:
         """(path, label) of every file, for all passes."""
@@ -47,4 +42,4 @@ class Job:
 
     def long_index(self) -> FileIndex | ShardIndex:
         """All passes as one index."""
-        return self.index if self.passes == 1 else subset(self.index, np.tile(np.arange(self.num_files), self.passes))
+        return subset(self.index, np.tile(np.arange(len(self.index)), self.passes))

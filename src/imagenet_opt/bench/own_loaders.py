@@ -1,6 +1,7 @@
 """Our own rows of the benchmark, and the row of nvImageCodec alone, the limit of any loader that decodes with it."""
 
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any
@@ -12,14 +13,11 @@ from imagenet_opt.bench.job import REGION, WORKER, Job
 from imagenet_opt.data.dataset import TrainCrops
 from imagenet_opt.data.decode.region_codec import Box, region_codec
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
-from imagenet_opt.data.order import SampleIds, TrainOrder
+from imagenet_opt.data.order import SampleIds
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024
 """Files that each process of the ceiling keeps: about 110 MB of ImageNet, more than a CPU's caches hold."""
-
-Crop = tuple[bytes, Box]
-"""A file's bytes, and a part of its image."""
 
 
 class Ours:
@@ -28,8 +26,8 @@ class Ours:
     def __init__(self, job: Job) -> None:
         loading = replace(
             job.loading,
-            resize_on="worker" if job.side == WORKER else "device",
-            region_decode=job.loading.region_decode or job.side == REGION,
+            resize_on="worker" if job.row == WORKER else "device",
+            region_decode=job.loading.region_decode or job.row == REGION,
             num_workers=job.num_workers,
             prefetch_factor=job.prefetch_factor,
             samples_per_epoch=None,
@@ -41,15 +39,14 @@ class Ours:
         return iter(self.prefetcher)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Means of the prefetcher, and the number of workers, which is smaller than requested if memory is short."""
-        return self.prefetcher.pop_metrics() | {"num_workers": float(self.prefetcher.loader.num_workers)}
+        """Means per batch, as the workers measured them."""
+        return self.prefetcher.pop_metrics()
 
 
 def ceiling(job: Job) -> Iterable[Sized]:
-    """Measure our region decode from memory: a process per worker decodes the crops of files in memory.
+    """Measure our region decode from memory: a process per worker decodes crops of files in memory.
 
-    The timed processes read nothing and send only the number of decoded images. Files that the codec refuses are left
-    out.
+    The timed processes read nothing and send only the number of decoded images.
     """
     context = torch.multiprocessing.get_context("fork")
     decoded = context.SimpleQueue()
@@ -65,7 +62,7 @@ def ceiling(job: Job) -> Iterable[Sized]:
 def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
     try:
         codec = region_codec()
-        if not (crops := list(islice(_crops(job, worker), _IN_MEMORY))):
+        if not (crops := list(crops_in_memory(job, worker))):
             raise ValueError("nvImageCodec can decode a region of none of the files")
         endless_crops, batch_size = cycle(crops), job.loading.batch_size
         while True:
@@ -76,19 +73,14 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
         decoded.put(f"{type(error).__name__}: {error}")
 
 
-def _crops(job: Job, worker: int) -> Iterator[Crop]:
-    """The files of the first epoch that this worker of our loader decodes, with their crops."""
-    index, loading = job.long_index(), job.loading
-    order = TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)
+def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
+    """Random files with the crops of training; without files that nvImageCodec refuses."""
+    loading, codec = job.loading, region_codec()
     plan = TrainCrops(seed=loading.seed, scale=loading.crop_scale)
-    store = store_of(index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
-    codec = region_codec()
-    for step in range(worker, order.num_batches, max(1, job.num_workers)):
-        for i in order.sample_ids(0, step).indices:
-            try:
-                (encoded,) = store.read_many(np.array([i]))
-            except (OSError, BadSample):
-                continue
+    store = store_of(job.index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
+    for i in np.random.default_rng([loading.seed, worker]).permutation(len(job.index))[:_IN_MEMORY]:
+        with suppress(OSError, BadSample):
+            (encoded,) = store.read_many(np.array([i]))
             if (stream := codec.parse(encoded)) is None:
                 continue
             sizes = (np.array([side]) for side in (stream.height, stream.width))

@@ -1,7 +1,7 @@
 """`imagenet-opt tune`: finds the fastest settings of this machine by measurement."""
 
 import shlex
-from dataclasses import dataclass
+from argparse import Namespace
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
@@ -25,8 +25,8 @@ It tunes in this order, each part with the results of the parts before:
     than the best so far, both have four more rounds, and the setting is kept if the 95 % interval of its gain in
     these lies above 1. Settings that cannot be compiled within the budget are left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
-    with 10 % of the free memory left. If the configured batch does not fit, model.micro_batch_size keeps it;
-    a larger batch is used only if it is faster. The learning rate scales with the batch: it is set per 256 images.
+    with 10 % of the free memory left. A larger batch is used only if it is faster. The learning rate scales with the
+    batch: it is set per 256 images.
   the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
     as fast as the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
 
@@ -35,48 +35,35 @@ only read. With several GPUs, one process is tuned, with its share of the CPUs; 
 
 The batch size alone, each time a run begins: python train.py data.batch_size=auto"""
 
-_BUDGET = "10m"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line. json, page: None for no file."""
-
-    overrides: tuple[str, ...]
-    budget_seconds: float
-    json: Path | None
-    page: Path | None = None
-
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
     check_writable_experiments()
     begin_measuring()
-    command = shlex.join(["imagenet-opt", "tune", *argv])
     from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import about
-    from imagenet_opt.tune.outputs import page, print_tuning, tables_of, write_experiment, write_json
+    from imagenet_opt.tune.outputs import page, print_tuning, write_experiment, write_json
     from imagenet_opt.tune.tuner import tune
 
-    facts = about(command)
-    tuning = tune(options.overrides, options.budget_seconds)
-    tables = tables_of(tuning)
-    print_tuning(tuning, tables)
-    write_experiment(tuning, tables, command, options.overrides)
+    facts = about(shlex.join(["imagenet-opt", "tune", *argv]))
+    tuning = tune(tuple(options.overrides), options.budget)
+    print_tuning(tuning)
+    write_experiment(tuning, facts, options.overrides)
     if options.json is not None:
-        write_json(tuning, tables, facts, options.json)
+        write_json(tuning, facts, options.json)
     if options.page is not None:
-        write_atomically(options.page, page(tuning, tables, facts))
+        write_atomically(options.page, page(tuning, facts))
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("tune")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--budget", default=_BUDGET)
+    parser.add_argument("--budget", default="10m")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
-    arguments = parser.parse_intermixed_args(argv)
-    check_writable(arguments.json)
-    check_writable(arguments.page, "--page")
-    return Options(tuple(arguments.overrides), budget_seconds(arguments.budget), arguments.json, arguments.page)
+    options = parser.parse_intermixed_args(argv)
+    check_writable(options.json)
+    check_writable(options.page, "--page")
+    options.budget = budget_seconds(options.budget)
+    return options

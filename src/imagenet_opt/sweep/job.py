@@ -10,17 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 from threading import Thread
 from types import FrameType
-from typing import Any, ClassVar, NoReturn, TextIO
+from typing import Any, ClassVar, NoReturn
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -29,8 +26,8 @@ from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
+from imagenet_opt.sweep.results import print_results, write_csv, write_page
 from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
-from imagenet_opt.sweep.table import print_table, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary_file import SUMMARY
 
@@ -38,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 _STOP_SECONDS = 180
-_TAIL_BYTES = 8192
+_TAIL = 8192
 
 
 class ForwardedSignals:
@@ -79,29 +76,21 @@ handover = ForwardedSignals()
 class SweepTable(Callback):
     """Hydra callback that prints the table of all jobs when a multirun ends."""
 
-    planned: ClassVar[list[list[str]]] = []
-    """The overrides of every job, known only with the sweeper that tries all combinations."""
     folder: ClassVar[Path | None] = None
     """Folder of the multirun that this process started."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
             check_installed(config.hydra)
-            self._start(config)
+            SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+            if _has_queue(config.hydra):
+                _leave_to_queue(config.hydra, SweepTable.folder)
         except ConfigError as error:  # Hydra would turn it into a warning
             sys.exit(error)  # type: ignore[arg-type]  # cli/mistakes.py reports it
 
-    def _start(self, config: DictConfig) -> None:
-        SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
-        if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
-            overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
-            SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
-        if _has_queue(config.hydra):
-            _leave_to_queue(config.hydra, SweepTable.folder)
-
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
-        print_table(_write_tables(sweep_dir), sweep_dir)
+        print_results(_write_tables(sweep_dir), sweep_dir)
 
 
 def _has_queue(hydra: HydraConf) -> bool:
@@ -131,7 +120,7 @@ def ended_early(error: Exception) -> str | None:
     reason = end_of_multirun(error)
     if reason is None or SweepTable.folder is None:
         return None
-    print_table(_write_tables(SweepTable.folder), SweepTable.folder)
+    print_results(_write_tables(SweepTable.folder), SweepTable.folder)
     return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` resumes the sweep"
 
 
@@ -152,8 +141,8 @@ def run_job(script: Path) -> float | None:
         log.info(f"\t#{hydra.job.num} succeeded before")
         return _record(sweep_dir, hydra.job.num)
     if handover.why:
-        print_table(collect_rows(sweep_dir), sweep_dir)
-        _leave(f"the sweep ends before job #{hydra.job.num}", hydra.job.num, sweep_dir)
+        print_results(collect_rows(sweep_dir), sweep_dir)
+        _leave(f"the sweep ends before job #{hydra.job.num}", sweep_dir)
     for stale in (JOB, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
     environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
@@ -166,8 +155,6 @@ def run_job(script: Path) -> float | None:
 
 
 def _write_tables(sweep_dir: Path) -> list[Row]:
-    from imagenet_opt.sweep.page import write_page  # plotly only in the process that draws
-
     rows = collect_rows(sweep_dir)
     write_csv(rows, sweep_dir)
     write_page(rows, sweep_dir)
@@ -179,10 +166,10 @@ def _record(sweep_dir: Path, num: int) -> float | None:
     row = next(row for row in rows if row["job"] == num)
     log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
     if row["status"] == "interrupted":
-        print_table(rows, sweep_dir)
+        print_results(rows, sweep_dir)
         if row["exit_code"] == STATUS or handover.why:
-            _leave(f"the sweep stopped in job #{num}", num + 1, sweep_dir)
-        log.warning(_left(f"the sweep stopped in job #{num}", num + 1, sweep_dir))
+            _leave(f"the sweep stopped in job #{num}", sweep_dir)
+        log.warning(_left(f"the sweep stopped in job #{num}", sweep_dir))
         raise KeyboardInterrupt
     images_per_second = speed(row)
     return None if math.isnan(images_per_second) else images_per_second
@@ -196,18 +183,16 @@ def _is_done(folder: Path, overrides: list[str]) -> bool:
     return False
 
 
-def _leave(reason: str, first: int, sweep_dir: Path) -> NoReturn:
+def _leave(reason: str, sweep_dir: Path) -> NoReturn:
     """End the sweep with SystemExit, because Hydra would hold another exception back until all jobs are done."""
-    sys.exit(leave(Preempted(_left(reason, first, sweep_dir)), handover.why))
+    sys.exit(leave(Preempted(_left(reason, sweep_dir)), handover.why))
 
 
-def _left(reason: str, first: int, sweep_dir: Path) -> str:
-    """`reason`, with the jobs that were not run and the command that resumes the sweep."""
-    if _has_queue(HydraConfig.get()):  # a job on a cluster does not know the other jobs
+def _left(reason: str, sweep_dir: Path) -> str:
+    """`reason`, with the command that resumes the sweep, which a job on a cluster does not know."""
+    if _has_queue(HydraConfig.get()):
         return reason
-    later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
-    not_run = f"; not run: {', '.join(later)}" if later else ""
-    return f"{reason}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` resumes the sweep"
+    return f"{reason}; `{command('hydra.sweep.dir', sweep_dir)}` resumes the sweep"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
@@ -226,15 +211,9 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
 def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:
     """Run the job to its end, with its output on the terminal and in `job_log`. Returns the fields of job.json."""
     began = time.perf_counter()
-    job_log.unlink(missing_ok=True)
-    stderr_tail = bytearray()
-    process = Popen([sys.executable, *command], cwd=cwd, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
-    readers = [
-        Thread(target=_tee, args=(process.stdout, sys.stdout, job_log, bytearray()), daemon=True),
-        Thread(target=_tee, args=(process.stderr, sys.stderr, job_log, stderr_tail), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
+    process = Popen([sys.executable, *command], cwd=cwd, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
+    reader = Thread(target=_tee, args=(process.stdout, job_log), daemon=True)
+    reader.start()
     interrupted = False
     try:
         with handover.to(process):
@@ -242,24 +221,21 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     except KeyboardInterrupt:
         interrupted = True
         _stop(process)
-    for reader in readers:
-        reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
+    reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
     code = process.wait()
     killed = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # before the job installed its handlers
     stopped = interrupted or killed or code == STATUS
     status = "interrupted" if stopped else "failed" if code else "ok"
-    error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
+    error = _explain(code, job_log.read_text(errors="replace")[-_TAIL:]) if status == "failed" else None
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
 
 
-def _tee(source: BufferedReader, terminal: TextIO, job_log: Path, tail: bytearray) -> None:
-    with source, job_log.open("ab", buffering=0) as file:
+def _tee(source: Any, job_log: Path) -> None:
+    with source, job_log.open("wb", buffering=0) as file:
         while chunk := source.read1(65536):
             file.write(chunk)
-            terminal.buffer.write(chunk)
-            terminal.flush()
-            tail += chunk
-            del tail[:-_TAIL_BYTES]
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.flush()
 
 
 def _stop(process: Popen[bytes]) -> None:
@@ -273,10 +249,9 @@ def _stop(process: Popen[bytes]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # more Ctrl-C must not stop the writing of the rows
 
 
-def _explain(code: int, stderr: str) -> str:
-    """The last error on stderr, without what W&B and Python print while they exit; or the signal that ended the job."""
+def _explain(code: int, output: str) -> str:
+    """The last error, without what W&B and Python print while they exit; or the signal that ended the job."""
     if code < 0:
         reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
         return f"killed by signal {-code} ({reason})"
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return last_error_line(stderr) or [f"exit status {code}, nothing on stderr", *lines][-1]
+    return last_error_line(output) or f"exit status {code}, see job.log"

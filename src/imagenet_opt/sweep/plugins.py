@@ -1,9 +1,7 @@
-"""The launchers and sweepers of other packages: of the extras `sweep` and `ray`.
-
-Each host of a Ray cluster must have room for one job of a sweep, and no more.
-"""
+"""The launchers and sweepers of other packages: of the extras `sweep` and `ray`."""
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ from imagenet_opt.errors import ConfigError, first_line, last_error_line
 
 RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
 _KEY = "hydra.launcher.ray"
-_LEAST = {"num_gpus": 0, "num_cpus": 1}
-"""Keys of hydra.launcher.ray.remote -> least values."""
 
 
 def check_installed(hydra: DictConfig) -> None:
@@ -48,8 +44,12 @@ def connect(launcher: DictConfig, sweep_dir: str) -> None:
 
     Raises ConfigError if there is no cluster, if its hosts do not fit the jobs, or if `sweep_dir` is no full path.
     """
+    if not Path(sweep_dir).is_absolute():
+        raise ConfigError(
+            f"hydra.sweep.dir={sweep_dir} must be the full path of a folder that all hosts of Ray share, since Ray "
+            "starts jobs in another working folder; such as hydra.sweep.dir=/fsx/runs/sweep"
+        )
     options: Any = OmegaConf.to_container(launcher.ray, resolve=True)
-    check_job(options["remote"], sweep_dir)
     import ray
 
     try:
@@ -63,45 +63,22 @@ def connect(launcher: DictConfig, sweep_dir: str) -> None:
     check_hosts(hosts, num_gpus=options["remote"]["num_gpus"], num_cpus=options["remote"]["num_cpus"])
 
 
-def check_job(remote: Mapping[str, Any], sweep_dir: str) -> None:
-    """Raise ConfigError unless a job asks for whole GPUs and CPUs, and all hosts find its folder."""
-    for key, least in _LEAST.items():
-        value = remote.get(key)
-        if type(value) is not int or value < least:
-            raise ConfigError(
-                f"{_KEY}.remote.{key}={value} must be a whole number, at least {least}: jobs that share a host or a "
-                "GPU slow each other down, so their images per second would be wrong"
-            )
-    if not Path(sweep_dir).is_absolute():
-        raise ConfigError(
-            f"hydra.sweep.dir={sweep_dir} must be the full path of a folder that all hosts of Ray share, since Ray "
-            "starts jobs in another working folder; such as hydra.sweep.dir=/fsx/runs/sweep"
+def check_hosts(hosts: Mapping[str, Mapping[str, float]], *, num_gpus: float, num_cpus: float) -> None:
+    """Raise ConfigError if no host has room for a job, or a host has room for two, which would slow each other down.
+    hosts: name -> Ray's resources."""
+    needs = {kind: num for kind, num in (("GPU", num_gpus), ("CPU", num_cpus)) if num}
+
+    def room(resources: Mapping[str, float]) -> float:
+        return min((resources.get(kind, 0) // num for kind, num in needs.items()), default=math.inf)
+
+    most = max(map(room, hosts.values()), default=0)
+    if most != 1:
+        found = "; ".join(
+            f"{name}: {resources.get('GPU', 0):g} GPUs and {resources.get('CPU', 0):g} CPUs"
+            for name, resources in hosts.items()
         )
-
-
-def check_hosts(hosts: Mapping[str, Mapping[str, float]], *, num_gpus: int, num_cpus: int) -> None:
-    """Raise ConfigError if no host has room for a job, or a host has room for two. hosts: name -> Ray's resources."""
-    rooms = {name: _room(resources, num_gpus, num_cpus) for name, resources in hosts.items()}
-    if not any(rooms.values()):
-        found = "; ".join(f"{name}: {_size(resources)}" for name, resources in hosts.items())
         raise ConfigError(
-            f"no host of the Ray cluster has {num_gpus} GPUs and {num_cpus} CPUs for a job ({_KEY}.remote.num_gpus, "
-            f"{_KEY}.remote.num_cpus); it has {found}"
+            f"a host of the Ray cluster has room for {most:g} jobs of {num_gpus:g} GPUs and {num_cpus:g} CPUs, and "
+            f"must have room for one, since jobs that share a host slow each other down ({found}); set "
+            f"{_KEY}.remote.num_gpus to the GPUs of a host, or to 0, and {_KEY}.remote.num_cpus to its CPUs"
         )
-    name = max(rooms, key=lambda name: rooms[name])
-    if rooms[name] > 1:
-        key, resource = ("num_gpus", "GPU") if num_gpus else ("num_cpus", "CPU")
-        raise ConfigError(
-            f"{name} has {_size(hosts[name])}, room for {rooms[name]} jobs at once, which would slow each other down, "
-            f"so their images per second would be wrong; set {_KEY}.remote.{key}={hosts[name][resource]:.0f}"
-        )
-
-
-def _room(resources: Mapping[str, float], num_gpus: int, num_cpus: int) -> int:
-    """Number of jobs that Ray would run on a host at once."""
-    by_cpus = int(resources.get("CPU", 0) // num_cpus)
-    return min(by_cpus, int(resources.get("GPU", 0) // num_gpus)) if num_gpus else by_cpus
-
-
-def _size(resources: Mapping[str, float]) -> str:
-    return f"{resources.get('GPU', 0):.0f} GPUs and {resources.get('CPU', 0):.0f} CPUs"

@@ -1,9 +1,10 @@
 """Improves one setting after the other, until the rate is sufficient or nothing improves it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import Rounds
@@ -11,7 +12,10 @@ from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
-T = TypeVar("T")
+Setting = dict[str, Any]
+"""Values of configuration keys that differ from the configuration."""
+Axis = Callable[[Setting], Iterable[Setting]]
+"""Settings to try, given the best setting; an axis ends at the first setting without gain."""
 ROUNDS = 4
 """Rounds of a candidate and the best setting so far. The first turn of the candidate does not count, because a lucky
 first turn makes a candidate. Simulated with up to eight candidates that are all equal: at most one search in twenty
@@ -22,124 +26,114 @@ START, NO_GAIN = "as it was", f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one
 UNTRIED, OPEN = "not tried: budget", f"{UNDECIDED}: budget"
 
 
-@dataclass
-class Climb(Generic[T]):
-    """best: the chosen setting. rates: images per second of each turn, by the text of the setting, in the order tried.
-    outcomes: words by the text of the setting. names: texts of all settings, also of those without a turn, if known.
-    compile_seconds: by text; None if nothing could compile. why: the reason for the end: "enough", "nothing more" or
-    "budget"."""
+def words(setting: Setting) -> list[str]:
+    """The setting as overrides of train.py."""
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in setting.items()]
 
-    best: T
+
+def text(setting: Setting) -> str:
+    """The setting for a table, with the last part of each key."""
+    return " ".join(re.sub(r"^[^=]*\.", "", word) for word in words(setting)) or "as configured"
+
+
+@dataclass
+class Climb:
+    """best: the chosen setting. rates: images per second of each turn, by the text of the setting. outcomes: words by
+    the text of the setting, also of settings without a turn. is_enough: whether it ended at the sufficient rate."""
+
+    start: Setting
+    best: Setting
     rates: dict[str, list[float]] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    compile_seconds: Mapping[str, float] | None = None
-    why: str = ""
+    is_enough: bool = False
 
     @property
     def rate(self) -> float:
         """Median of the best setting."""
-        return median(self.rates[str(self.best)])
+        return median(self.rates[text(self.best)])
 
-    def outcome(self, name: str) -> str:
-        outcome = self.outcomes.get(name, UNTRIED)
-        return f"{outcome}, surpassed" if outcome == "faster" and name != str(self.best) else outcome
+    @property
+    def changes(self) -> Setting:
+        """What the best setting changes."""
+        return {key: value for key, value in self.best.items() if self.start.get(key) != value}
+
+    @property
+    def lacks_time(self) -> bool:
+        return any(outcome in (UNTRIED, OPEN) for outcome in self.outcomes.values())
+
+    @property
+    def undecided(self) -> list[str]:
+        """Settings that had all their rounds and are undecided."""
+        return [name for name, word in self.outcomes.items() if word.startswith(UNDECIDED) and word != OPEN]
 
     def table(self, title: str, *notes: str) -> Table:
         """A row and a bar for each setting. The range of a row is the minimum and maximum of several turns."""
         columns = [Column("setting"), *(Column(heading, "{:,.1f}") for heading in ("images/s", "from", "to"))]
-        columns += [Column("times", "{:.2f}"), Column("turns", "{:.0f}")]
-        columns += [] if self.compile_seconds is None else [Column("compile s", "{:.0f}")]
-        rows = []
-        for name in dict.fromkeys((*self.outcomes, *self.names)):
-            compiled = () if self.compile_seconds is None else (self.compile_seconds.get(name),)
-            rows.append((name, *self._cells(name), *compiled, self.outcome(name)))
-        return Table(title, (*columns, Column("verdict")), tuple(rows), notes, self._plots())
+        columns += [Column("times", "{:.2f}"), Column("turns", "{:.0f}"), Column("verdict")]
+        rows = tuple((name, *self._cells(name), outcome) for name, outcome in self.outcomes.items())
+        bars = [(median(rates), min(rates), max(rates)) for rates in self.rates.values()]
+        series = Series("", tuple(self.rates), *zip(*bars, strict=True))
+        plot = Plot("Images per second, median and range", "", "images/s", "bars", (series,))
+        return Table(title, tuple(columns), rows, notes, (plot,))
 
     def _cells(self, name: str) -> tuple[Cell, ...]:
-        rates, base = self.rates.get(name, []), next(iter(self.rates.values()), [])
-        if not rates:
+        if not (rates := self.rates.get(name)):
             return None, None, None, None, 0.0
         low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
-        return median(rates), low, high, median(rates) / median(base), float(len(rates))
-
-    def _plots(self) -> tuple[Plot, ...]:
-        bars = [(median(rates), min(rates), max(rates)) for rates in self.rates.values()]
-        if not bars:
-            return ()
-        series = Series("", tuple(self.rates), *zip(*bars, strict=True))
-        return (Plot("Images per second, median and range", "", "images/s", "bars", (series,)),)
+        return median(rates), low, high, median(rates) / median(self.rates[text(self.start)]), float(len(rates))
 
 
-@dataclass(frozen=True)
-class Found:
-    """Result of a part of the tuning.
-
-    changes: overrides to keep. rate: images per second with the changes; None if not measured. notes: sentences.
-    table: of what was tried; None if all of it is in climbs. climb: of the loader. lacks_time: what was not tried for
-    lack of time, as a sentence; empty if nothing.
-    """
-
-    changes: tuple[str, ...] = ()
-    rate: float | None = None
-    notes: tuple[str, ...] = ()
-    table: Table | None = None
-    climb: Climb[Any] | None = None
-    lacks_time: str = ""
+def each(settings: Iterable[Setting]) -> list[Axis]:
+    """An axis for each setting, so that all are tried."""
+    return [lambda best, one=setting: [one] for setting in settings]  # type: ignore[misc]
 
 
 def climb(
-    start: T, axes: Iterable[Callable[[T], Sequence[T]]], turn: Callable[[T], float], *, enough: float | None = None
-) -> Climb[T]:
-    """Improve along each axis, starting with the likely best setting; an axis ends at the first setting without gain.
+    start: Setting, axes: Sequence[Axis], turn: Callable[[Setting], float], *, enough: float | None = None
+) -> Climb:
+    """Improve along each axis, starting with the likely best setting.
 
-    axes: settings to try, given the best setting. turn: images per second of a setting; may raise TurnFailed and
-    OutOfTime. enough: the rate at which the search ends, or None. A setting is kept if it is 3 % faster in its first
-    turn and then has the verdict "faster" in ROUNDS rounds with the best so far. Raises TurnFailed if the start fails.
+    turn: images per second of a setting; may raise TurnFailed and OutOfTime. enough: the rate at which the search ends,
+    or None. A setting is kept if it is 3 % faster in its first turn and then has the verdict "faster" in ROUNDS rounds
+    with the best so far. Raises TurnFailed or OutOfTime if the start cannot be measured.
     """
-    climbed: Climb[T] = Climb(start)
-
-    def is_enough() -> bool:
-        return enough is not None and climbed.rate >= enough
-
-    try:
-        _take(climbed, start, turn)
-        climbed.outcomes[str(start)] = START
-        for candidates in axes:
-            for setting in candidates(climbed.best):
-                if is_enough():
-                    break
-                if str(setting) not in climbed.outcomes and not _improves(climbed, setting, turn):
-                    break
-        climbed.why = "enough" if is_enough() else "nothing more"
-    except OutOfTime:
-        climbed.why = "budget"
+    climbed = Climb(start, start, {text(start): [turn(start)]}, {text(start): START})
+    for axis in axes:
+        for setting in axis(climbed.best):
+            if enough is not None and climbed.rate >= enough:
+                climbed.is_enough = True
+                return climbed
+            if text(setting) not in climbed.outcomes and not (climbed.lacks_time or _improves(climbed, setting, turn)):
+                break
+            climbed.outcomes.setdefault(text(setting), UNTRIED)
     return climbed
 
 
-def _take(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> float:
-    rate = turn(setting)
-    climbed.rates.setdefault(str(setting), []).append(rate)
-    return rate
-
-
-def _improves(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
-    """Compare a setting with the best so far, and keep it if it is faster; return whether it is."""
-    best, name = str(climbed.best), str(setting)
+def _improves(climbed: Climb, setting: Setting, turn: Callable[[Setting], float]) -> bool:
+    """Compare a setting with the best so far, and keep it if it is faster. Returns whether the axis may go on."""
+    best, name = text(climbed.best), text(setting)
     settings = {best: climbed.best, name: setting}
+
+    def take(of: str, number: int = 0) -> float:
+        rate = turn(settings[of])
+        climbed.rates.setdefault(of, []).append(rate)
+        return rate
+
     try:
-        if _take(climbed, setting, turn) < LEAST_GAIN * climbed.rate:
+        if take(name) < LEAST_GAIN * climbed.rate:
             climbed.outcomes[name] = NO_GAIN
             return False
+        climbed.outcomes[name] = OPEN
+        rounds: Rounds[float] = Rounds({best: [], name: []})
+        rounds.run(take, (number for number in range(ROUNDS) if not rounds.failures))
     except TurnFailed as error:
         climbed.outcomes[name] = str(error)
         return False
-    climbed.outcomes[name] = OPEN
-    rounds: Rounds[float] = Rounds({best: [], name: []})
-    numbers = (number for number in range(ROUNDS) if not rounds.failures)
-    rounds.run(lambda of, number: _take(climbed, settings[of], turn), numbers)
+    except OutOfTime:
+        climbed.outcomes.setdefault(name, UNTRIED)
+        return True
     if rounds.failures:
-        climbed.outcomes |= {name: UNDECIDED} | rounds.failures
+        climbed.outcomes[name] = rounds.failures.get(name, UNDECIDED)
         if best in rounds.failures:
             climbed.outcomes[best] = f"kept, though once: {rounds.failures[best]}"
         return False

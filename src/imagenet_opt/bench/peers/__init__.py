@@ -9,23 +9,19 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-_TENSORS = ("torchvision.io", "torchvision.transforms.v2")
-
 
 class Peer(NamedTuple):
     """One loader.
 
     adapter: file and function. package: distribution whose version is reported. how: what is measured, in a line.
-    imports: modules that take time to import; imported before the first batch is timed, as for our rows.
     needs: module that must be importable; "" if module and package have the same name.
-    packs: whether the loader reads a copy in its own format, which `pack(job, folder)` of its adapter writes first.
+    packs: whether the loader reads a copy in its own format, which `pack(job)` of its file writes to job.packed first.
     latency: whether our adapter opens the files, so that it can add data.added_latency_ms to each open.
     """
 
     adapter: str
     package: str
     how: str
-    imports: tuple[str, ...]
     needs: str = ""
     install: str = 'pip install "imagenet-opt[bench]"'
     packs: bool = False
@@ -47,8 +43,6 @@ class Peer(NamedTuple):
 
     def function(self, name: str | None = None) -> Any:
         """The adapter, or another function of its file."""
-        for needed in self.imports:
-            import_module(needed)
         module, _, adapter = self.adapter.partition(":")
         return getattr(import_module(f"{__name__}.{module}"), name or adapter)
 
@@ -58,35 +52,30 @@ PEERS = {
         "torchvision:pillow",
         "torchvision",
         "as ImageFolder reads: Pillow, v1 transforms, PILToTensor, DataLoader",
-        ("torchvision.datasets.folder", "torchvision.transforms"),
         latency=True,
     ),
     "torchvision-v2": Peer(
         "torchvision:tensors",
         "torchvision",
         "decode_image, v2 transforms on uint8 tensors, DataLoader",
-        _TENSORS,
         latency=True,
     ),
     "timm": Peer(
         "timm:loader",
         "timm",
         "create_loader, its transform and fast_collate, prefetcher off",
-        ("timm.data",),
         latency=True,
     ),
     "dali": Peer(
         "dali:loader",
         "nvidia-dali-cuda130",
         "CPU pipeline: readers.file, decoders.image_random_crop, resize, flip",
-        ("nvidia.dali.plugin.pytorch",),
         needs="nvidia.dali",
     ),
     "ffcv": Peer(
         "ffcv:loader",
         "ffcv",
         "JPEGs re-encoded at quality 90 in a .beton, OS cache",
-        ("ffcv.loader", "ffcv.transforms"),
         install="apt install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install ffcv",
         packs=True,
     ),
@@ -94,21 +83,18 @@ PEERS = {
         "litdata:loader",
         "litdata",
         "StreamingDataset of the same JPEGs, its decoder, v2 transforms, StreamingDataLoader",
-        ("litdata", *_TENSORS),
         packs=True,
     ),
     "webdataset": Peer(
         "webdataset:loader",
         "webdataset",
         "tar shards of the same JPEGs, decode_image, v2 transforms, WebLoader",
-        ("webdataset", *_TENSORS),
         packs=True,
     ),
     "spdl": Peer(
         "spdl:loader",
         "spdl",
         "threads of one process (PipelineBuilder), with torchvision's decode_image and v2 transforms, not spdl.io",
-        ("spdl.pipeline", *_TENSORS),
         needs="spdl.pipeline",
     ),
 }

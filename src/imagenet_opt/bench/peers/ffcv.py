@@ -1,12 +1,13 @@
 """FFCV: a file in its own format, decoded and resized by compiled threads."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
+from imagenet_opt.bench.peers.torchvision import Files
 
 _FILE = "train.beton"
 
@@ -26,7 +27,7 @@ def loader(job: Job) -> Iterable[Tensor]:
         os_cache=True,
         batches_ahead=job.prefetch_factor,
         seed=job.loading.seed,
-        indices=np.tile(np.arange(job.num_files), job.passes),
+        indices=np.tile(np.arange(len(job.index)), job.passes),
         drop_last=True,
         pipelines={
             "image": [crop, RandomHorizontalFlip(), ToTensor(), ToTorchImage()],
@@ -36,22 +37,12 @@ def loader(job: Job) -> Iterable[Tensor]:
     return (images for images, _ in batches)
 
 
-def pack(job: Job, folder: Path) -> None:
+def pack(job: Job) -> None:
     """Write FFCV's file with its defaults, quality 90 and full size; with other values FFCV may store raw pixels."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
-    from PIL import Image
+    from torchvision.datasets.folder import pil_loader
 
-    class Files:
-        def __init__(self) -> None:
-            self.samples = job.samples()
-
-        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-            path, label = self.samples[index]
-            return Image.open(path).convert("RGB"), label
-
-        def __len__(self) -> int:
-            return job.num_files
-
+    files = Files(replace(job, passes=1), pil_loader)
     fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
-    DatasetWriter(str(folder / _FILE), fields, num_workers=max(1, job.num_workers)).from_indexed_dataset(Files())
+    DatasetWriter(str(job.packed / _FILE), fields, num_workers=max(1, job.num_workers)).from_indexed_dataset(files)

@@ -1,7 +1,6 @@
 """LitData: the same JPEGs in its chunks."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -25,11 +24,11 @@ def loader(job: Job) -> Iterable[Tensor]:
     return (images for images, _ in batches)
 
 
-def pack(job: Job, folder: Path) -> None:
+def pack(job: Job) -> None:
     from litdata import optimize
 
-    inputs = job.samples()[: job.num_files]
-    optimize(_sample, inputs, str(folder), chunk_bytes="64MB", num_workers=max(1, job.num_workers), verbose=False)
+    inputs = job.samples()[: len(job.index)]
+    optimize(_sample, inputs, str(job.packed), chunk_bytes="64MB", num_workers=max(1, job.num_workers), verbose=False)
 
 
 def _sample(path_and_label: tuple[str, int]) -> tuple[Any, int]:

@@ -12,16 +12,16 @@ from torch.utils.data import DataLoader, Dataset
 from imagenet_opt.bench.job import Job
 
 
-class Files(Dataset[tuple[Tensor, int]]):
+class Files(Dataset[tuple[Any, int]]):
     """The job's files as ImageFolder has them: a list of (path, label), a loader, a transform."""
 
-    def __init__(self, job: Job, load: Callable[[str], Any], transform: Callable[[Any], Tensor]) -> None:
+    def __init__(self, job: Job, load: Callable[[str], Any], transform: Callable[[Any], Any] = lambda it: it) -> None:
         self.samples = job.samples()
         self.load = load
         self.transform = transform
         self.latency_seconds = job.loading.added_latency_ms / 1000
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self.samples[index]
         if self.latency_seconds:
             time.sleep(self.latency_seconds)

@@ -31,11 +31,11 @@ def loader(job: Job) -> Iterable[Tensor]:
     return loaded
 
 
-def pack(job: Job, folder: Path) -> None:
+def pack(job: Job) -> None:
     import webdataset as wds
 
-    samples = job.samples()[: job.num_files]
+    samples = job.samples()[: len(job.index)]
     a_shard = -(-len(samples) // max(_SHARDS, job.num_workers))
-    with wds.ShardWriter(str(folder / "%06d.tar"), maxcount=a_shard, verbose=0) as tar:
+    with wds.ShardWriter(str(job.packed / "%06d.tar"), maxcount=a_shard, verbose=0) as tar:
         for i, (path, label) in enumerate(samples):
             tar.write({"__key__": f"{i:08d}", "jpg": Path(path).read_bytes(), "cls": label})

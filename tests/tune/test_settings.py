@@ -1,0 +1,136 @@
+"""Which settings are tried: of the device, of the batch and of the loader."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from imagenet_opt.callbacks.acceleration import Acceleration
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.probe.device_steps import rate
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import MemoryTrials, job_of
+from imagenet_opt.tune.device import Device, formats, ways
+from imagenet_opt.tune.loader import KEYS, axes
+from tests.config.configs import composed, tiny
+from tests.conftest import hold_images
+
+EAGER = ("callbacks.acceleration.compile=false", "callbacks.acceleration.cuda_graph=false")
+ALL_WAYS = {
+    "off": (False, None, False),
+    "a CUDA graph": (False, None, True),
+    "default": (True, "default", False),
+    "compile and a CUDA graph": (True, "default", True),
+    "reduce-overhead": (True, "reduce-overhead", False),
+    "max-autotune": (True, "max-autotune", False),
+}
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.tune.device.device_of", lambda config: torch.device("cuda"))
+
+
+def test_only_what_differs_on_a_cpu_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    config = composed(tmp_path, "data.root=/data", "trainer.accelerator=cpu", *EAGER)
+    (first,) = formats(config)  # mixed is float32 there
+    assert first["trainer.precision"] == "mixed" and not first["callbacks.acceleration.channels_last"]
+    assert [way["callbacks.acceleration.compile"] for way in ways(config)] == [True]
+
+
+@pytest.mark.parametrize("unfit", ["trainer.devices=2", "callbacks.acceleration.gradient_checkpointing=true"])
+def test_a_run_that_cannot_use_a_cuda_graph_tries_none(
+    unfit: str, on_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    config = composed(tmp_path, "data.root=/data", *EAGER, unfit)
+    assert len(list(formats(config))) == 3
+    tried = [way["callbacks.acceleration.compile_mode"] for way in ways(config)]
+    assert tried == ["default", "reduce-overhead", "max-autotune"]
+
+
+@pytest.mark.parametrize("now", ALL_WAYS)
+def test_every_way_to_compile_for_a_gpu_is_tried_but_the_configured_one(now: str, on_gpu: None, tmp_path: Path) -> None:
+    compiled, mode, graph = ALL_WAYS[now]
+    config = composed(tmp_path, "data.root=/data")
+    config.callbacks.acceleration.update(compile=compiled, compile_mode=mode or "default", cuda_graph=graph)
+    switches = [{key.rpartition(".")[2]: value for key, value in way.items()} for way in ways(config)]
+    expected = [
+        {"compile": compiled, "cuda_graph": graph} | ({"compile_mode": mode} if mode else {})
+        for name, (compiled, mode, graph) in ALL_WAYS.items()
+        if name != now
+    ]
+    assert switches == expected
+    for changes in switches:
+        Acceleration(**changes)
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [
+        (("auto", "auto", "auto"), ([], [6, 4, 2], [8], [2, 1], [64, 256])),
+        ((2, 4, 16), ([8], [1], [8], [2, 1], ["auto", 64, 256])),
+        ((32, 1, 64), ([], [6, 4, 2], [2], [], ["auto", 256])),
+        ((0, 2, 64), ([8], [], [4], [1], ["auto", 256])),
+    ],
+)
+def test_more_and_fewer_than_the_configured_numbers_are_tried(best: tuple[object, ...], tried: tuple[object]) -> None:
+    settings = [list(axis(dict(zip(KEYS, best, strict=True)))) for axis in axes(cpus=8)]
+    keys = (KEYS[0], KEYS[0], KEYS[1], KEYS[1], KEYS[2])
+    assert tuple([one[key] for one in axis] for key, axis in zip(keys, settings, strict=True)) == tried
+
+
+@dataclass
+class Ending(MemoryTrials):
+    """Trials that end with `error`."""
+
+    error: Exception = field(default_factory=TurnFailed)
+
+    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (TurnFailed("killed by signal 9"), ""),
+        (TurnFailed("killed by signal 6: what():  std::bad_alloc"), ""),
+        (Hung("not finished after 600 s"), ""),
+        (TurnFailed("ImportError: no timm"), "8 images cannot be tried: ImportError: no timm"),
+        (TurnFailed("AcceleratorError: CUDA-capable device(s) is/are busy or unavailable"), "nvidia-smi -c 0"),
+    ],
+)
+def test_only_memory_makes_a_batch_too_large(error: Exception, refused: str) -> None:
+    trials = Ending(OmegaConf.create(), error=error)
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            trials.fits(8)
+    else:
+        assert not trials.fits(8)
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_a_rate_is_of_the_requested_batch(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_images(3, monkeypatch)
+    config = tiny(tmp_path, images_root, "model.num_classes=3")
+    with pytest.raises(OutOfMemory, match=r"^6 images at once .* model\.micro_batch_size=3"):
+        rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
+    config.model.micro_batch_size = 3
+    timing = rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
+    assert min(timing["windows"]) > 0 and timing["compile_seconds"] is None
+
+
+def test_a_setting_that_lacks_time_fails_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
+        raise Hung(f"not finished after {limit_seconds:g} s")
+
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
+    turn = Device(composed(tmp_path, "data.root=/data"), Deadline(60), lambda what: None).turn(share=1.0)
+    for compiles, what in ((False, "measured"), (True, "compiled and measured")):
+        with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s"):  # the first turn has a minute more
+            turn({"callbacks.acceleration.compile": compiles})

@@ -5,7 +5,6 @@ from dataclasses import fields
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
@@ -15,8 +14,7 @@ from torch.optim import Optimizer
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, share
-from imagenet_opt.measure.rehearsal.null_network import NullNetwork, burn
+from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, NullNetwork, burn, share
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.run.hook_timer import FETCH, attach, detach
@@ -37,8 +35,7 @@ class Rehearsal(Callback):
     would wait for a real device (measure/telemetry/host_syncs.py).
 
     name, images_per_second, ..., estimate: of the accelerator, see measure/rehearsal/accelerator.py.
-    rated_images_per_second: of a healthy device of this kind; None for images_per_second. steps_ahead: see
-    DeviceTimeline. seed: of the jitter.
+    rated_images_per_second: of a healthy device of this kind; None for images_per_second.
 
     | key | unit |
     |---|---|
@@ -60,13 +57,9 @@ class Rehearsal(Callback):
         images_per_second: float,
         launch_seconds: float,
         copy_gb_per_second: float,
-        pageable_gb_per_second: float,
-        jitter: float = 0.0,
         source: str = "unknown",
         estimate: bool = True,
         rated_images_per_second: float | None = None,
-        steps_ahead: int = 2,
-        seed: int = 0,
         network: str = "net",
     ) -> None:
         self.accelerator = Accelerator(
@@ -74,23 +67,17 @@ class Rehearsal(Callback):
             images_per_second=images_per_second,
             launch_seconds=launch_seconds,
             copy_gb_per_second=copy_gb_per_second,
-            pageable_gb_per_second=pageable_gb_per_second,
-            jitter=jitter,
             source=source,
             estimate=estimate,
         )
-        if steps_ahead < 1:
-            raise ConfigError(f"callbacks.rehearsal.steps_ahead={steps_ahead} must be at least 1")
         self.rated_images_per_second = rated_images_per_second or images_per_second
         self.network = network
-        self._steps_ahead, self._seed = steps_ahead, seed
         self._restore: list[Callable[[], None]] = []
         self._begin()
 
     def _begin(self) -> None:
-        self.timeline = self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
-        self.waits = HostSyncs(self._wait, on_device=_is_not_shared)
-        self._random = np.random.default_rng(self._seed)
+        self.timeline = self._device = DeviceTimeline()
+        self.waits = HostSyncs(lambda: self._device.synchronize(), on_device=_is_not_shared)
         self._unsent_bytes = 0
         self._is_watching = self._has_stepped = False
         self._logged = (0.0, 0.0)
@@ -160,7 +147,7 @@ class Rehearsal(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.timeline.pause()
-        self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
+        self._device = DeviceTimeline()
         loaders = trainer.val_dataloaders
         for loader in loaders if isinstance(loaders, list) else [loaders]:
             self._simulate_finish(loader)
@@ -200,14 +187,9 @@ class Rehearsal(Callback):
         """Queue the computation on images (N, 3, H, W), after the copy of the batch if the copy is not queued yet."""
         accelerator, side = self.accelerator, (images.shape[-2] * images.shape[-1]) ** 0.5
         compute_seconds = accelerator.step_seconds(len(images), side, training=training)
-        if accelerator.jitter:
-            compute_seconds *= max(0.0, 1 + accelerator.jitter * self._random.standard_normal())
         self._device.submit(compute_seconds, accelerator.copy_seconds(self._unsent_bytes))
         self._unsent_bytes = 0
         burn(accelerator.step_launch_seconds(training=training))
-
-    def _wait(self, num_bytes: int) -> None:
-        self._device.synchronize(self.accelerator.read_back_seconds(num_bytes))
 
     def _fetch_begins(self, action: str) -> None:
         if action in _FETCHES:

@@ -2,14 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.telemetry.recorder import Recorder
-from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS
+from imagenet_opt.measure.telemetry.timeline import FOLDER
 from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach
-from imagenet_opt.run.rows import is_logging_step, log_numbers
 from imagenet_opt.run.utilization import recorder_of
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
@@ -17,17 +15,13 @@ _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 
 class Timeline(Callback):
     """Records into the folder `timeline` of `folder`. A thread samples five times a second: CPUs, memory, disk,
-    network, GPU, ready batches, step and phase. The start and end of each fetch, step, validation, checkpoint, log and
-    epoch are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files, docs/timeline.md
+    network, GPU, ready batches and step. The start and end of each fetch, step, validation, checkpoint, log and epoch
+    are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files, docs/timeline.md
     describes them.
 
-    | key | unit |
-    |---|---|
-    | `timeline/cpu_percent` | % of one CPU that the recorder has used since the last logged row |
-
-    With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with `num_ready`, at the
-    last step. Training continues, after one warning, if the files cannot be written (for example on a full disk), and
-    if the GPU's driver does not answer (everything but the GPU is recorded).
+    Logs nothing. With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with
+    `num_ready`, at the last step. Training continues, after one warning, if the files cannot be written (for example on
+    a full disk), and if the GPU's driver does not answer (everything but the GPU is recorded).
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -38,10 +32,7 @@ class Timeline(Callback):
         if stage == "fit" and trainer.is_global_zero:
             self._trainer, self._recorder = trainer, recorder_of(trainer)
             self._recorder.write_to(self._folder)
-            self._phases = ["other"]
-            self._logged = self._recorder.seconds, self._recorder.cpu_seconds
             self._clock = attach(trainer)
-            self._clock.started.append(self._action_started)
             self._clock.stopped.append(self._action_stopped)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,24 +43,13 @@ class Timeline(Callback):
         self._epoch_began = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._recorder is not None:
-            self._add("epoch", self._epoch_began, time.perf_counter())
+        self._add("epoch", self._epoch_began, time.perf_counter())
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._recorder is not None:
-            self._validation_began = time.perf_counter()
-            self._enter("validation")
+        self._validation_began = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._recorder is not None:
-            self._leave("validation", self._validation_began, time.perf_counter())
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self._recorder is not None and is_logging_step(trainer):
-            before, self._logged = self._logged, (self._recorder.seconds, self._recorder.cpu_seconds)
-            seconds, cpu_seconds = (now - then for now, then in zip(self._logged, before, strict=True))
-            if seconds:
-                log_numbers(trainer, {"timeline/cpu_percent": 100 * cpu_seconds / seconds})
+        self._add("validation", self._validation_began, time.perf_counter())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()
@@ -79,44 +59,23 @@ class Timeline(Callback):
 
     def _stop(self) -> None:
         if self._recorder is not None:
-            self._clock.started.remove(self._action_started)
             self._clock.stopped.remove(self._action_stopped)
             detach(self._trainer)
             self._recorder.stop()
             self._recorder = None
 
-    def _action_started(self, action: str) -> None:
-        if (kind := _kind(action)) is not None:
-            self._enter(kind)
-
     def _action_stopped(self, action: str, began: float, ended: float) -> None:
-        if self._recorder is not None and (kind := _kind(action)) is not None:
+        kind = "logging" if action.startswith(LOGGER) else _ACTIONS.get(action)
+        if self._recorder is not None and kind is not None:
             gauges = self._recorder.gauges
             if kind == "fetch":
                 gauges["step"] = self._trainer.global_step
             if kind in ("fetch", "step"):
                 gauges["queue_depth"] = getattr(self._trainer.train_dataloader, "num_ready", float("nan"))
-            self._leave(kind, began, ended)
-
-    def _enter(self, kind: str) -> None:
-        self._phases.append(kind)
-        self._show_phase()
-
-    def _leave(self, kind: str, began: float, ended: float) -> None:
-        self._phases.pop()
-        self._show_phase()
-        self._add(kind, began, ended)
-
-    def _show_phase(self) -> None:
-        if self._recorder is not None:
-            self._recorder.gauges["phase"] = KINDS.index(self._phases[-1])
+            self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:
         """Record an event. began, ended: of `time.perf_counter`."""
         since = time.time() - time.perf_counter()
         if self._recorder is not None:
             self._recorder.add_event(kind, since + began, since + ended)
-
-
-def _kind(action: str) -> str | None:
-    return "logging" if action.startswith(LOGGER) else _ACTIONS.get(action)

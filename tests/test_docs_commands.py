@@ -166,7 +166,7 @@ def _make_files(name: str, argv: list[str]) -> None:
     for before, word in zip(["", *argv], argv, strict=False):
         if before in FILES:
             Path(word).parent.mkdir(parents=True, exist_ok=True)
-        elif name == "report" and not word.startswith("-") and before != "--price-per-hour":
+        elif name == "report" and not word.startswith("-"):
             Path(word).mkdir(parents=True, exist_ok=True)
 
 

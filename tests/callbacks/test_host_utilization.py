@@ -43,22 +43,19 @@ def recorders() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "recorder"]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_each_logged_row_holds_the_mean_since_the_last_one(project, accumulate: int) -> None:
+def test_each_logged_row_holds_the_mean_since_the_last_one(project) -> None:
     callback = pickle.loads(pickle.dumps(HostUtilization()))  # as spawned processes get one
-    rows = fit(project, callback, accumulate_grad_batches=accumulate, max_steps=6, max_epochs=3, log_every_n_steps=3)
+    rows = fit(project, callback, max_steps=6, log_every_n_steps=3)
     assert [step for step, _ in rows] == [2, 5]
     assert all(metrics.keys() >= KEYS and 0 <= metrics["host/cpu_percent"] <= 100 for _, metrics in rows)
     summary = callback.summary()
-    assert summary.keys() == KEYS | {"host/other_programs_percent"}
-    assert 0 <= summary["host/other_programs_percent"] <= summary["host/cpu_percent"]
+    assert summary.keys() == KEYS
     memory = [metrics["host/memory_used_gib"] for _, metrics in rows]
     assert min(memory) - 1 <= summary["host/memory_used_gib"] <= max(memory) + 1
-
-
-def test_the_thread_ends_with_the_fit_and_after_an_error(project) -> None:
-    fit(project, HostUtilization(), max_steps=2)
     assert not recorders()
+
+
+def test_the_thread_ends_after_an_error(project) -> None:
     with pytest.raises(RuntimeError, match="out of luck"):
         fit(project, callback := HostUtilization(), fail_at=2, max_steps=3)
     assert not recorders()

@@ -19,7 +19,7 @@ from tests.conftest import loading, quiet_trainer
 
 
 def rehearsal(**options) -> Rehearsal:
-    usual = {"images_per_second": 1e4, "launch_seconds": 0.0, "copy_gb_per_second": 10.0, "pageable_gb_per_second": 5.0}
+    usual = {"images_per_second": 1e4, "launch_seconds": 0.0, "copy_gb_per_second": 10.0}
     return Rehearsal(**({"name": "x"} | usual | options))
 
 
@@ -76,15 +76,6 @@ def test_a_slow_device_is_busy_and_a_quick_one_is_starved(project, clock: Clock)
         callback = rehearsal(images_per_second=images_per_second)
         project.fit(callback, module=SlowStep(clock), max_epochs=1, log_every_n_steps=10)
         assert callback.timeline.utilization == pytest.approx(busy)
-
-
-def test_jitter_is_the_same_for_a_seed(project) -> None:
-    lengths = []
-    for seed in (1, 1, 2):
-        callback = rehearsal(jitter=0.1, seed=seed)
-        project.fit(callback, max_epochs=1)
-        lengths.append([round(step.ended - step.began, 10) for step in callback.timeline.steps])
-    assert lengths[0] == lengths[1] != lengths[2]
 
 
 def test_code_that_waits_for_the_device_is_reported_with_its_line(project) -> None:

@@ -96,8 +96,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
         read: Any, groups: Any, depths: Any, *, seconds: float, patience_seconds: float = 0.0
     ) -> tuple[DepthReads, ...]:
         all_seconds.extend([seconds] * len(depths))
-        latency = (0.1 if patience_seconds else all_seconds.repeated_seconds,) * 3
-        return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, *latency, 9, 0, 0.1) for depth in depths)
+        latency = 0.1 if patience_seconds else all_seconds.repeated_seconds
+        return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, latency, 0.1) for depth in depths)
 
     monkeypatch.setattr(reading, "read_at_depths", read_at_depths)
     return all_seconds
@@ -249,9 +249,9 @@ def test_a_mount_is_lazy_only_if_the_files_left_the_page_cache(
 @pytest.mark.parametrize(
     ("kept", "reason"),
     [
-        (Residency(0.02, "cachestat"), "recently read files do not come from memory (2% of them are there; cachestat)"),
+        (Residency(0.02, "mincore"), "recently read files do not come from memory (2% of them are there; mincore)"),
         (UNKNOWN, "a repeated read takes 100 ms"),
-        (Residency(1.0, "cachestat"), "a repeated read takes 100 ms"),  # its opening waits for a server
+        (Residency(1.0, "mincore"), "a repeated read takes 100 ms"),  # its opening waits for a server
     ],
 )
 def test_stages_are_left_out_whose_files_do_not_stay_in_memory(

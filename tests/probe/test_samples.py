@@ -92,7 +92,6 @@ def test_a_test_with_other_samples_verifies_the_eviction_of_files_of_others(root
     program = f"""
 from pathlib import Path
 from tests.probe.test_samples import samples
-page_cache._CACHESTAT = 100_000
 own = samples(Path({str(root)!r}), Path({str(tmp_path)!r}))
 os.sync()
 become_nobody()

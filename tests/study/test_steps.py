@@ -118,7 +118,7 @@ def test_files_are_read_from_storage_only_if_memory_has_no_room_for_them(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Samples, "residency", lambda self: Residency(share, "cachestat"))
+    monkeypatch.setattr(Samples, "residency", lambda self: Residency(share, "mincore"))
     monkeypatch.setattr(machine, "available_memory", lambda: available)
     assert begin(small_request("ladder", tmp_path, *small, steps=STEPS))[0].cold == cold
     assert ("reading the files of the study into memory" in capsys.readouterr().err) == (share < 1 and not cold)

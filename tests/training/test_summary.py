@@ -12,7 +12,6 @@ FED_LATE = {"mixing/on": 0.0, "throughput/data_wait_fraction": 0.5}
 ON_GPU = Setup(on_gpu=True)
 SIMULATED = Setup(simulated="simulated a10g")
 MFU = "throughput/mfu_fraction", "throughput/peak_tflops_per_second"
-BESIDE = {"host/other_programs_percent": 45.2}
 LASTED = {"run_seconds": 184.2, "steps": 320.0}
 
 
@@ -47,7 +46,6 @@ def shares(**shares: float) -> dict[str, float]:
         ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),
         ("bottleneck", "none, the GPU is busy 95 %", shares(busy=0.95, validation=0.05), ON_GPU),
         ("bottleneck", "the CPU, which trains 95%", shares(busy=0.95, decode=0.05), Setup()),
-        ("bottleneck", "other programs take 45 %", shares(busy=0.95, decode=0.05) | BESIDE, Setup(num_threads=2)),
         ("mixing", "callbacks.mixing.mode=on", FED_LATE, ON_GPU),
         ("mixing", None, FED_LATE | {"throughput/data_wait_fraction": 0.01}, ON_GPU),
         ("mixing", None, FED_LATE | {"mixing/on": 1.0}, ON_GPU),

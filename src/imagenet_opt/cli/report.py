@@ -1,7 +1,6 @@
 """`imagenet-opt report`: shows where the time of a run goes, on the terminal and in an HTML file."""
 
 import argparse
-import math
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser
@@ -17,7 +16,6 @@ imagenet-opt report doctor.json --out why.html             the result of imagene
   RUN                   a folder that train.py wrote, or a doctor.json, or a folder with one
   --baseline RUN2       another run to compare with
   --out FILE            default: report.html beside the run's files
-  --price-per-hour X    price of the machine in dollars: adds the cost of an epoch
   --wandb               show the page in the run's Weights & Biases too; offline where there is no key
 
 The report has every part for which there is data; for each other part, a line says how to create its data:
@@ -41,13 +39,13 @@ def main(argv: list[str]) -> None:
 
     record = read_record(options.run)
     baseline = read_record(options.baseline) if options.baseline else None
-    page = render(record, baseline, price_per_hour=options.price_per_hour)
+    page = render(record, baseline)
     page = page.encode(errors="backslashreplace").decode()  # names of files may hold what no encoding takes
     try:
         write_atomically(options.out, page)
     except OSError as error:
         raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
-    print_summary(record, baseline, options.price_per_hour, terminal())
+    print_summary(record, baseline, terminal())
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
     if options.wandb:
         from imagenet_opt.run.loggers.wandb_logger import log_report
@@ -65,15 +63,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--wandb", action="store_true")
     options = parser.parse_args(argv)
     for flag, place in (("", options.run), ("--baseline ", options.baseline)):
         if place is not None and not place.exists():
             raise ConfigError(f"{flag}{place}: there is no such folder or file; expected a run folder or a doctor.json")
-    price = options.price_per_hour
-    if price is not None and not (price >= 0 and math.isfinite(price)):
-        raise ConfigError(f"--price-per-hour {price} is no price; expected dollars, such as 1.21")
     if options.wandb and not options.run.is_dir():
         raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {options.run} is a file")
     options.out = options.out or (options.run if options.run.is_dir() else options.run.parent) / FILE

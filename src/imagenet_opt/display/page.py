@@ -62,19 +62,13 @@ def page_of_tables(
     )
 
 
-def html_of(figure: go.Figure, *, id: str | None = None, captioned: bool = True, **config: Any) -> Markup:
-    """The figure as HTML for a page that includes plotly's JavaScript.
-
-    captioned: whether title and legend become HTML above the drawing, where they wrap and cover nothing; plotly does
-    not break lines. config: plotly's options of a figure.
-    """
-    options = {"displayModeBar": False, "responsive": True} | config
-    caption = Markup("")
-    if captioned:
-        caption = _caption(figure)
-        height = figure.layout.height - (figure.layout.margin.t - 8)
-        figure = go.Figure(figure).update_layout(title_text=None, showlegend=False, margin_t=8, height=height)
-    drawing = Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=id, config=options))
+def html_of(figure: go.Figure, *, id: str | None = None) -> Markup:
+    """The figure as HTML for a page that includes plotly's JavaScript. Title and legend are HTML above the drawing,
+    where they wrap and cover nothing; plotly does not break lines."""
+    caption, height = _caption(figure), figure.layout.height - (figure.layout.margin.t - 8)
+    figure = go.Figure(figure).update_layout(title_text=None, showlegend=False, margin_t=8, height=height)
+    config = {"displayModeBar": False, "responsive": True}
+    drawing = Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=id, config=config))
     return Markup("<figure>{}{}</figure>").format(caption, drawing)
 
 

@@ -52,7 +52,6 @@ def layout(*, height: int | None = None, title: str = "", simulated: bool = Fals
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "margin": {"l": 10, "r": 20, "t": 34 if any(words) else 12, "b": 44},
         **{f"{axis}_{name}": value for axis in ("xaxis", "yaxis") for name, value in AXIS.items()},
-        "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": "#98a2b3", "activecolor": COLOURS["loader"]},
         "hoverlabel": {"bgcolor": "#1f2733", "font": {"color": "#fff"}},
         "bargap": 0.3,
         "showlegend": False,

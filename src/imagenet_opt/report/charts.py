@@ -9,8 +9,8 @@ from plotly.subplots import make_subplots
 from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout, name_rows
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import Steps
+from imagenet_opt.report.timeline_chart import min_max
 
 REACH = 2.0
 """Bars are cut at this multiple of the GPU's ceiling, since the GPU cannot use a higher rate."""
@@ -90,10 +90,8 @@ def waterfall(diagnosis: Diagnosis) -> go.Figure:
 
 
 _WORDS = {
-    "wait": "wait", "fetch": "wait", "stor": "storage", "read": "storage", "conten": "contention",
-    "beside": "contention", "prepar": "loader", "decode": "decode", "loop": "loader", "copy": "copy",
-    "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention",
-    "callback": "full", "other": "full",
+    "callback": "full", "fetch": "wait", "reading": "storage", "contention": "contention", "copy": "copy", "gpu": "gpu",
+    "step": "gpu", "check": "storage", "log": "contention",
 }  # fmt: skip
 """Word in the name of a part of a step -> stage whose colour the part has; the first match counts."""
 
@@ -107,14 +105,18 @@ SMALL_PHASE = 0.01
 
 
 def phases(diagnosis: Diagnosis) -> go.Figure:
-    """A bar for each phase of the main process in one step of the full run."""
+    """A bar for each phase of the main process in one step of the full run, and one for all short phases."""
     figure, labels = go.Figure(), dict[str, str]()
-    for name, seconds, hover in _phases_to_draw(diagnosis.measurements.phases):
+    measured = diagnosis.measurements.phases
+    least = SMALL_PHASE * sum(measured.values())
+    drawn = {name: seconds for name, seconds in measured.items() if seconds >= least}
+    if small := [seconds for seconds in measured.values() if seconds < least]:
+        drawn[f"{len(small)} others"] = sum(small)
+    for name, seconds in drawn.items():
         labels[escaped(name)] = f"{escaped(name)}  <b>{seconds * 1e3:,.1f} ms</b>"
         figure.add_bar(
-            x=[seconds * 1e3], y=[escaped(name)], orientation="h", marker_color=part_colour(name),
-            hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
-        )  # fmt: skip
+            x=[seconds * 1e3], y=[escaped(name)], orientation="h", marker_color=part_colour(name), hoverinfo="x"
+        )
     simulated = diagnosis.measurements.simulated is not None
     title = "The main process in one step of the full run"
     figure.update_layout(layout(title=title, simulated=simulated))
@@ -122,50 +124,26 @@ def phases(diagnosis: Diagnosis) -> go.Figure:
     return figure.update_xaxes(title_text="ms", rangemode="tozero")
 
 
-def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """(name, seconds, hover text) of each phase wide enough to see, then of all other phases together."""
-    least = SMALL_PHASE * sum(phases.values())
-    lines = {name: f"{name}: {seconds * 1e3:,.2f} ms" for name, seconds in phases.items()}
-    small = [name for name, seconds in phases.items() if seconds < least]
-    drawn = [(name, seconds, lines[name]) for name, seconds in phases.items() if name not in small]
-    if small:
-        total = sum(phases[name] for name in small)
-        drawn.append((f"{len(small)} others", total, "\n".join(lines[name] for name in small)))
-    return drawn
-
-
-def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> go.Figure:
-    """Histogram of step times in ms, with p50 and p99. runs: by name; all runs have the same bins."""
-    edges = np.histogram_bin_edges(np.concatenate([steps.seconds for steps in runs.values()]) * 1e3, bins=NUM_BINS)
+def histogram(steps: Steps, *, simulated: bool = False) -> go.Figure:
+    """Histogram of step times in ms, with p50 and p99."""
+    milliseconds = np.asarray(steps.seconds) * 1e3
+    counts, edges = np.histogram(milliseconds, bins=NUM_BINS)
+    percentiles = dict(zip(("p50", "p99"), np.percentile(milliseconds, (50, 99)).tolist(), strict=True))
     figure = go.Figure()
-    for number, (name, steps) in enumerate(runs.items()):
-        tint = COLOURS["decode" if number else "loader"]
-        counts, _ = np.histogram(np.asarray(steps.seconds) * 1e3, edges)
-        figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2, y=counts / counts.sum(), width=np.diff(edges), marker_color=tint,
-            name=f"{escaped(name)}: {_percentiles(steps)}", opacity=0.85 if len(runs) == 1 else 0.6,
-            hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
-        )  # fmt: skip
-        _mark_percentiles(figure, steps, tint, number)
-    title = "Step times" + (f": {_percentiles(next(iter(runs.values())))}" if len(runs) == 1 else "")
-    figure.update_layout(layout(height=300, title=title, simulated=simulated, barmode="overlay", bargap=0))
-    figure.update_layout(showlegend=len(runs) > 1, margin_r=36)
+    figure.add_bar(
+        x=(edges[:-1] + edges[1:]) / 2, y=counts / counts.sum(), width=np.diff(edges), opacity=0.85,
+        marker_color=COLOURS["loader"], hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
+    )  # fmt: skip
+    for level, (name, place) in enumerate(percentiles.items()):
+        figure.add_vline(place, opacity=1, line={"color": COLOURS["loader"], "width": 1.5, "dash": "dot"})
+        figure.add_annotation(
+            x=place, y=1 - 0.09 * level, yref="paper", xanchor="left", showarrow=False, text=f" {name}"
+        )
+    texts = ", ".join(f"{name} {place:,.1f} ms" for name, place in percentiles.items())
+    title = f"Step times: {steps}, {texts}"
+    figure.update_layout(layout(height=300, title=title, simulated=simulated, bargap=0), margin_r=36)
     figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
     return figure.update_xaxes(title_text="ms")
-
-
-def _percentiles(steps: Steps) -> str:
-    p50, p99 = np.percentile(steps.seconds, (50, 99)) * 1e3
-    return f"{steps}, p50 {p50:,.1f} ms, p99 {p99:,.1f} ms"
-
-
-def _mark_percentiles(figure: go.Figure, steps: Steps, tint: str, number: int) -> None:
-    for level, share in enumerate((50, 99)):
-        place = float(np.percentile(steps.seconds, share)) * 1e3
-        figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
-        figure.add_annotation(
-            x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False, text=f" p{share}"
-        )
 
 
 def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
@@ -178,13 +156,6 @@ def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
         hovertemplate=f"{setting} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
     )  # fmt: skip
     ceilings = diagnosis.measurements.ceilings
-    if name == "cached_share" and {"storage_cached", "storage_cold"} <= ceilings.keys():
-        cached, cold = (ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
-        shares = np.linspace(0, 1, 101)
-        figure.add_scatter(
-            x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
-            line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
-        )  # fmt: skip
     gpu = ceilings.get("gpu_beside_loader", ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.run_files import Record, leaves
 
 HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")
 """Facts of a machine that must be equal in both runs; otherwise a ratio also measures the machines."""
-_ABSENT = "(absent)"
 
 
 class Row(NamedTuple):
@@ -42,10 +40,9 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
     plain = {"config": _changed(dict(leaves(ours.config)), dict(leaves(theirs.config)))}
     if ours.diagnosis is not None and theirs.diagnosis is not None:
         mine, other = ours.diagnosis, theirs.diagnosis
-        tables |= {"ceilings": ceiling_rows(mine, other), "step": step_rows(mine, other)}
-        plain |= {"verdict": verdict_rows(mine, other), "rules": rule_rows(mine, other)}
+        tables["ceilings"] = ceiling_rows(mine, other)
         machines = ({**run.measurements.machine, **run.measurements.versions} for run in (mine, other))
-        plain["machine"] = _changed(*machines)
+        plain |= {"verdict": verdict_rows(mine, other), "machine": _changed(*machines)}
     with_ratios = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
     return with_ratios | {name: [row[:3] for row in rows] for name, rows in plain.items()}
 
@@ -65,29 +62,6 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
     }
 
 
-def rule_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
-    """Rows for the rules that fired in at least one of the two diagnoses."""
-    mine, other = ({finding.rule: finding for finding in diagnosis.findings} for diagnosis in (ours, theirs))
-    fired = {finding.rule for finding in (*ours.findings, *theirs.findings) if finding.fired}
-    rules = [rule for rule in dict.fromkeys([*mine, *other]) if rule in fired]
-    return [Row(rule, _outcome(mine.get(rule)), _outcome(other.get(rule))) for rule in rules]
-
-
-def _outcome(finding: Finding | None) -> str:
-    if finding is None:
-        return _ABSENT
-    if finding.fired is None:
-        return "could not be checked"
-    gain = "" if finding.gain is None else f"; {finding.gain:.2f} times as fast once fixed"
-    return f"fired{gain}" if finding.fired else "did not fire"
-
-
-def step_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
-    """The parts of a step in milliseconds."""
-    mine, other = ({step.name: step.seconds * 1e3 for step in diagnosis.waterfall} for diagnosis in (ours, theirs))
-    return _numbers_rows(mine, other, "{:,.1f}")
-
-
 def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Rows for the stages that both diagnoses measured."""
     mine, other = ours.measurements.ceilings, theirs.measurements.ceilings
@@ -105,7 +79,12 @@ def _ceiling_row(label: str, ours: Ceiling, theirs: Ceiling) -> Row:
 
 
 def metric_rows(ours: Record, theirs: Record) -> list[Row]:
-    return _numbers_rows(_numbers(ours), _numbers(theirs), "{:,.4g}")
+    mine, other, rows = _numbers(ours), _numbers(theirs), []
+    for name in dict.fromkeys([*mine, *other]):
+        a, b = mine.get(name), other.get(name)
+        texts = ("" if value is None else show(float(value)) for value in (a, b))
+        rows.append(Row(name, *texts, f"{a / b:.2f}" if a is not None and b else ""))
+    return rows
 
 
 def _numbers(record: Record) -> dict[str, float]:
@@ -121,18 +100,9 @@ def _numbers(record: Record) -> dict[str, float]:
     return verdict | phases | facts | dict(record.summary)
 
 
-def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: str) -> list[Row]:
-    rows = []
-    for name in dict.fromkeys([*mine, *other]):
-        a, b = mine.get(name), other.get(name)
-        ours, theirs = ("" if value is None else shape.format(value) for value in (a, b))
-        rows.append(Row(name, ours, theirs, f"{a / b:.2f}" if a is not None and b else ""))
-    return rows
-
-
 def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[Row]:
     """Rows for the names whose values differ."""
-    pairs = {name: (mine.get(name, _ABSENT), other.get(name, _ABSENT)) for name in [*mine, *other]}
+    pairs = {name: (mine.get(name, "(absent)"), other.get(name, "(absent)")) for name in [*mine, *other]}
     return [Row(name, show(a), show(b)) for name, (a, b) in pairs.items() if a != b]
 
 

@@ -15,14 +15,15 @@ class Tile(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
+def tiles(record: Record) -> list[Tile]:
     """The rates that the doctor measured; without a doctor file, those in the summary of the run."""
     diagnosis = record.diagnosis
     if diagnosis is None or not diagnosis.is_judged:
-        return _of_summary(record)
+        known = ((label, shape, record.summary.get(key)) for key, (label, shape) in _SUMMARY.items())
+        return [Tile(label, shape.format(value)) for label, shape, value in known if value is not None]
     speeds = []
     for label, rate in rates(diagnosis).items():
-        notes = f"{rate:,.0f} images/s", epoch(rate, diagnosis, price_per_hour)
+        notes = f"{rate:,.0f} images/s", epoch(rate, diagnosis)
         speeds.append(Tile(label, f"{rate / diagnosis.measurements.batch_size:.2f} it/s", notes))
     return [*speeds, Tile("efficiency", f"{diagnosis.efficiency:.0%}", ("measured / expected",))]
 
@@ -36,17 +37,15 @@ def rates(diagnosis: Diagnosis) -> dict[str, float]:
     return known
 
 
-def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> str:
-    """Text with the duration of an epoch on this machine, and its cost if the machine's price is given.
+def epoch(rate: float, diagnosis: Diagnosis) -> str:
+    """Text with the duration of an epoch on this machine.
 
     rate: of one process, which is what the doctor measures; all processes of the machine are taken to reach it.
     """
     setup = diagnosis.measurements.setup
     images, num = setup.num_samples, setup.num_processes
-    seconds = images / (rate * num)
-    price = "" if price_per_hour is None else f", ${price_per_hour * seconds / 3600:,.2f}"
     each = f", if each of {num} processes reaches this" if num > 1 else ""
-    return f"{duration(seconds)}{price} an epoch of {images:,.0f}{each}"
+    return f"{duration(images / (rate * num))} an epoch of {images:,.0f}{each}"
 
 
 _SUMMARY = {
@@ -57,8 +56,3 @@ _SUMMARY = {
     "rehearsal/accelerator_utilization": ("accelerator busy", "{:.0%}"),
     "val/acc1": ("top-1 accuracy on validation", "{:.1%}"),
 }
-
-
-def _of_summary(record: Record) -> list[Tile]:
-    known = ((label, shape, record.summary.get(key)) for key, (label, shape) in _SUMMARY.items())
-    return [Tile(label, shape.format(value)) for label, shape, value in known if value is not None]

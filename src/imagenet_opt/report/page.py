@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from markupsafe import Markup
 
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.report import charts
 from imagenet_opt.report.comparison import careful, differences, show
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.run_files import Record, leaves
 from imagenet_opt.report.timeline_chart import timeline
-from imagenet_opt.report.timeline_data import take_data
 
 PARTS = {
     "ceilings": "What each stage can do",
@@ -30,12 +27,12 @@ PARTS = {
 """Anchor -> heading."""
 
 
-def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
-    """The whole page, without the parts that nothing is known for. price_per_hour: price of the machine in dollars.
+def render(record: Record, baseline: Record | None = None) -> str:
+    """The whole page, without the parts that nothing is known for.
 
     jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
     """
-    figures = _figures(record, baseline)
+    figures = _figures(record)
     curves = [name for name in charts.CURVES if name in figures]
     filled = {
         "step": {"waterfall", "phases"} & figures.keys(),
@@ -45,7 +42,6 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         "baseline": baseline,
     }
     headings = PARTS if record.diagnosis else PARTS | {"ceilings": "The run"}
-    data = take_data(figures["timeline"], record.timeline) if record.timeline else None
     return render_page(
         Path(__file__).with_name("page.html"),
         title=f"{record.name} (simulated)" if record.simulated else record.name,
@@ -54,14 +50,13 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         record=record,
         baseline=baseline,
         simulated=record.simulated,
-        tiles=tiles(record, price_per_hour),
+        tiles=tiles(record),
         parts={part: heading for part, heading in headings.items() if filled.get(part, True)},
-        figures={name: _html(name, figure) for name, figure in figures.items()},
+        figures={name: html_of(figure, id=f"plot-{name}") for name, figure in figures.items()},
         curves=curves,
         careful=careful(record, baseline) if baseline else [],
         rows=differences(record, baseline) if baseline else {},
         about=about(record),
-        timeline=data,
         diagnosis=record.diagnosis,
         **_verdict(record.diagnosis) if record.diagnosis else {},
     )
@@ -81,27 +76,19 @@ def finding(record: Record) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Values of the page that only a diagnosis has. findings: by outcome, fired ones by falling gain."""
-    explained = diagnosis.explanation
+    explained, to_copy = diagnosis.explanation, ("command", "")
     fired, quiet, blind = ([f for f in diagnosis.findings if f.fired is outcome] for outcome in (True, False, None))
     return {
         "cause": diagnosis.meaning,
-        "explanation": [(label, text) for label, text in explained if label not in _COMMANDS],
-        "commands": [text for label, text in explained if label in _COMMANDS],
+        "explanation": [(label, text) for label, text in explained if label not in to_copy],
+        "commands": [text for label, text in explained if label in to_copy],
         "next_stage": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage),
         "sure": diagnosis.confidence,
-        "findings": {"fired": sorted(fired, key=_gain, reverse=True), "quiet": quiet, "blind": blind},
+        "findings": {"fired": sorted(fired, key=lambda finding: -(finding.gain or 0)), "quiet": quiet, "blind": blind},
     }
 
 
-_COMMANDS = ("command", "")
-"""Labels of lines to copy."""
-
-
-def _gain(finding: Finding) -> float:
-    return finding.gain or 0
-
-
-def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
+def _figures(record: Record) -> dict[str, go.Figure]:
     """The figures that have data, by their name in page.html."""
     diagnosis, simulated = record.diagnosis, record.simulated is not None
     drawn: dict[str, go.Figure] = {}
@@ -122,18 +109,8 @@ def _figures(record: Record, baseline: Record | None) -> dict[str, go.Figure]:
         figures = {name: charts.over_steps(record.metrics, *how, simulated=simulated) for name, how in shown.items()}
         drawn |= {name: figure for name, figure in figures.items() if figure.data}
     if record.steps is not None:
-        drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=simulated)
-        if baseline is not None and baseline.steps is not None:
-            runs = {record.name: record.steps, f"{baseline.name} (baseline)": baseline.steps}
-            drawn["overlay"] = charts.histogram(runs, simulated=simulated or baseline.simulated is not None)
+        drawn["histogram"] = charts.histogram(record.steps, simulated=simulated)
     return drawn
-
-
-def _html(name: str, figure: go.Figure) -> Markup:
-    bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False}
-    if name == "timeline":  # only the visible part is drawn, so plotly cannot scale to all data
-        bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
-    return html_of(figure, id=f"plot-{name}", captioned=name != "timeline", **bar)
 
 
 def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:

@@ -20,7 +20,6 @@ from imagenet_opt.training.summary_file import SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
-"""Training images. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
 
 
 class Steps(NamedTuple):
@@ -38,8 +37,7 @@ class Record:
     """The files of a run that exist and can be read.
 
     summary, metrics: summary.json, and the rows of metrics.csv with their steps. config: plain containers.
-    texts: files to show unchanged, by name. absent: name of a missing field -> sentence that says how to create it.
-    command: the command that measured or trained.
+    absent: name of a missing field -> sentence that says how to create it. command: that measured or trained.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Record:
     summary: Mapping[str, float] = field(default_factory=dict)
     metrics: Sequence[tuple[int, Mapping[str, float]]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
@@ -104,7 +101,7 @@ def read_record(place: Path) -> Record:
     """
     if place.is_file():
         name = place.absolute().parent.name or place.stem
-        return _record(name, place.parent, {"diagnosis": diagnosis_file.read_diagnosis(place)}, place)
+        return _record(name, place.parent, {"diagnosis": diagnosis_file.read_diagnosis(place)})
     parts: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for name, (file, read, remedy) in _READERS.items():
@@ -119,18 +116,15 @@ def read_record(place: Path) -> Record:
         raise ConfigError(
             f"{place} holds nothing to report; expected a folder that train.py wrote, or a {diagnosis_file.FILE}"
         )
-    return _record(place.absolute().name, place, parts | {"absent": absent}, place / diagnosis_file.FILE)
+    return _record(place.absolute().name, place, parts | {"absent": absent})
 
 
-def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
-    """Make a record of `parts`, values of its fields, and of the texts of files and the command."""
+def _record(name: str, folder: Path, parts: dict[str, Any]) -> Record:
+    """Make a record of `parts`, values of its fields, and of the command."""
     diagnosis = parts.get("diagnosis")
     absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
     config = parts.get("config") or (diagnosis.measurements.config if diagnosis else {})
-    files = {diagnosis_file.FILE: doctor, SUMMARY: folder / SUMMARY, str(CONFIG): folder / CONFIG}
-    texts = {title: file.read_text(errors="replace") for title, file in files.items() if file.is_file()}
-    more = {"absent": absent, "config": config, "texts": texts, "command": _command(diagnosis, folder)}
-    return Record(name, **parts | more)
+    return Record(name, **parts | {"absent": absent, "config": config, "command": _command(diagnosis, folder)})
 
 
 def _command(diagnosis: Diagnosis | None, folder: Path) -> str:

@@ -6,19 +6,22 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
 from imagenet_opt.display.theme import AXIS, COLOURS, layout
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, Timeline
-from imagenet_opt.report.downsample import min_max
 from imagenet_opt.report.run_files import PAUSE_SECONDS
 
-MOST_KEPT = 40_000
-"""Most samples of a line, and most events of a kind: all samples of two hours. A longer run keeps the minimum and
+MOST_POINTS = 10_000
+"""Most points of a line, and most events of a kind: all samples of half an hour. A longer run shows the minimum and
 maximum of each stretch of samples, and the longest events."""
-MOST_MARKS = 100
+_MOST_COLUMNS = 2000
+"""Most columns of the heat map of the cores; a column is each core's maximum in a stretch of time."""
+_MOST_MARKS = 100
 """Most vertical lines through all rows for one kind of event."""
+_MOST_BANDS = 300
+"""Number of the longest waits for a batch that are shaded through all rows."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
 """Kind of event, from the top -> stage whose colour it has."""
 
@@ -55,15 +58,10 @@ ROWS = {
 """Title of a row -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
 CORES = "core, by number"
 _EVENTS = "main process"
-ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-"""Shape through all rows; `type`, `x0` and `x1` are added."""
 
 
 def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
-    """The events of the main process, and below them the rows that have data, with the resolution of the page.
-
-    {} in the title stands for the resolution of the drawing.
-    """
+    """The events of the main process, and below them the rows that have data; the title says the resolution."""
     start, end = ends(recording)
     cores_percent = recording.cores_percent()
     rows = {
@@ -78,12 +76,21 @@ def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
         for line in lines:
             _add_line(figure, recording, line, start, titles.index(title) + 1)
         _name_lines(figure, lines, titles.index(title) + 1)
-    figure.update_layout(layout(height=90 + 115 * len(titles), title="{}", simulated=simulated, hovermode="x"))
-    figure.update_layout(shapes=_marks(recording, start))
+    height, title = 90 + 115 * len(titles), _resolution(recording)
+    figure.update_layout(layout(height=height, title=title, simulated=simulated, hovermode="x"))
+    figure.update_layout(shapes=_shapes(recording, start))
     figure.update_xaxes(AXIS | {"range": [0, end - start]}).update_yaxes(AXIS | {"title_font_size": 11})
     for place, title in enumerate(titles, 1):
         figure.update_yaxes(title_text=title, row=place, col=1)
     return figure.update_xaxes(title_text="seconds since the first sample", row=len(titles), col=1)
+
+
+def _resolution(recording: Timeline) -> str:
+    times = recording.samples.get("unix_seconds", ())
+    interval = float(np.median(np.diff(times))) if len(times) > 1 else INTERVAL_SECONDS
+    if len(times) <= MOST_POINTS:
+        return f"Every {1e3 * interval:.0f} ms"
+    return f"Minimum and maximum per {2 * interval * len(times) / MOST_POINTS:.1f} s"
 
 
 def ends(recording: Timeline) -> tuple[float, float]:
@@ -115,7 +122,7 @@ def _add_line(figure: go.Figure, recording: Timeline, line: Line, start: float, 
     times, values = samples["unix_seconds"] - start, samples[line.column].astype(np.float64)
     pauses = np.flatnonzero(np.diff(times) > PAUSE_SECONDS) + 1
     times, values = np.insert(times, pauses, times[pauses - 1] + 0.01), np.insert(values, pauses, np.nan)
-    xs, ys = min_max(times, values, most=MOST_KEPT)
+    xs, ys = min_max(times, values, most=MOST_POINTS)
     figure.add_scatter(
         x=xs.astype(np.float32), y=ys.astype(np.float32), mode="lines", name=line.label, row=row, col=1,
         line={"color": COLOURS[line.colour], "width": 1.2, "shape": "hv"},
@@ -126,7 +133,7 @@ def _add_line(figure: go.Figure, recording: Timeline, line: Line, start: float, 
 
 def _add_cores(figure: go.Figure, times: NDArray[np.float64], percent: NDArray[np.float32]) -> None:
     """Draw a heat map with the maximum percent of each core from each time to the next. percent: (times, cores)."""
-    edges = np.arange(0, len(times), max(1, -(-len(times) // MOST_KEPT)))
+    edges = np.arange(0, len(times), max(1, -(-len(times) // _MOST_COLUMNS)))
     busy = np.fmax.reduceat(percent, edges).T.clip(0, 100)
     figure.add_heatmap(
         name=CORES, x=times[edges].astype(np.float32), z=busy.astype(np.float32),
@@ -140,7 +147,7 @@ def _add_events(figure: go.Figure, recording: Timeline, start: float) -> None:
     """Draw a thick line for each event, in a lane for each kind."""
     kinds = [kind for kind in LANES if len(recording.spans(kind))]
     for lane, kind in enumerate(kinds):
-        spans = longest(recording.spans(kind), MOST_KEPT) - start
+        spans = longest(recording.spans(kind), MOST_POINTS) - start
         xs = np.column_stack([spans, np.full(len(spans), np.nan)]).ravel()
         figure.add_scatter(
             x=xs.astype(np.float32), y=np.full(len(xs), -lane, np.float32), mode="lines", name=kind, row=1, col=1,
@@ -158,13 +165,38 @@ def longest(spans: NDArray[np.float64], most: int) -> NDArray[np.float64]:
     return spans[np.sort(np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:most])]
 
 
-def _marks(recording: Timeline, start: float) -> list[dict[str, Any]]:
-    """Lines through all rows, where epochs, validations and checkpoints start."""
+def _shapes(recording: Timeline, start: float) -> list[dict[str, Any]]:
+    """Through all rows: a band for each long wait for a batch, and lines where epochs, validations and checkpoints
+    start."""
+    across = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    band = across | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
+    waits = np.round(longest(recording.spans("fetch"), _MOST_BANDS) - start, 3).tolist()
     kinds = {"epoch": ("full", "dash"), "validation": ("decode", "dot"), "checkpoint": ("storage", "dot")}
-    return [
-        ACROSS
+    return [band | {"x0": begin, "x1": end} for begin, end in waits] + [
+        across
         | {"type": "line", "opacity": 1, "x0": begin, "x1": begin}
         | {"line": {"color": COLOURS[stage], "width": 1, "dash": dash}}
         for kind, (stage, dash) in kinds.items()
-        for begin in np.round(longest(recording.spans(kind), MOST_MARKS)[:, 0] - start, 3).tolist()
+        for begin in np.round(longest(recording.spans(kind), _MOST_MARKS)[:, 0] - start, 3).tolist()
     ]
+
+
+def min_max(x: ArrayLike, y: ArrayLike, *, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """About `most` of the points, in their order: the minimum and maximum of y in each of most/2 equal stretches.
+
+    x: ascending. A stretch without a finite y gives one nan, so that a gap in the data stays a gap in the figure.
+    """
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(xs) <= most:
+        return xs, ys
+    edges = np.linspace(0, len(xs), max(1, most // 2) + 1).astype(int)
+    kept = np.union1d(_first_of(np.fmin, ys, edges), _first_of(np.fmax, ys, edges))
+    return xs[kept], ys[kept]
+
+
+def _first_of(extreme: np.ufunc, ys: NDArray[np.float64], edges: NDArray[np.int_]) -> NDArray[np.int_]:
+    """Index of the first extreme of each stretch; the first index of a stretch that is all nan."""
+    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    levels = extreme.reduceat(ys, edges[:-1])[stretch]
+    places = np.flatnonzero((ys == levels) | np.isnan(levels))
+    return places[np.unique(stretch[places], return_index=True)[1]]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 from rich import box
 
@@ -19,8 +18,6 @@ from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
-_OTHERS_PERCENT = 20
-"""Share of the CPUs that other programs use, from which the summary of a run on CPUs names them."""
 _SPARE = 0.05
 """Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
@@ -62,7 +59,7 @@ def simulated(trainer: Trainer) -> str | None:
 class Setup:
     """simulated: name of the simulated accelerator; None on a real device. unsent: the command that uploads an offline
     W&B run; None without an offline run. mirror: where the checkpoints are mirrored; None without a mirror.
-    done_steps: step at which this start resumed the run; 0 for a new run. num_threads: of the training process."""
+    done_steps: step at which this start resumed the run; 0 for a new run."""
 
     simulated: str | None = None
     precision: str | None = None
@@ -70,7 +67,6 @@ class Setup:
     unsent: str | None = None
     mirror: str | None = None
     done_steps: int = 0
-    num_threads: int = 1
 
 
 def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
@@ -81,7 +77,6 @@ def setup_of(trainer: Trainer, *, done_steps: int) -> Setup:
         unsent=next(filter(None, map(sync_command, trainer.loggers)), None),
         mirror=next((each.mirrored for each in trainer.callbacks if hasattr(each, "mirrored")), None),  # type: ignore[attr-defined]
         done_steps=done_steps,
-        num_threads=torch.get_num_threads(),
     )
 
 
@@ -163,11 +158,7 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     if setup.simulated or setup.on_gpu:
         return sentence(shares, f"the {setup.simulated}" if setup.simulated else "the GPU")
     limit = f"the CPU, which trains {shares['busy']:.0%} of the time"
-    text = limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
-    others = numbers.get("host/other_programs_percent", 0.0)
-    remedy = f"other programs take {others:.0f} % of the CPUs: end them"
-    remedy += ", or set OMP_NUM_THREADS=1" * (setup.num_threads > 1)
-    return f"{text}; {remedy}" if others >= _OTHERS_PERCENT else text
+    return limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
 
 
 def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:

@@ -20,7 +20,7 @@ PROFILES = sorted(file.stem for file in (config_folder() / "rehearse").glob("*.y
 
 def accelerator(**options: Any) -> Accelerator:
     usual = {"images_per_second": 1000.0, "launch_seconds": 0.03, "copy_gb_per_second": 20.0}
-    return Accelerator(**({"name": "x", "pageable_gb_per_second": 5.0} | usual | options))
+    return Accelerator(**({"name": "x"} | usual | options))
 
 
 def test_a_step_follows_from_the_batch_and_the_area_of_its_images() -> None:
@@ -29,12 +29,11 @@ def test_a_step_follows_from_the_batch_and_the_area_of_its_images() -> None:
     assert one.step_seconds(500, 112) == pytest.approx(0.125)
     assert one.step_seconds(300, 224, training=False) == pytest.approx(0.1)
     assert one.copy_seconds(10**9) == pytest.approx(0.05)
-    assert one.read_back_seconds(10**9) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("images_per_second", 0), ("launch_seconds", -1), ("jitter", 1.0), ("copy_gb_per_second", float("nan"))],
+    [("images_per_second", 0), ("launch_seconds", -1), ("copy_gb_per_second", float("nan"))],
 )
 def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"callbacks.rehearsal.{key}={value}"):
@@ -53,13 +52,8 @@ def test_each_profile_of_conf_makes_a_rehearsal(name: str) -> None:
     assert rehearsal.accelerator.estimate, "no profile has measured numbers only"
 
 
-def test_values_of_the_user_win_over_the_profile() -> None:
-    config = composed("rehearse=a10g", "callbacks.rehearsal.images_per_second=300", "data.batch_size=17")
-    assert (config.callbacks.rehearsal.images_per_second, config.data.batch_size) == (300, 17)
-
-
 def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
-    speeds = {"images_per_second": 1234.5, "launch_seconds": 1e-7, "jitter": 0.02}
+    speeds = {"images_per_second": 1234.5, "launch_seconds": 1e-7}
     written = accelerator(name='my "A10G"', source="x: # y", estimate=False, **speeds)
     (tmp_path / "rehearse").mkdir()
     write_profile(tmp_path / "rehearse/mine.yaml", written, machine="host\nwith 8 CPUs")
@@ -70,8 +64,3 @@ def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
         config = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", "rehearse=mine"])
     rehearsal: Rehearsal = make(OmegaConf.create(config).callbacks.rehearsal, "callbacks.rehearsal")
     assert rehearsal.accelerator == written
-
-
-def test_a_profile_that_cannot_be_written_is_a_mistake_of_the_user(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_profile(tmp_path / "none/mine.yaml", accelerator(), machine="here")

@@ -8,34 +8,23 @@ import pytest
 from imagenet_opt.measure.storage.lustre import (
     looks_released,
     parse_hsm_states,
-    parse_parameters,
     read_hsm_states,
     read_limits,
 )
 
-LCTL = """\
-osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight=8
-osc.abcd-OST0001-osc-ffff8881.max_rpcs_in_flight=4
-osc.abcd-OST0000-osc-ffff8881.max_pages_per_rpc=1024
-mdc.abcd-MDT0000-mdc-ffff8881.max_rpcs_in_flight=8
-llite.abcd-ffff8881.max_read_ahead_mb=64
-error: get_param: param_path 'llite/*/nothing': No such file or directory
-osc.abcd-OST0000-osc-ffff8881.rpc_stats=
-"""
-
 
 def test_limits_in_files_have_the_names_of_lctl(tmp_path: Path) -> None:
-    sys, debug = tmp_path / "sys", tmp_path / "debug"
-    for folder, name, text in (
-        (sys / "osc/abcd-OST0000-osc-ffff8881", "max_rpcs_in_flight", "8\n"),
-        (sys / "mdc/abcd-MDT0000-mdc-ffff8881", "max_rpcs_in_flight", "8\n"),
-        (debug / "llite/abcd-ffff8881", "max_read_ahead_mb", "64.00\n"),
-    ):
-        folder.mkdir(parents=True)
-        (folder / name).write_text(text)
-    limits = read_limits((tmp_path / "absent", sys, debug))
-    expected = parse_parameters(LCTL)
-    assert limits and all(expected[name] == value for name, value in limits.items()) and len(limits) == 3
+    files = {
+        "sys/osc/abcd-OST0000-osc-ffff8881/max_rpcs_in_flight": "8\n",
+        "sys/osc/abcd-OST0000-osc-ffff8881/max_pages_per_rpc": "",
+        "proc/llite/abcd-ffff8881/max_read_ahead_mb": "64.00\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    limits = read_limits((tmp_path / "absent", tmp_path / "sys", tmp_path / "proc"))
+    names = "osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight", "llite.abcd-ffff8881.max_read_ahead_mb"
+    assert limits == dict(zip(names, (8, 64), strict=True))
 
 
 OUTPUT = """\
@@ -53,14 +42,7 @@ def test_the_states_of_lfs() -> None:
     assert parse_hsm_states(OUTPUT) == expected
 
 
-@pytest.mark.parametrize(
-    ("size", "blocks", "released"), [(110_000, 0, True), (110_000, 1, True), (110_000, 216, False), (0, 0, False)]
-)
-def test_a_released_file_has_content_but_no_blocks(size: int, blocks: int, released: bool) -> None:
-    assert looks_released(size=size, num_blocks=blocks) == released
-
-
-def test_without_lfs_the_blocks_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lfs_is_used_if_installed_and_else_the_blocks_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hole has no blocks either."""
     monkeypatch.setenv("PATH", str(tmp_path))
     there, hole = tmp_path / "there", tmp_path / "hole"
@@ -71,11 +53,8 @@ def test_without_lfs_the_blocks_decide(tmp_path: Path, monkeypatch: pytest.Monke
         os.fsync(file.fileno())  # blocks are counted once they are laid out
     states = read_hsm_states([str(there), str(hole), str(tmp_path / "absent")])
     assert states == {str(there): 0, str(hole): 4}
-
-
-def test_lfs_is_used_if_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not looks_released(size=0, num_blocks=0)
     lfs = tmp_path / "lfs"
     lfs.write_text('#!/bin/sh\nshift\nfor file; do echo "$file: (0x0000000d) released exists archived"; done\n')
     lfs.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_hsm_states(["/fsx/a b.JPEG", "/fsx/c.JPEG"]) == {"/fsx/a b.JPEG": 13, "/fsx/c.JPEG": 13}
+    assert read_hsm_states(["/fsx/a b.JPEG"]) == {"/fsx/a b.JPEG": 13}

@@ -11,7 +11,6 @@ from imagenet_opt.errors import ConfigError, printable
 _IMAGE_SIZE = 224
 _FORWARD_SHARE = 1 / 3
 """Share of a training step: the backward pass takes about twice as many operations as the forward pass."""
-_POSITIVE = ("images_per_second", "copy_gb_per_second", "pageable_gb_per_second")
 _HEADER = """\
 # @package _global_
 # A simulated {name}: python train.py rehearse={stem} data.root=/fsx/imagenet
@@ -28,9 +27,8 @@ class Accelerator:
     """Speeds of a device that trains ResNet-50 on images of 224 pixels in mixed precision.
 
     launch_seconds: CPU time of the host to launch the kernels of one training step. copy_gb_per_second: from pinned
-    memory to the device; pageable_gb_per_second: from the device to pageable memory. jitter: standard deviation of the
-    step time divided by its mean. source: origin of the numbers. estimate: whether the numbers were not measured on
-    this kind of device.
+    memory to the device. source: origin of the numbers. estimate: whether the numbers were not measured on this kind of
+    device.
 
     Raises ConfigError.
     """
@@ -39,25 +37,21 @@ class Accelerator:
     images_per_second: float
     launch_seconds: float
     copy_gb_per_second: float
-    pageable_gb_per_second: float
-    jitter: float = 0.0
     source: str = "unknown"
     estimate: bool = True
 
     def __post_init__(self) -> None:
-        for key in _POSITIVE:
+        for key in ("images_per_second", "copy_gb_per_second"):
             if not 0 < (value := getattr(self, key)) < math.inf:
                 raise ConfigError(f"callbacks.rehearsal.{key}={value} must be above 0")
         if not 0 <= self.launch_seconds < math.inf:
             raise ConfigError(f"callbacks.rehearsal.launch_seconds={self.launch_seconds} must be at least 0")
-        if not 0 <= self.jitter < 1:
-            raise ConfigError(f"callbacks.rehearsal.jitter={self.jitter} must be at least 0 and below 1")
 
     def __str__(self) -> str:
         return f"simulated {printable(self.name)}{' (estimate)' if self.estimate else ''}"
 
     def step_seconds(self, num_images: int, image_size: float, *, training: bool = True) -> float:
-        """Seconds of computation, without jitter, in proportion to the area of the images."""
+        """Seconds of computation, in proportion to the area of the images."""
         seconds = num_images / self.images_per_second * (image_size / _IMAGE_SIZE) ** 2
         return seconds if training else seconds * _FORWARD_SHARE
 
@@ -67,10 +61,6 @@ class Accelerator:
     def copy_seconds(self, num_bytes: int) -> float:
         """Seconds to copy to the device."""
         return num_bytes / (self.copy_gb_per_second * 1e9)
-
-    def read_back_seconds(self, num_bytes: int) -> float:
-        """Seconds to copy into pageable memory of the host."""
-        return num_bytes / (self.pageable_gb_per_second * 1e9)
 
 
 def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None:

@@ -1,9 +1,14 @@
-"""Computes when steps that are submitted to a simulated accelerator would start and end."""
+"""A simulated accelerator: when submitted steps would start and end, and a network that computes nothing."""
 
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from imagenet_opt.errors import ConfigError
 
 _MOST_STEPS = 100_000
 """Number of latest steps that are stored."""
@@ -65,10 +70,9 @@ class DeviceTimeline:
         self.steps.append(DeviceStep(began, self._computed, idle_seconds))
         return self.steps[-1]
 
-    def synchronize(self, copy_seconds: float = 0.0) -> None:
-        """Wait until all steps are done, and then for a copy to the host."""
-        self._copied = max(self._computed, self._copied, self._clock()) + copy_seconds
-        self._wait_until(self._copied)
+    def synchronize(self) -> None:
+        """Wait until all steps and copies are done."""
+        self._wait_until(max(self._computed, self._copied))
 
     def pause(self) -> None:
         """Wait until all steps are done, and stop counting idle time until `resume`, due before the next step."""
@@ -88,3 +92,39 @@ def share(busy_seconds: float, idle_seconds: float) -> float | None:
     """Busy seconds divided by all seconds, 0 to 1; None if both are 0."""
     seconds = busy_seconds + idle_seconds
     return busy_seconds / seconds if seconds > 0 else None
+
+
+class NullNetwork:
+    """A forward that computes nothing: it returns zero logits of the right shape, which support a backward.
+
+    net: the network; its own forward runs once if it has no attribute `num_classes`.
+    launch: called with images (N, 3, H, W), and with training=False if no backward follows.
+    """
+
+    def __init__(self, net: nn.Module, launch: Callable[..., None]) -> None:
+        self._net, self._forward, self._launch = net, net.forward, launch
+        self._num_classes: int | None = getattr(net, "num_classes", None)
+
+    def __call__(self, images: Tensor, *args: Any, **options: Any) -> Tensor:
+        training = torch.is_grad_enabled()
+        if self._num_classes is None:
+            self._num_classes = self._count_classes(images[:1], *args, **options)
+        self._launch(images, training=training)
+        return torch.zeros(len(images), self._num_classes, requires_grad=training)
+
+    @torch.no_grad()
+    def _count_classes(self, images: Tensor, *args: Any, **options: Any) -> int:
+        mode = self._net.training
+        self._net.eval()
+        logits = self._forward(images, *args, **options)
+        self._net.train(mode)
+        if not isinstance(logits, Tensor) or logits.dim() != 2:
+            raise ConfigError(f"callbacks.rehearsal.network: {type(self._net).__name__} returns no logits (N, classes)")
+        return logits.shape[1]
+
+
+def burn(seconds: float) -> None:
+    """Use `seconds` of CPU time, which takes longer on a busy CPU."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt import machine
@@ -15,7 +16,7 @@ _PARAMETERS = (
     "mdc.*.max_rpcs_in_flight",
     "llite.*.max_read_ahead_mb",
 )
-_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/debug/lustre"))
+_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"))
 RELEASED = 0x4
 """HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
 LOST = 0x40
@@ -25,47 +26,25 @@ _TIMEOUT_SECONDS = 20
 
 
 def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
-    """Full name, such as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value, from files or else from lctl."""
-    texts = {}
+    """Full name, such as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value."""
+    limits = {}
     for root in roots:
         for pattern in _PARAMETERS:
-            try:
+            with suppress(OSError, ValueError):
                 for file in root.glob(pattern.replace(".*.", "/*/")):
-                    texts[".".join(file.relative_to(root).parts)] = file.read_text()
-            except OSError:  # only root may read debugfs
-                continue
-    lines = "\n".join(f"{name}={value}" for name, value in texts.items())
-    return parse_parameters(lines or _output("lctl", "get_param", *_PARAMETERS))
-
-
-def _output(program: str, *arguments: str) -> str:
-    """What the program prints; "" for an absent or hanging program."""
-    if (path := shutil.which(program)) is None:
-        return ""
-    try:
-        command = [path, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
-
-
-def parse_parameters(text: str) -> dict[str, float]:
-    """Name -> value of the lines "name=number" of `lctl get_param`; tables and errors are skipped."""
-    values = {}
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        try:
-            values[name.strip()] = float(value)
-        except ValueError:
-            continue
-    return values
+                    limits[".".join(file.relative_to(root).parts)] = float(file.read_text())
+    return limits
 
 
 def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
     """File -> its HSM bits, by `lfs hsm_state`, else by the number of blocks; None if no state can be read."""
-    text = _output("lfs", "hsm_state", *files) if files else ""
-    return parse_hsm_states(text) or _states_of_blocks(files)
+    states: dict[str, int] = {}
+    if files and (lfs := shutil.which("lfs")):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            command = [lfs, "hsm_state", *files]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
+            states = parse_hsm_states(done.stdout)
+    return states or _states_of_blocks(files)
 
 
 def parse_hsm_states(text: str) -> dict[str, int]:
@@ -77,11 +56,9 @@ def parse_hsm_states(text: str) -> dict[str, int]:
 def _states_of_blocks(files: Sequence[str]) -> dict[str, int] | None:
     states = {}
     for file in files:
-        try:
+        with suppress(OSError):
             stat = os.stat(file)
-        except OSError:
-            continue
-        states[file] = RELEASED * looks_released(size=stat.st_size, num_blocks=stat.st_blocks)
+            states[file] = RELEASED * looks_released(size=stat.st_size, num_blocks=stat.st_blocks)
     return states or None
 
 

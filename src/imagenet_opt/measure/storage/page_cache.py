@@ -23,8 +23,6 @@ MOSTLY = 0.95
 since a few files on slow storage delay all batches."""
 COLD_SHARE = 0.01
 """Evicted files count as cold if at most this share is still in memory, as other processes read them too."""
-_CACHESTAT = 451
-"""System call number, Linux 6.5 and later, on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
 NUM_PROBED = 48
 """Files of other owners that are probed, one page each."""
 _ATTEMPTS = 3
@@ -79,10 +77,9 @@ class Eviction:
 def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
     """Residency of the pages of a range of bytes; the end of a file and an empty file give 0. Does not read the file.
 
-    Uses cachestat(2), or mincore(2) before Linux 6.5 and in sandboxes that forbid cachestat. Both need a file that the
-    user owns or may write: for other files the kernel refuses cachestat (except Linux 6.5 to 6.12), and mincore reports
-    since Linux 5.2 that everything is in memory (can_do_mincore in mm/mincore.c), so mincore is not called. `probed`
-    needs no such right, but reads. Raises OSError.
+    Uses mincore(2), which needs a file that the user owns or may write: for other files it reports since Linux 5.2 that
+    everything is in memory (can_do_mincore in mm/mincore.c), so it is not called. `probed` needs no such right, but
+    reads. Raises OSError.
     """
     file = open_regular(path)
     try:
@@ -91,13 +88,9 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
         end = status.st_size if size is None else min(start + size, status.st_size)
         if end <= first:
             return Residency(0.0, "no bytes")
-        num_pages = -(-(end - first) // mmap.PAGESIZE)
-        num_cached, method = _cachestat(file, first, end - first), "cachestat"
-        if num_cached is None and _may_ask(path, status.st_uid):
-            num_cached, method = _mincore(file, first, end - first), "mincore"
-        if num_cached is None:
-            return Residency(None, _NOT_OURS)
-        return Residency(min(1.0, num_cached / num_pages), method)
+        is_ours = os.geteuid() == status.st_uid or os.access(path, os.W_OK, effective_ids=True)
+        share = _mincore(file, first, end - first) if is_ours else None
+        return Residency(share, _NOT_OURS if share is None else "mincore")
     finally:
         os.close(file)
 
@@ -243,36 +236,8 @@ def _mean(residencies: Sequence[Residency]) -> Residency:
     return Residency(float(np.mean([residency.share for residency in residencies])), " and ".join(methods))
 
 
-def _may_ask(path: str, owner: int) -> bool:
-    return os.geteuid() == owner or os.access(path, os.W_OK, effective_ids=True)
-
-
-class _Range(ctypes.Structure):
-    """struct cachestat_range of include/uapi/linux/mman.h."""
-
-    _fields_ = (("off", ctypes.c_uint64), ("len", ctypes.c_uint64))
-
-
-class _Cachestat(ctypes.Structure):
-    """struct cachestat of include/uapi/linux/mman.h: numbers of pages."""
-
-    _fields_ = tuple(
-        (f"nr_{name}", ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
-    )
-
-
-def _cachestat(file: int, start: int, size: int) -> int | None:
-    """Pages in the cache; None where the call is missing, forbidden or not supported by the file system."""
-    pages = _Cachestat()
-    part = _Range(start, size)
-    failed = _libc.syscall(
-        ctypes.c_long(_CACHESTAT), ctypes.c_uint(file), ctypes.byref(part), ctypes.byref(pages), ctypes.c_uint(0)
-    )
-    return None if failed else int(pages.nr_cache)
-
-
-def _mincore(file: int, start: int, size: int) -> int | None:
-    """Pages in the cache, by the lowest bit of each page's byte; None where files cannot be mapped."""
+def _mincore(file: int, start: int, size: int) -> float | None:
+    """Share of the pages in the cache, by the lowest bit of each page's byte; None where files cannot be mapped."""
     try:
         mapped = mmap.mmap(file, size, access=mmap.ACCESS_READ, offset=start)
     except OSError as error:
@@ -282,7 +247,7 @@ def _mincore(file: int, start: int, size: int) -> int | None:
     pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
     with mapped:
         failed = _mincore_of(np.frombuffer(mapped, np.uint8), pages)
-    return None if failed else int((pages & 1).sum())
+    return None if failed else float((pages & 1).mean())
 
 
 def _mincore_of(content: NDArray[np.uint8], pages: NDArray[np.uint8]) -> bool:

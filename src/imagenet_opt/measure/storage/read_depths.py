@@ -43,18 +43,14 @@ class Request(NamedTuple):
 class DepthReads:
     """Measurements with `depth` requests in flight.
 
-    windows: images per second in each window. latency_*: seconds of a request. num_requests: number of timed requests;
-    num_unanswered: requests that were still pending at the end. cpus: number of CPUs that this process kept busy.
+    windows: images per second in each window. latency_median: seconds of a request. cpus: number of CPUs that this
+    process kept busy.
     """
 
     depth: int
     windows: tuple[float, ...]
     megabytes_per_second: float
     latency_median: float
-    latency_p95: float
-    latency_p99: float
-    num_requests: int
-    num_unanswered: int
     cpus: float
 
     @property
@@ -88,10 +84,8 @@ def read_at_depths(
     return tuple(reads for reads in measured if reads is not None)
 
 
-def summary(
-    requests: Sequence[Request], depth: int, start: float, end: float, *, num_unanswered: int = 0, cpus: float = 0.0
-) -> DepthReads:
-    """Rates and latencies of the requests in flight between `start` and `end`.
+def summary(requests: Sequence[Request], depth: int, start: float, end: float, *, cpus: float = 0.0) -> DepthReads:
+    """Rates and latency of the requests in flight between `start` and `end`.
 
     The images and bytes of a request count evenly over its duration, so that bursts of answers, as many requests with
     equal latency give them, do not make windows differ. Latencies are of requests that began between `start` and `end`.
@@ -106,16 +100,11 @@ def summary(
     edges = np.linspace(start, end, NUM_WINDOWS + 1).tolist()
     inside = (began >= start) & (began < end)
     latencies = (ended - began)[inside if inside.any() else slice(None)]
-    median, p95, p99 = np.percentile(latencies, (50, 95, 99)).tolist()
     return DepthReads(
         depth,
         windows=tuple(per_second(first, last, images) for first, last in pairwise(edges)),
         megabytes_per_second=per_second(start, end, num_bytes) / 1e6,
-        latency_median=median,
-        latency_p95=p95,
-        latency_p99=p99,
-        num_requests=len(latencies),
-        num_unanswered=num_unanswered,
+        latency_median=float(np.median(latencies)),
         cpus=cpus,
     )
 
@@ -138,14 +127,13 @@ def _read_at_depth(
         raise readers.error
     requests = list(readers.requests)  # a copy, as late answers may still be added
     if not requests:
-        if not readers.num_running:
+        if not readers.is_running:
             return None
         waited = 2 * seconds + max(seconds, patience_seconds)
         raise ReadTimeout(f"the storage answered none of {depth} reads within {waited:g} s (data.root)")
     if end - start < seconds / NUM_WINDOWS:  # the groups ended early: use the ramp-up too
         (start, cpu_start), (end, cpu_end) = began, _now()
-    cpus = (cpu_end - cpu_start) / (end - start)
-    return summary(requests, depth, start, end, num_unanswered=readers.num_running, cpus=cpus)
+    return summary(requests, depth, start, end, cpus=(cpu_end - cpu_start) / (end - start))
 
 
 def _now() -> tuple[float, float]:
@@ -173,8 +161,8 @@ class _Readers:
         return 0.0 if first is None else min(first.ended - first.began, _LONGEST_LATENCY)
 
     @property
-    def num_running(self) -> int:
-        return sum(thread.is_alive() for thread in self._threads)
+    def is_running(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Wait `seconds`, or until the groups are used up or `until` is true."""

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 OnDevice = Callable[[Tensor], bool]
-Rule = Callable[[OnDevice, tuple[Any, ...], Mapping[str, Any]], int]
-"""Bytes that a call with these arguments copies while the host waits; 0 where it does not wait."""
-_COUNT_BYTES = 8  # a number of elements, an int64
+Rule = Callable[[OnDevice, tuple[Any, ...], Mapping[str, Any]], bool]
+"""Whether the host waits in a call with these arguments."""
 _AVERAGING = torch.optim.swa_utils.__file__  # in torch.optim, but not an optimizer
 _SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
@@ -34,21 +33,21 @@ class Wait(NamedTuple):
 class HostSyncs(TorchFunctionMode):
     """While entered, counts in `counts` the operations of this thread that wait for the device.
 
-    wait: called with the number of bytes before each such operation, so that a simulated device can make the host wait.
+    wait: called before each such operation, so that a simulated device can make the host wait.
     on_device: whether a tensor is on the device; by default all CUDA tensors, or all tensors on a machine without CUDA.
     For a tensor in RAM that counts as on the device, `.to(device)` counts only with the string "cpu" as the device,
     since `.to(self.device)` looks the same.
 
     The place is the innermost line outside of torch, Lightning and Python's library. Calls from the optimizers of torch
     and timm do not count: they read their step counts, which are on the host. Not detected: torch.cuda.synchronize and
-    events, waits inside C++, backward functions in autograd's threads (for CUDA tensors), copies with
-    `non_blocking=True` of pageable memory, and operations in a compiled graph.
+    events, waits inside C++, repeats and ends of slices that are tensors, backward functions in autograd's threads (for
+    CUDA tensors), copies with `non_blocking=True` of pageable memory, and operations in a compiled graph.
     Enter the mode after the workers of a loader have started, since forked processes would inherit the mode. Each call
     of torch from Python takes about 1 µs longer (on one core of 2026), each counted wait 6 µs; a compiled network is
     compiled once more when it first runs inside the mode.
     """
 
-    def __init__(self, wait: Callable[[int], None] = lambda num_bytes: None, on_device: OnDevice | None = None) -> None:
+    def __init__(self, wait: Callable[[], None] = lambda: None, on_device: OnDevice | None = None) -> None:
         super().__init__()
         self.counts: Counter[Wait] = Counter()
         self._wait = wait
@@ -64,9 +63,9 @@ class HostSyncs(TorchFunctionMode):
 
     def _notice(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         operation, rule = _RULES[func]
-        if (num_bytes := rule(self._on_device, args, options)) and (place := _caller()):
+        if rule(self._on_device, args, options) and (place := _caller()):
             self.counts[Wait(operation, *place)] += 1
-            self._wait(num_bytes)
+            self._wait()
 
 
 def _caller() -> tuple[str, str] | None:
@@ -105,38 +104,19 @@ def _is_library(file: str) -> bool:
     return standard or file.startswith(tuple(folder for name in names for folder in _folders(name)))
 
 
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _reads(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    tensor = next((value for value in (*args, *options.values()) if isinstance(value, Tensor)), None)
+    return tensor is not None and on_device(tensor)
 
 
-def _reads(num_bytes: Callable[[Tensor], int]) -> Rule:
-    """The rule of an operation that reads `num_bytes` of its first tensor."""
-
-    def rule(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-        tensor = next((value for value in (*args, *options.values()) if isinstance(value, Tensor)), None)
-        return num_bytes(tensor) if tensor is not None and on_device(tensor) else 0
-
-    return rule
+def _where(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    return len(args) + len(options) == 1 and _reads(on_device, args, options)
 
 
-_reads_all, _reads_count, _reads_flag = _reads(_num_bytes), _reads(lambda _: _COUNT_BYTES), _reads(lambda _: 1)
-
-
-def _where(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    return _reads_count(on_device, args, options) if len(args) + len(options) == 1 else 0
-
-
-def _repeats(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    """A tensor of repeats is read, unless the call gives the output size."""
-    counts = options["repeats"] if "repeats" in options else args[:2][-1]
-    is_given = isinstance(counts, int) or options.get("output_size") is not None
-    return 0 if is_given else _reads_count(on_device, (counts,), {})
-
-
-def _to(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
+def _to(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     tensor, *values = args
     leaves = any(_leaves(on_device, tensor, value) for value in (*values, *options.values()))
-    return _num_bytes(tensor) if leaves and _blocks(values, options) else 0
+    return leaves and _blocks(values, options)
 
 
 def _blocks(values: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -155,32 +135,26 @@ def _leaves(on_device: OnDevice, tensor: Tensor, target: Any) -> bool:
     return (torch.device(target).type == "cpu") == on_device(tensor)
 
 
-def _cuda(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    return _num_bytes(args[0]) if _blocks(args[1:], options) and not on_device(args[0]) else 0
+def _cuda(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    return _blocks(args[1:], options) and not on_device(args[0])
 
 
-def _copy(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
+def _copy(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     target, *values = (*args, *options.values())
     crosses = any(isinstance(source, Tensor) and on_device(source) != on_device(target) for source in values)
-    return _num_bytes(target) if crosses and _blocks(values, options) else 0
+    return crosses and _blocks(values, options)
 
 
-def _index(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    """Bytes of a mask's count, and of each index that is a tensor on the device, as in images[i] and labels[:n]."""
+def _index(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """A mask, whose number of elements is read, or a single index on the device, as in images[i]."""
     parts = args[1] if isinstance(args[1], tuple) else (args[1],)
-    ends = [end for part in parts for end in ((part.start, part.stop) if isinstance(part, slice) else (part,))]
-    return sum(_part_bytes(end) for end in ends if isinstance(end, Tensor) and on_device(end))
+    tensors = [part for part in parts if isinstance(part, Tensor) and on_device(part)]
+    return any(tensor.dtype in (torch.bool, torch.uint8) or not tensor.dim() for tensor in tensors)
 
 
-def _part_bytes(part: Tensor) -> int:
-    if part.dtype in (torch.bool, torch.uint8):
-        return _COUNT_BYTES
-    return 0 if part.dim() else _num_bytes(part)
-
-
-def _put(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
+def _put(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Like `_index`, except that filling a mask with a number needs no count."""
-    return _index(on_device, args, options) if isinstance(args[2], Tensor) else 0
+    return isinstance(args[2], Tensor) and _index(on_device, args, options)
 
 
 def _named(rule: Rule, *names: str, of: Iterable[Any] = (Tensor,)) -> dict[Any, tuple[str, Rule]]:
@@ -188,14 +162,10 @@ def _named(rule: Rule, *names: str, of: Iterable[Any] = (Tensor,)) -> dict[Any, 
 
 
 _RULES: dict[Any, tuple[str, Rule]] = (
-    _named(_reads_all, "item", "tolist", "cpu", "numpy", "__array__", "__repr__", "__format__")
-    | _named(_reads_all, "__bool__", "__float__", "__int__", "__index__", "__complex__")
-    | _named(_reads_all, "is_nonzero", of=(Tensor, torch))
-    | _named(_reads_flag, "equal", "allclose", of=(Tensor, torch))
-    | _named(_reads_flag, "__contains__")
-    | _named(_reads_count, "nonzero", "argwhere", "masked_select", of=(Tensor, torch))
-    | _named(_reads_count, "unique", "unique_consecutive", "bincount", of=(Tensor, torch))
-    | _named(_repeats, "repeat_interleave", of=(Tensor, torch))
+    _named(_reads, "item", "tolist", "cpu", "numpy", "__array__", "__repr__", "__format__", "__contains__")
+    | _named(_reads, "__bool__", "__float__", "__int__", "__index__", "__complex__")
+    | _named(_reads, "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", of=(Tensor, torch))
+    | _named(_reads, "unique", "unique_consecutive", "bincount", of=(Tensor, torch))
     | _named(_where, "where", of=(torch,))
     | _named(_to, "to")
     | _named(_cuda, "cuda")

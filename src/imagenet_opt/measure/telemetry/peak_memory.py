@@ -1,19 +1,16 @@
 """Peak memory of this process."""
 
-import resource
 from pathlib import Path
 
 import torch
 
 from imagenet_opt.machine import GIB
 
-_STATUS = Path("/proc/self/status")
-
 
 def peak_gib(device: torch.device) -> float:
     """Peak memory in GiB: on a GPU reserved by torch, with its cache and graphs; on a CPU resident in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / GIB
-    peaks = (int(line.split()[1]) for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-    fallback = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # includes earlier programs of this process
-    return next(peaks, fallback) * 1024 / GIB
+    lines = map(str.split, Path("/proc/self/status").read_text().splitlines())
+    # getrusage's maximum would include earlier programs of this process
+    return next((int(line[1]) for line in lines if line[:1] == ["VmHWM:"]), 0) * 1024 / GIB

@@ -8,24 +8,17 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.telemetry.gpu import GpuColumns
 from imagenet_opt.measure.telemetry.proc_counters import HostColumns, Row
-from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, KINDS, ChunkWriter, Table
+from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, KINDS, ChunkWriter
 
 _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 10.0
 _END_SECONDS = 5.0
 _MOST_EVENTS = 2**16  # that wait to be written; more wait only if the disk hangs
-_EVENT = {
-    "begin_unix_seconds": np.float64,
-    "end_unix_seconds": np.float64,
-    "kind": np.uint8,
-    "step": np.float32,
-}
+_EVENT = ("begin_unix_seconds", "end_unix_seconds", "kind", "step")
 
 Totals = Mapping[str, tuple[float, float]]
 """Column -> its sum over time (value x seconds), and the seconds in which it was known."""
@@ -35,15 +28,13 @@ class Recorder:
     """Samples five times a second from its creation until `stop`. Its errors are logged and never reach the training.
 
     gpu_names: from `device_names` of measure/telemetry/gpu.py; None without a GPU.
-    gauges: numbers that the training sets and each sample copies: queue_depth, step, phase (an index of KINDS).
+    gauges: numbers that the training sets and each sample copies: queue_depth and step.
     totals: of all columns since the start; replaced at each sample, never changed, so that readers need no lock.
-    seconds, cpu_seconds: of the thread, until its last sample.
     """
 
     def __init__(self, gpu_names: tuple[str, str] | None = None) -> None:
-        self.gauges: Row = {"queue_depth": math.nan, "step": math.nan, "phase": float(KINDS.index("other"))}
+        self.gauges: Row = {"queue_depth": math.nan, "step": math.nan}
         self.totals: Totals = {}
-        self.seconds = self.cpu_seconds = 0.0
         self._folder: Path | None = None
         self._writer: ChunkWriter | None = None
         self._rows: list[Row] = []
@@ -73,17 +64,15 @@ class Recorder:
 
     def _run(self, gpu_names: tuple[str, str] | None) -> None:
         try:
-            host, gpu = HostColumns(), GpuColumns(*gpu_names) if gpu_names else None
-            self._record(host, gpu)
+            self._record(HostColumns(), GpuColumns(*gpu_names) if gpu_names else None)
         except Exception as error:
             _log.warning("recorder: ended, training continues (%s: %s)", type(error).__name__, error)
 
     def _record(self, host: HostColumns, gpu: GpuColumns | None) -> None:
-        began = before = due = time.monotonic()
-        flush_at, over = began + _FLUSH_SECONDS, False
+        before = time.monotonic()
+        flush_at, over = before + _FLUSH_SECONDS, False
         while not over:
-            due = next_due(due, time.monotonic(), INTERVAL_SECONDS)
-            over = self._stopped.wait(max(0.0, due - time.monotonic()))
+            over = self._stopped.wait(INTERVAL_SECONDS)
             now = time.monotonic()
             row = {"unix_seconds": time.time()} | host.row() | (gpu.row() if gpu else {}) | self.gauges
             self.totals = _added(self.totals, row, now - before)
@@ -92,7 +81,7 @@ class Recorder:
             if over or now >= flush_at:
                 self._flush()
                 flush_at = now + _FLUSH_SECONDS
-            before, self.seconds, self.cpu_seconds = now, now - began, time.thread_time()
+            before = now
 
     def _flush(self) -> None:
         if self._folder is None:
@@ -101,10 +90,9 @@ class Recorder:
         try:
             self._writer = self._writer or ChunkWriter(self._folder)
             if self._rows:
-                self._writer.add("samples", _samples(self._rows))
+                self._writer.add("samples", {name: [row[name] for row in self._rows] for name in self._rows[0]})
             if events:
-                columns = zip(_EVENT.items(), zip(*events, strict=True), strict=True)
-                self._writer.add("events", {name: np.array(column, kind) for (name, kind), column in columns})
+                self._writer.add("events", dict(zip(_EVENT, zip(*events, strict=True), strict=True)))
             self._writer.flush()
         except OSError as error:
             self._folder = None
@@ -122,11 +110,6 @@ def means(before: Totals, after: Totals) -> dict[str, float]:
     return found
 
 
-def next_due(due: float, now: float, interval: float) -> float:
-    """The first time after `now` on the schedule through `due`; missed times are skipped."""
-    return due + interval * (1 + max(0.0, (now - due) // interval))
-
-
 def _added(totals: Totals, row: Row, seconds: float) -> Totals:
     added = dict(totals)
     for name, value in row.items():
@@ -134,10 +117,3 @@ def _added(totals: Totals, row: Row, seconds: float) -> Totals:
             total, known = added.get(name, (0.0, 0.0))
             added[name] = total + value * seconds, known + seconds
     return added
-
-
-def _samples(rows: list[Row]) -> Table:
-    return {
-        name: np.array([row[name] for row in rows], np.float64 if name == "unix_seconds" else np.float32)
-        for name in rows[0]
-    }

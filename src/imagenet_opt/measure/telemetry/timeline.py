@@ -10,7 +10,7 @@ from time import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import ConfigError, printable
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 FOLDER = "timeline"
 """Name of the folder in the run folder."""
 KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch")
-"""Kinds of events and phases, by number. No event has the kind "other", no phase the kind "epoch"."""
+"""Kinds of events, by number; no event has the kind "other"."""
 INTERVAL_SECONDS = 0.2
 """Time between samples."""
 _CHUNK_SECONDS = 600.0
@@ -71,10 +71,11 @@ class ChunkWriter:
         self._columns: defaultdict[str, list[Column]] = defaultdict(list)
         self._begin()
 
-    def add(self, table: str, columns: Mapping[str, Column]) -> None:
+    def add(self, table: str, columns: Mapping[str, ArrayLike]) -> None:
         """Rows for one of Timeline's tables. Their columns must be those of earlier calls."""
         for name, values in columns.items():
-            self._columns[f"{table}/{name}"].append(values)
+            kind = np.float64 if name.endswith("unix_seconds") else np.uint8 if name == "kind" else np.float32
+            self._columns[f"{table}/{name}"].append(np.asarray(values, kind))
 
     def flush(self) -> None:
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}

@@ -12,8 +12,8 @@ from imagenet_opt.cli.hydrate import main
 from imagenet_opt.data.index.files import SplitFiles
 from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.hydrate.hydrate import FileReader, Tally
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 
 
 def test_every_file_is_read_and_bad_files_are_listed(

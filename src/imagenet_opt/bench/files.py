@@ -20,10 +20,10 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BadSample, DataError
 from imagenet_opt.measure.storage.page_cache import MOSTLY, probed, sampled_residency
-from imagenet_opt.pack.image import Encoding, prepare
+from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.probe.samples import extents_of
 
-_ENCODING = Encoding(quality=90, reencode="all")
+_ENCODING = PackOptions(quality=90, reencode="all")
 """The quality at which FFCV writes its own files."""
 _IN_FLIGHT = 64
 _BLOCK = 1 << 24

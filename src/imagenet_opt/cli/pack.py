@@ -103,7 +103,7 @@ def parse(argv: list[str]) -> Namespace:
     if words.get("for", "224") not in ("224", "176"):
         raise ConfigError(f"for={words['for']} must be 224 or 176; max_side=PIXELS sets any size")
     workers = words.get("workers", "auto")
-    from imagenet_opt.pack.plan import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
+    from imagenet_opt.pack.image import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
 
     return Namespace(
         root=local_or_url(words["data.root"], "data.root") if "data.root" in words else None,

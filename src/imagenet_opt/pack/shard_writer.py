@@ -1,20 +1,24 @@
-"""Writes one tar shard and its part of the index."""
+"""Writes tar shards and their parts of the index, one shard per process at a time, so that no image is sent between
+processes."""
 
 import io
 import os
 import re
 import tarfile
+import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
-from imagenet_opt.errors import BadSample
-from imagenet_opt.pack.image import Encoding, prepare
+from imagenet_opt.errors import BadSample, PackStopped
+from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.source import Source
 from imagenet_opt.pack.target import FolderTarget
+from imagenet_opt.processes import pool
 
 _READS_IN_FLIGHT = 16
 
@@ -38,30 +42,68 @@ class ShardPart:
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
-def write_shard(
-    target: FolderTarget, name: str, source: Source, encoding: Encoding, *, first: int, advance: Callable[[], None]
-) -> ShardPart:
-    """Write all of `source` as samples numbered from `first`; `advance` is called after each sample.
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to write: all of `source`, as samples numbered from `first`. name, part: files in `target` of the shard
+    and of its part of the index."""
 
-    Raises PackStopped when the file `name` cannot be written or the storage of the source fails; there is no file then.
+    target: FolderTarget
+    name: str
+    part: str
+    source: Source
+    first: int
+    options: PackOptions
+
+
+def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
+    """Write the shards of all tasks. workers: number of processes; 0 writes in this process. on_progress: called after
+    each shard with (images done, all images).
+
+    Raises PackStopped, also when a process is killed. Complete shards stay.
     """
-    part = ShardPart()
-    with target.file(name) as file:
+    done, total = 0, sum(len(task.source) for task in tasks)
+    if workers == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns about metadata
+            for task in tasks:
+                write_shard(task)
+                on_progress(done := done + len(task.source), total)
+    elif tasks:
+        try:
+            with pool(min(workers, len(tasks)), warnings.simplefilter, ("ignore",)) as processes:
+                sizes = {processes.submit(write_shard, task): len(task.source) for task in tasks}
+                for finished in as_completed(sizes):
+                    finished.result()
+                    on_progress(done := done + sizes[finished], total)
+        except BrokenProcessPool as error:
+            raise PackStopped(
+                "a packing process was killed, perhaps because memory ran out; run the same command again: it resumes "
+                f"where it stopped. If another process is killed, lower workers={workers}"
+            ) from error
+
+
+def write_shard(task: ShardTask) -> None:
+    """Write a shard, then its part of the index.
+
+    Raises PackStopped when a file cannot be written or the storage of the source fails; there is no such file then.
+    """
+    part, source = ShardPart(), task.source
+    with task.target.file(task.name) as file:
         summed = _Summed(file)
         with tarfile.TarFile(fileobj=summed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
             for i, encoded in enumerate(_read_ahead(source)):
                 try:
                     if isinstance(encoded, OSError):
                         raise BadSample(encoded.strerror or str(encoded))
-                    image, extension = prepare(encoded, encoding)
+                    image, extension = prepare(encoded, task.options)
                 except BadSample as error:
                     part.rejected.append((source.place(i), str(error)))
                 else:
                     part.bytes_in += len(encoded)
-                    _append(archive, part, source, i, f"{key_of_sample(source.name(i), first + i)}.{extension}", image)
-                advance()
+                    key = key_of_sample(source.name(i), task.first + i)
+                    _append(archive, part, source, i, f"{key}.{extension}", image)
         part.num_bytes, part.checksum = summed.tell(), summed.checksum
-    return part
+    task.target.write_json(task.part, asdict(part))
 
 
 def key_of_sample(name: str, number: int) -> str:

@@ -16,7 +16,7 @@ from imagenet_opt.config.build import device_of, num_processes, share_batch, wan
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import Status, files_of, status_of
-from imagenet_opt.data.index.folder_index import Split
+from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import spread_over_classes, subset
@@ -29,6 +29,7 @@ from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
+Index = FileIndex | ShardIndex
 Rows = NDArray[np.int64]
 
 _FEW = 256
@@ -64,9 +65,9 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     network = saved(ckpt)
     as_validated = composed((*network.overrides, *overrides))
     loading = (demo_of(as_validated) if "data=demo" in overrides else data_of(as_validated)).loading
-    chosen = [subset(index, some) for index, some in zip(opened, rows, strict=True)]
+    chosen, val_chosen = subset(train, rows[0]), subset(val, rows[1])
     with progress("labels", "images") as show:
-        return [*verdicts, check_labels(network, *chosen, loading, show)]
+        return [*verdicts, check_labels(network, chosen, val_chosen, loading, show)]
 
 
 def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> CheckResult:
@@ -78,7 +79,7 @@ def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> Check
     return CheckResult("batch", "ok", f"{order.epoch_samples:,} training images an epoch, {order.global_batch} a step")
 
 
-def _files(data: DataSet, train: Split, val: Split, rows: list[Rows]) -> list[CheckResult]:
+def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     (train_sizes, results), (val_sizes, val_results) = _sizes("train", train), _sizes("val", val)
     results += val_results
@@ -97,7 +98,7 @@ def _files(data: DataSet, train: Split, val: Split, rows: list[Rows]) -> list[Ch
     return [*results, *judge_twins(train, val, compared, twins)]
 
 
-def _sizes(name: str, index: Split) -> tuple[NDArray[np.int64], list[CheckResult]]:
+def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[CheckResult]]:
     """Size of each sample in bytes, and verdicts on empty and not yet fetched files; indexes of shards and of objects
     have the sizes."""
     if isinstance(index, ShardIndex):

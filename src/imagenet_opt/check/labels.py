@@ -70,7 +70,7 @@ def check_labels(
         finally:
             loader.close()
         confusions.append(confusion)
-    return _result(*confusions, val)
+    return _result(confusions[0], confusions[1], val)
 
 
 def judge_labels(train: Confusion, val: Confusion) -> Labels:

@@ -53,8 +53,8 @@ def main(argv: list[str]) -> None:
     plan = make_plan(config, sizes, rate=options.rate, loaded=rates)
     price = options.price_per_hour and options.price_per_hour * plan.gpu_hours
     changed = changed_keys(options.overrides, config)
-    about = {"is_estimate": options.rate is None, "about_loader": about_loader}
-    print_tables([table(plan, price=price, changed=changed, **about)])
+    is_estimate = options.rate is None
+    print_tables([table(plan, is_estimate=is_estimate, about_loader=about_loader, price=price, changed=changed)])
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "plan", *argv], **asdict(plan), "price": price, "changed": changed}
         facts |= {key: plan.recipe.get(key) for key in ("published_top1", "reproduced")}

@@ -150,7 +150,7 @@ def test_a_read_that_fails_once_is_retried(shard_from: Callable[..., ShardPart],
 def test_one_file_that_stays_unreadable_is_listed(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
     part = shard_from(lambda i, number: i == 3)
     assert part.rejected == [[str(tmp_path / "data/train/a/3.JPEG"), "Input/output error"]]
-    assert len(part.names) == 7
+    assert len(part.samples) == 7
 
 
 def test_a_storage_outage_stops_the_pack_and_rejects_nothing(

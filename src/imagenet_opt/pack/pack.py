@@ -204,15 +204,15 @@ def _write_index(split: PackSplit) -> About:
 
 
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
-    names = [os.fsencode(name) for part in parts for name in part.names]
-    columns: dict[str, NDArray[Any]] = {
-        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.names) for part in parts]),
+    samples = [sample for part in parts for sample in part.samples]
+    names, *numbers = zip(*samples, strict=True) if samples else [()] * 5
+    names = [os.fsencode(name) for name in names]
+    columns = dict(zip(("labels", "offsets", "sizes", "checksums"), numbers, strict=True)) | {
+        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.samples) for part in parts]),
         "names": np.frombuffer(b"".join(names), dtype=np.uint8),
         "name_offsets": np.cumsum([0, *map(len, names)]),
     }
-    for name in ("labels", "offsets", "sizes", "checksums"):
-        columns[name] = np.concatenate([np.array(getattr(part, name), dtype=COLUMNS[name]) for part in parts])
-    return {name: columns[name].astype(dtype) for name, dtype in COLUMNS.items()}
+    return {name: np.array(columns[name], dtype) for name, dtype in COLUMNS.items()}
 
 
 def _write_column(target: FolderTarget, name: str, column: NDArray[Any]) -> int:

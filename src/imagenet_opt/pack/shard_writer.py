@@ -25,20 +25,17 @@ _READS_IN_FLIGHT = 16
 
 @dataclass
 class ShardPart:
-    """A shard's part of the index: one entry per sample in each list, as in ShardIndex.
+    """A shard's part of the index. num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the
+    original images.
 
-    num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the original images.
-    rejected: (place, reason) of each file that was left out of the shard.
+    samples: (name, label, offset, size, checksum) of each, as in ShardIndex. rejected: (place, reason) of each file
+    that was left out of the shard.
     """
 
     num_bytes: int = 0
     checksum: int = 0
     bytes_in: int = 0
-    labels: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    checksums: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    samples: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -100,8 +97,11 @@ def write_shard(task: ShardTask) -> None:
                     part.rejected.append((source.place(i), str(error)))
                 else:
                     part.bytes_in += len(encoded)
-                    key = key_of_sample(source.name(i), task.first + i)
-                    _append(archive, part, source, i, f"{key}.{extension}", image)
+                    name, label = source.name(i), int(source.files.labels[i])
+                    key = key_of_sample(name, task.first + i)
+                    offset = _add_file(archive, f"{key}.{extension}", image)
+                    _add_file(archive, f"{key}.cls", str(label).encode())
+                    part.samples.append((name, label, offset, len(image), zlib.crc32(image)))
         part.num_bytes, part.checksum = summed.tell(), summed.checksum
     task.target.write_json(task.part, asdict(part))
 
@@ -117,22 +117,12 @@ def key_of_sample(name: str, number: int) -> str:
     return f"{folder}/{file.replace('.', '_')}-{number:08d}".lstrip("_/")
 
 
-def _append(archive: tarfile.TarFile, part: ShardPart, source: Source, i: int, name: str, image: bytes) -> None:
-    label = int(source.files.labels[i])
-    _add_file(archive, name, image)
-    padded = -(-len(image) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-    part.offsets.append(archive.offset - padded)
-    part.sizes.append(len(image))
-    part.checksums.append(zlib.crc32(image))
-    part.labels.append(label)
-    part.names.append(source.name(i))
-    _add_file(archive, f"{name.rpartition('.')[0]}.cls", str(label).encode())
-
-
-def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Returns the place of the content in the archive."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))
+    return archive.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _read_ahead(source: Source) -> Iterator[bytes | OSError]:

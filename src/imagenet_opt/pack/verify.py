@@ -52,17 +52,11 @@ def open_packed(place: Path | str) -> PackedSplit:
     damaged one, and, at a URL, for shards that are missing or have another size; StorageFailed.
     """
     if isinstance(place, str):
-        try:
-            with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
-                index = open_object_shards(place, Path(copy), key=KEY)
-                if index is None:
-                    raise _no_pack(place)
-                return PackedSplit(index, read_about(index.folder))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot make a temporary folder for the index of {place}: {error.strerror}; make room there, or "
-                "choose another folder with TMPDIR"
-            ) from error
+        with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
+            index = open_object_shards(place, Path(copy), key=KEY)
+            if index is None:
+                raise _no_pack(place)
+            return PackedSplit(index, read_about(index.folder))
     if not is_packed(place):
         raise _no_pack(place)
     packed = PackedSplit(load_index(place), read_about(place))

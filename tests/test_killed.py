@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
 from tests.test_train import assert_same, metrics, opened, train
 

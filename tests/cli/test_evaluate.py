@@ -88,19 +88,11 @@ def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: P
     assert results[1]["nll"] != pytest.approx(logged, rel=1e-6)
 
 
-def test_another_network_than_the_checkpoints_is_refused(images_root: Path, tmp_path: Path) -> None:
+def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     with pytest.raises(ConfigError, match=r"model\.name=resnet18"):
         main([*words, "model.name=resnet18"])
-    main([*words, "model.name=test_resnet"])
-
-
-def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
-    (tmp_path / "real.json").write_text("[[1], [2]]")
-    with pytest.raises(ConfigError, match="--real-labels"):
-        main([*words, "--real-labels", f"{tmp_path}/real.json"])
-    main([*words, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
+    main([*words, "model.name=test_resnet", "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
     output, results = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
     assert f"{tmp_path.name}/last.ckpt, 32 px bilinear, crop 0.875, with the mirror image" in output
     assert f"{100 * results['top1']:.2f} % of {sum(results['images'])} images" in output

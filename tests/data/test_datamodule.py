@@ -16,8 +16,8 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.transforms.image_format import STD
 from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
 from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.fits import Recorder, fit

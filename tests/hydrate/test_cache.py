@@ -30,11 +30,11 @@ def storage(tmp_path: Path) -> Listed:
 def fill(storage: Listed, tmp_path: Path) -> Fill:
     """Runs the command once more."""
 
-    def call(*, most_bytes: float = np.inf, again: bool = False, parent: Path = tmp_path) -> Tally:
+    def call(*, most_bytes: float = np.inf, parent: Path = tmp_path) -> Tally:
         folder = open_cache(parent / "samples/f1", URL, storage.sizes, most_bytes=most_bytes)
         assert folder is not None
         stores = {URL: CachedStore(storage, folder)}
-        return fill_caches(stores, in_flight=5, read_timeout=0.4, again=again)
+        return fill_caches(stores, in_flight=5, read_timeout=0.4)
 
     return call
 
@@ -57,9 +57,7 @@ def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.
     assert last.startswith("fetched 40 images, 0.40 MB, in ") and last.endswith(", 5 in flight; none failed")
     fill()
     assert len(storage.read) == 40
-    assert capsys.readouterr().out == f"{URL}: nothing to do: the cache has 40 images (--again fetches them again)\n"
-    fill(again=True)
-    assert sorted(storage.read[40:]) == list(range(40))
+    assert capsys.readouterr().out == f"{URL}: 0 images to fetch; the cache has 40, and keeps 40\n"
 
 
 def test_the_part_that_fits_is_fetched(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +95,7 @@ def test_images_that_cannot_be_read_are_listed_and_tried_again(
 
 def test_a_split_without_a_cache_is_refused(storage: Listed) -> None:
     with pytest.raises(ConfigError, match=r"no cache of s3://bucket/train to fill; set data\.cache_gb=null, and"):
-        fill_caches({URL: storage}, in_flight=5, read_timeout=1.0, again=False)
+        fill_caches({URL: storage}, in_flight=5, read_timeout=1.0)
     assert storage.read == []
 
 

@@ -15,7 +15,7 @@ import webdataset
 from PIL import Image
 
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore
-from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.image import PackOptions
 
 SMALL = PackOptions(shard_mb=0.02)
 

@@ -1,11 +1,12 @@
 """Images and reads that fail while packing: what is left out and listed, and what stops the pack."""
 
 import errno
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import BadSample, DataError, PackStopped
-from imagenet_opt.pack.image import Encoding, prepare
+from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.shard_writer import ShardPart, write_shard
+from imagenet_opt.pack.shard_writer import ShardPart, ShardTask, write_shard
 from imagenet_opt.pack.source import Source
 from imagenet_opt.pack.target import FolderTarget
 from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
@@ -96,7 +97,7 @@ WHOLE = jpeg(64, 48)
 )
 def test_pack_and_training_accept_the_same_images(encoded: bytes, fits: bool) -> None:
     def packs() -> None:
-        assert prepare(encoded, Encoding())[0] == encoded
+        assert prepare(encoded, PackOptions())[0] == encoded
 
     def opens() -> None:
         decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22)
@@ -129,11 +130,12 @@ def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     """A function that writes a shard of eight files whose reads fail as `fails` says, with 0.3 s of retries."""
     monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
     source = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
-    options: dict[str, Any] = {"encoding": Encoding(), "first": 0, "advance": lambda: None}
 
     def write(fails: Callable[[int, int], bool]) -> ShardPart:
         Faulty.fails, Faulty.tries = staticmethod(fails), Counter()
-        return write_shard(FolderTarget(tmp_path), "a.tar", Faulty(source.files, nested=True), **options)
+        faulty = Faulty(source.files, nested=True)
+        write_shard(ShardTask(FolderTarget(tmp_path), "a.tar", "a.json", faulty, 0, PackOptions()))
+        return ShardPart(**json.loads((tmp_path / "a.json").read_text()))
 
     return write
 
@@ -147,20 +149,8 @@ def test_a_read_that_fails_once_is_retried(shard_from: Callable[..., ShardPart],
 
 def test_one_file_that_stays_unreadable_is_listed(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
     part = shard_from(lambda i, number: i == 3)
-    assert part.rejected == [(str(tmp_path / "data/train/a/3.JPEG"), "Input/output error")]
-    assert len(part.names) == 7
-
-
-def test_files_without_permission_are_listed_however_many(
-    shard_from: Callable[..., ShardPart], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: str, *_: Any, **__: Any) -> Any:  # as the system does for all but root
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-    monkeypatch.setattr("imagenet_opt.pack.source.read_file", refuse, raising=False)
-    part = shard_from(lambda i, number: False)
-    assert part.names == [] and len(part.rejected) == 8
-    assert part.rejected[3] == (str(tmp_path / "data/train/a/3.JPEG"), "Permission denied")
+    assert part.rejected == [[str(tmp_path / "data/train/a/3.JPEG"), "Input/output error"]]
+    assert len(part.samples) == 7
 
 
 def test_a_storage_outage_stops_the_pack_and_rejects_nothing(
@@ -170,3 +160,10 @@ def test_a_storage_outage_stops_the_pack_and_rejects_nothing(
     with pytest.raises(PackStopped, match=words):
         shard_from(lambda i, number: True)
     assert not list(tmp_path.glob("*.tar*"))
+
+
+def test_a_source_that_disappears_stops_the_pack(tmp_path: Path) -> None:
+    source = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    with pytest.raises(PackStopped, match=r"has disappeared \(No such file or directory\)"):
+        source.read(0)

@@ -8,8 +8,8 @@ from PIL import Image
 
 from imagenet_opt.data.index.shard_index import load_index
 from imagenet_opt.pack.forecast import forecast
+from imagenet_opt.pack.image import PackOptions, preset_for
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions, preset_for
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import composed
 

@@ -48,9 +48,7 @@ PLAIN = (
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("data/LOC_val_solution.csv", KAGGLE),
         ("LOC_val_solution.csv", KAGGLE),
-        ("data/val/LOC_val_solution.csv", KAGGLE),
         ("elsewhere/labels.txt", "\ufeff" + PLAIN),  # as some editors begin a text
     ],
 )
@@ -105,10 +103,8 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any)
     ("content", "words"),
     [
         (member("../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
-        (member("a/../../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
         (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of the archive"),
         (member("x.JPEG", 2**62), "claims 4611686018427387904 bytes"),
-        (member("x.JPEG", 4096), "claims 4096 bytes"),
         (member("x.JPEG", -512), "claims -512 bytes"),
         (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link or a sparse file"),
         (
@@ -116,7 +112,6 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any)
             r"'x\x1b[2J\n.JPEG' is a link or a sparse file",
         ),
         (member("x", 2**62, tarfile.XHDTYPE), "a header claims 4611686018427387904 bytes"),
-        (member("x", 200_000, tarfile.XHDTYPE)[:512] + b"1" * 200_192, "a header claims 200192 bytes"),
         (member("x", 14, tarfile.XHDTYPE)[:512] * 4000, "recursion"),
         (b"not a tar file at all" * 100, "not a tar file"),
     ],
@@ -149,10 +144,8 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
         (PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01", ConfigError, "line 5: 'val/ILSVRC2012_val_00000001.JPEG'"),
-        (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
         (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
         ("ImageId,x\n" + "y" * 200_000, ConfigError, "line 2: expected FILE CLASS, found 'yyy"),
-        ("\0" * 5000, ConfigError, "line 1: expected FILE CLASS, found "),
     ],
 )
 def test_an_unsuitable_list_of_labels_is_refused(

@@ -1,6 +1,7 @@
 """The same pack command again: what it keeps, repairs and refuses."""
 
 import fcntl
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +10,9 @@ import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ConfigError, ShardMismatch
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import Packed, pack
-from imagenet_opt.pack.pack_lock import CLAIM
-from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.target import CLAIM
 from tests.pack.packs import SMALL, contents, small_tree, tree
 
 
@@ -32,11 +33,20 @@ def test_other_options_are_refused_and_both_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         pack(root, tmp_path / "out", PackOptions(shard_mb=0.02, max_side=16))
     message = str(caught.value)
-    assert f"holds a pack of 8 images in {root}/train with shard_mb=0.02, seed=0, " in message
-    assert f"8 images in {root}/train with max_side=16, quality=90, shard_mb=0.02, seed=0" in message
+    assert f"holds a pack of 8 images in {root}/train with quality=90, " in message
+    assert f"8 images in {root}/train with max_side=16, quality=90, " in message
     assert "out=FOLDER" in message and f"remove {tmp_path}/out" in message
     assert contents(tmp_path / "out") == before
-    assert pack(root, tmp_path / "out", PackOptions(shard_mb=0.02, quality=20)).images_seen == 0  # nothing to encode
+
+
+def test_a_plan_of_an_earlier_version_is_the_same_plan(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    pack(root, tmp_path / "out", SMALL)
+    for file in (tmp_path / "out").glob("*/plan.json"):
+        plan = json.loads(file.read_text())
+        plan["options"] = {"max_side": None, "shard_mb": 0.02, "seed": 0}
+        file.write_text(json.dumps(plan))
+    assert pack(root, tmp_path / "out", SMALL).images_seen == 0
 
 
 @pytest.mark.parametrize("change", ["a file more", "another name", "another class", "another size"])
@@ -83,12 +93,6 @@ def test_other_files_and_damaged_plans_in_out_are_left_alone(file: str, content:
     with pytest.raises(ConfigError, match=rf"out/{file.split('/')[0]} is not empty and has no plan\.json to resume"):
         pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
     assert contents(tmp_path / "out") == {file: content.encode(), "claim": b""}
-
-
-def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
-    pack(images_root, tmp_path / "out", SMALL)
-    with pytest.raises(ConfigError, match=r"is packed already; set data\.root to the folder with the original images"):
-        pack(tmp_path / "out", tmp_path / "again", SMALL)
 
 
 def test_an_unwritable_out_is_refused(tmp_path: Path) -> None:

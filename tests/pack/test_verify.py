@@ -8,8 +8,8 @@ import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ShardMismatch
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.pack.verify import open_packed, verify
 from tests.pack.packs import jpeg, names_of, small_tree, tree
 
@@ -18,12 +18,6 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
     with open(path, "r+b") as file:
         file.seek(offset)
         file.write(content)
-
-
-def test_a_whole_pack_verifies(whole: Path) -> None:
-    counts: list[int] = []
-    assert verify(open_packed(whole / "train"), 2, counts.append) == []
-    assert counts == sorted(counts) and counts[-1] == 39
 
 
 def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
@@ -56,10 +50,5 @@ def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
 
 def test_a_damaged_column_is_named(out: Path) -> None:
     overwrite(out / "val/labels.npy", 128, b"\1")
-    assert verify(open_packed(out / "val"), 1) == [f"{out}/val/labels.npy is damaged"]
-
-
-def test_without_an_index_there_is_nothing_to_verify(out: Path) -> None:
-    (out / "train/index.json").unlink()
-    with pytest.raises(ShardMismatch, match=r"no finished pack"):
-        open_packed(out / "train")
+    with pytest.raises(ShardMismatch, match=r"labels\.npy is damaged"):
+        open_packed(out / "val")

@@ -24,13 +24,13 @@ from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.pack.image import Encoding, prepare
+from imagenet_opt.pack.image import PackOptions, prepare
 
 _LEAST_WARMUP = 10
 """Least discarded batches; workers x prefetch if that is more, since so many batches may be ready at the start."""
 MOST_FILES = 20_000
 """Most files that a benchmark reads; of a larger data set, all rows read one random part, of shards the first part."""
-_ENCODING = Encoding(quality=90, reencode="all")
+_ENCODING = PackOptions(quality=90, reencode="all")
 """The quality at which FFCV writes its own files."""
 
 

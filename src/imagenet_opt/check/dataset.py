@@ -1,7 +1,6 @@
 """All checks of a data set and a run: classes, counts, batch, files, decoding, duplicates, memory, labels."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +10,7 @@ from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.check.corrupt import examine
 from imagenet_opt.check.duplicates import find_twins, of_equal_size
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
-from imagenet_opt.check.labels import Selection, check_labels
-from imagenet_opt.check.reads import about_reads
+from imagenet_opt.check.labels import check_labels
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
@@ -21,7 +19,7 @@ from imagenet_opt.data.index.files import Status, files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import spread_over_classes
+from imagenet_opt.data.index.subset import spread_over_classes, subset
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
@@ -29,7 +27,6 @@ from imagenet_opt.errors import BatchTooLarge, ConfigError, EmptyClass
 from imagenet_opt.evaluate.network import saved
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.storage.lustre import is_lustre
-from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
 Index = FileIndex | ShardIndex
@@ -39,10 +36,8 @@ _FEW = 256
 """Up to this many images, decoding in this process takes less time than starting processes."""
 
 
-def check(
-    overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None
-) -> tuple[list[CheckResult], dict[str, Any] | None]:
-    """All verdicts; with a checkpoint also the accuracy of each class.
+def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None) -> list[CheckResult]:
+    """All verdicts.
 
     num_samples: number of samples of each split to decode, compare and classify; None for all.
     Raises ImagenetOptError where nothing can be checked.
@@ -56,7 +51,7 @@ def check(
         except EmptyClass as error:
             verdicts.append(CheckResult(f"classes, {split}", "error", f"{error}; nothing else was checked"))
     if verdicts:
-        return verdicts, None
+        return verdicts
     train, val = opened
     rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
@@ -64,15 +59,15 @@ def check(
     verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
     if ckpt is None:
-        return verdicts, None
+        return verdicts
     if train.classes != val.classes:
-        return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")], None
+        return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")]
     network = saved(ckpt)
     as_validated = composed((*network.overrides, *overrides))
     loading = (demo_of(as_validated) if "data=demo" in overrides else data_of(as_validated)).loading
+    chosen, val_chosen = subset(train, rows[0]), subset(val, rows[1])
     with progress("labels", "images") as show:
-        verdict, facts = check_labels(network, Selection(train, rows[0]), Selection(val, rows[1]), loading, show)
-    return [*verdicts, verdict], facts
+        return [*verdicts, check_labels(network, chosen, val_chosen, loading, show)]
 
 
 def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> CheckResult:
@@ -91,13 +86,11 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     same, sizes = train.place == val.place, (train_sizes, val_sizes)
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     candidates = [rows[0][:0]] * 2 if same else of_equal_size(sizes, compared)
-    if is_url(data.root):
-        print(f"{data.root}: {about_reads((train, val), sizes, rows, candidates, data.loading)}", flush=True)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
             workers = usable_cpus() if len(decoded) > _FEW else 1
-            suspects = examine(index, decoded, workers=workers, loading=data.loading, on_progress=show)
-        results += judge_examined(name, len(decoded), suspects)
+            damaged = examine(index, decoded, workers=workers, loading=data.loading, on_progress=show)
+        results += judge_examined(name, len(decoded), damaged)
     if same:
         return [*results, same_folder(train)]
     with progress("duplicates", "files") as show:

@@ -1,12 +1,11 @@
 """Verdicts on the files of a data set: sizes, decoding, and duplicates."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.check.corrupt import ScanResult
+from imagenet_opt.check.corrupt import Damaged
 from imagenet_opt.check.duplicates import Duplicate
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.data.index.files import Status
@@ -38,22 +37,17 @@ def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) ->
         yield CheckResult(f"lazy files, {name}", "warning", text)
 
 
-def judge_examined(name: str, num: int, suspects: Sequence[ScanResult]) -> Iterator[CheckResult]:
-    """Verdicts on `num` samples that were decoded completely, of which `suspects` differ from a normal RGB image."""
-    bad = tuple(sample.reason for sample in suspects if sample.reason)
-    cut = tuple(sample.name for sample in suspects if sample.cut_short and not sample.reason)
+def judge_examined(name: str, num: int, damaged: Sequence[Damaged]) -> Iterator[CheckResult]:
+    """Verdicts on `num` samples that were decoded completely."""
+    bad = tuple(sample.reason for sample in damaged if sample.reason)
     if bad:
         text = f"{len(bad)} of {num:,} cannot be used; training skips them up to data.max_bad_fraction"
         yield CheckResult(f"decoding, {name}", "error", text, bad)
     else:
         yield CheckResult(f"decoding, {name}", "ok", f"all {num:,} tested images can be decoded")
-    if cut:
+    if cut := tuple(sample.name for sample in damaged if not sample.reason):
         text = f"{len(cut)} of {num:,} are truncated; decoders fill in the missing part. Copy these files again"
         yield CheckResult(f"truncated, {name}", "warning", text, cut)
-    if others := [sample for sample in suspects if sample.mode and sample.mode != "RGB"]:
-        counts = Counter(sample.mode for sample in others).most_common()
-        text = f"{', '.join(f'{count} {mode}' for mode, count in counts)} of {num:,}; training converts them to RGB"
-        yield CheckResult(f"colours, {name}", "info", text, tuple(f"{sample.name}: {sample.mode}" for sample in others))
 
 
 def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Duplicate]) -> Iterator[CheckResult]:

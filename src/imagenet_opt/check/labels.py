@@ -1,25 +1,32 @@
-"""Checks the labels of val with a trained network."""
+"""Judges the labels of val by a trained network's predictions on train and val.
+
+A network that is right on train and wrong on val may be overfitted, or the images of val may be in the wrong folders.
+With wrong folders, two images of one folder get the same prediction, which is not the class of the folder.
+"""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imagenet_opt.check.confusion import Confusion, Labels, class_accuracies, judge_labels
 from imagenet_opt.check.result import CheckResult, Level
-from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.evaluate.classes import logits_of
 from imagenet_opt.evaluate.network import Network
 from imagenet_opt.model.saved_network import on_device
 
-Index = FileIndex | ShardIndex
+Confusion = NDArray[np.int64]
+"""(num_classes, num_classes): number of images in the folder of a class for which the network predicts a class."""
+
+LEARNED = 0.3
+"""Below this accuracy on train a network cannot judge labels."""
+LEAST_IMAGES, LEAST_SHARE = 5, 0.8
+"""Number of images of a folder, and share with the same prediction, from which a single folder is reported."""
 _MOST_NAMED = 3
 _REMEDY = (
     "sort the validation images into class folders again, by the official list of labels "
@@ -28,81 +35,98 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class Selection:
-    """A split, and the rows of the samples that the network classifies."""
+class Labels:
+    """kind: `permuted`: folders of val hold other classes; `partly`: some folders do; `wrong`: the network fails on
+    val without such a pattern; `unknown`: the network has not learned train; else `right`.
 
-    index: Index
-    rows: NDArray[np.int64]
+    mapping: (class of the folder, class that the images of the folder seem to have), the most certain first.
+    """
+
+    kind: Literal["right", "partly", "permuted", "wrong", "unknown"]
+    mapping: tuple[tuple[int, int], ...] = ()
 
 
 def check_labels(
-    network: Network, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
-) -> tuple[CheckResult, dict[str, Any]]:
-    """The verdict, and the accuracies for --json. loading: of images as the network's own run validated with them.
+    network: Network, train: Split, val: Split, loading: LoaderOptions, on_progress: Callable[[int, int], None]
+) -> CheckResult:
+    """Classify the images of both splits. loading: of images as the network's own run validated with them.
 
     Raises CheckpointMismatch for a network that does not know the classes.
     """
-    classes = train.index.classes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    logits = torch.tensor(logits_of(classes, network.classes, network.num_classes), device=device)
+    logits = torch.tensor(logits_of(train.classes, network.classes, network.num_classes), device=device)
     options = replace(loading, on_bad_sample="skip", max_bad_fraction=1.0)
-    done, total = 0, len(train.rows) + len(val.rows)
-
-    def advance(num: int) -> None:
-        nonlocal done
-        on_progress(done := done + num, total)
-
-    on_device(network.net, device)
-    confusions = [_confusion(network.net, selection, options, logits, advance) for selection in (train, val)]
-    labels = judge_labels(*confusions)
-    facts = asdict(labels)
-    del facts["mapping"]
-    accuracies = zip(classes, *map(class_accuracies, confusions), strict=True)
-    facts["classes"] = {name: {"train": of_train, "val": of_val} for name, of_train, of_val in accuracies}
-    return _verdict(labels, classes, val), facts
-
-
-def _confusion(
-    network: torch.nn.Module,
-    selection: Selection,
-    options: LoaderOptions,
-    logits: torch.Tensor,
-    advance: Callable[[int], None],
-) -> Confusion:
-    """logits: the number of the logit of each class."""
-    confusion = np.zeros((len(logits), len(logits)), np.int64)
-    options = replace(options, batch_size=min(options.batch_size, len(selection.rows)))
-    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=logits.device))
-    try:
-        for batch in loader:
-            with torch.inference_mode():
-                chosen = network(batch.images)[:, logits].argmax(1)[batch.valid]
-            np.add.at(confusion, (batch.labels[batch.valid].cpu().numpy(), chosen.cpu().numpy()), 1)
-            advance(int(batch.valid.sum()))
-    finally:
-        loader.close()
-    return confusion
+    net, done, confusions = on_device(network.net, device), 0, []
+    for split in (train, val):
+        confusion = np.zeros((len(logits), len(logits)), np.int64)
+        some = replace(options, batch_size=min(options.batch_size, len(split)))
+        loader = eval_loader(split, some, RankInfo(device=device))
+        try:
+            for batch in loader:
+                with torch.inference_mode():
+                    chosen = net(batch.images)[:, logits].argmax(1)[batch.valid]
+                np.add.at(confusion, (batch.labels[batch.valid].cpu().numpy(), chosen.cpu().numpy()), 1)
+                on_progress(done := done + len(chosen), len(train) + len(val))
+        finally:
+            loader.close()
+        confusions.append(confusion)
+    return _result(confusions[0], confusions[1], val)
 
 
-def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
-    train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
-    shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
-    mapping = tuple(f"{val.index.place}/{classes[a]} seems to hold {classes[b]}" for a, b in labels.mapping)
+def judge_labels(train: Confusion, val: Confusion) -> Labels:
+    """Compare the predictions of one network on both splits."""
+    if accuracy(train) < LEARNED:
+        return Labels("unknown")
+    if accuracy(val) < accuracy(train) / 3:
+        mapping = _elsewhere(val, least_images=2)
+        several = len({answer for _, answer in mapping}) > len(mapping) / 2  # else most of val gets one prediction
+        permuted = several and consistency(val) > consistency(train) / 2
+        return Labels("permuted", mapping) if permuted else Labels("wrong")
+    learned = 2 * np.diagonal(train) >= np.maximum(train.sum(1), 1)
+    swapped = tuple(pair for pair in _elsewhere(val, least_images=LEAST_IMAGES) if learned[pair[0]])
+    return Labels("partly" if swapped else "right", swapped)
+
+
+def accuracy(confusion: Confusion) -> float:
+    total = confusion.sum()
+    return float(np.trace(confusion) / total) if total else 0.0
+
+
+def consistency(confusion: Confusion) -> float:
+    """Probability that two images of one folder get the same prediction, right or wrong; unbiased for few images."""
+    counts = confusion.sum(1)
+    pairs = (counts * (counts - 1)).sum()
+    return float((confusion * (confusion - 1)).sum() / pairs) if pairs else 0.0
+
+
+def _elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, int], ...]:
+    """(class, prediction) for classes with at least `least_images` images whose usual prediction is another class."""
+    counts, answers = confusion.sum(1), confusion.argmax(1)
+    share = confusion.max(1) / np.maximum(counts, 1)
+    wrong = np.flatnonzero((counts >= least_images) & (share >= LEAST_SHARE) & (answers != np.arange(len(confusion))))
+    order = wrong[np.lexsort((-counts[wrong], -share[wrong]))]
+    return tuple((int(label), int(answers[label])) for label in order)
+
+
+def _result(train: Confusion, val: Confusion, split: Split) -> CheckResult:
+    labels, val_accuracy = judge_labels(train, val), accuracy(val)
+    text = f"the network is right on {100 * accuracy(train):.1f} % of train and {100 * val_accuracy:.1f} % of val"
+    mapping = tuple(f"{split.place}/{split.classes[a]} seems to hold {split.classes[b]}" for a, b in labels.mapping)
     first = "; ".join(mapping[:_MOST_NAMED])
+    level: Level = "ok"
     if labels.kind == "permuted":
-        same = (
-            f"two images of one folder of val get the same prediction in {100 * labels.val_consistency:.0f} % of cases"
+        level = "error"
+        text += (
+            f", yet two images of one folder of val get the same prediction in {100 * consistency(val):.0f} % of "
+            f"cases: the folders hold other classes than their names say. {first}. {_REMEDY}"
         )
-        text = f"{shares}, yet {same}: the folders hold other classes than their names say. {first}. {_REMEDY}"
-        return CheckResult("labels", "error", text, mapping)
-    if labels.kind == "partly":
-        text = f"{shares}; {len(mapping)} folders of val seem to hold another class: {first}. Look at their images"
-        return CheckResult("labels", "warning", text, mapping)
-    if labels.kind == "wrong":
-        level: Level = "error" if labels.val_accuracy <= 2 / len(classes) else "warning"
-        text = f"{shares}: single files of val have wrong labels, val is damaged, or the network is overfitted"
-        return CheckResult("labels", level, text)
-    if labels.kind == "unknown":
-        text = f"{shares}: the network has learned too little to judge labels; choose a ckpt= with more training"
-        return CheckResult("labels", "info", text)
-    return CheckResult("labels", "ok", shares)
+    elif labels.kind == "partly":
+        level = "warning"
+        text += f"; {len(mapping)} folders of val seem to hold another class: {first}. Look at their images"
+    elif labels.kind == "wrong":
+        level = "error" if val_accuracy <= 2 / len(split.classes) else "warning"
+        text += ": single files of val have wrong labels, val is damaged, or the network is overfitted"
+    elif labels.kind == "unknown":
+        level = "info"
+        text += ": the network has learned too little to judge labels; choose a ckpt= with more training"
+    return CheckResult("labels", level, text, mapping)

@@ -26,8 +26,7 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
 Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
 
-With data.root=s3://... (gs://, https://) a line says first how many requests and bytes the check reads. What it reads
-stays in the cache of the training, data.cache_dir.
+With data.root=s3://... (gs://, https://) what the check reads stays in the cache of the training, data.cache_dir.
 
 Checks:
   classes      whether train and val have the same folders; empty folders
@@ -36,14 +35,13 @@ Checks:
                imbalance
   batch        a warning if the training images do not fill one batch of the configured run
   files        empty files, among all files (shards: from the index); on Lustre, files whose data is still in S3
-  decoding     damaged files, truncated files, and images that are not RGB
+  decoding     damaged files, and truncated files
   duplicates   validation images whose bytes are also in train, or in val under another class
   GPU memory   the memory of a training step, computed for the configured network, images and batch; a warning if it
                is more than 90 % of the memory of this machine's GPU
   labels       with ckpt: accuracy on train and on val, both on centre crops. If a network is right on train and near
                chance on val, but gives all images of a folder the same answer, the folders have wrong names. Finding
-               single wrong folders takes five images per class or more: --sample 5000. The five worst classes are
-               listed
+               single wrong folders takes five images per class or more: --sample 5000
 
 The check asks for the size of every file, which takes minutes on slow storage. Exit status: 0 without errors, but
 perhaps with warnings; 1 with errors; 2 if the check was impossible."""
@@ -53,18 +51,15 @@ def main(argv: list[str]) -> None:
     """Exit with status 1 if a verdict is an error."""
     options = parse(argv)
     from imagenet_opt.check.dataset import check
-    from imagenet_opt.check.terminal_view import show, show_worst
+    from imagenet_opt.check.result import show
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
     with nullcontext((None, "")) if options.ckpt is None else local_checkpoint(options.ckpt) as (ckpt, _):
-        verdicts, labels = check(options.overrides, ckpt=ckpt, num_samples=options.sample)
+        verdicts = check(options.overrides, ckpt=ckpt, num_samples=options.sample)
     show(verdicts)
-    if labels is not None:
-        show_worst(labels["classes"])
     if options.json is not None:
         command = ["imagenet-opt", "check", *argv]
-        results = {"command": command, "verdicts": list(map(asdict, verdicts)), "labels": labels}
-        options.json.write_text(json.dumps(results, indent=1))
+        options.json.write_text(json.dumps({"command": command, "verdicts": list(map(asdict, verdicts))}, indent=1))
     if any(verdict.level == "error" for verdict in verdicts):
         sys.exit(1)
 
@@ -79,8 +74,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_intermixed_args(argv)
     if options.sample is not None and (options.all or options.sample < 1):
         raise ConfigError(f"--sample {options.sample} must be at least 1, and cannot be combined with --all")
-    if options.json is not None:
-        check_writable(options.json)
+    check_writable(options.json)
     place = last_value(options.overrides, "ckpt")
     if place == "":
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")

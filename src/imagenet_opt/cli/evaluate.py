@@ -1,7 +1,8 @@
 """`imagenet-opt evaluate`: accuracy, loss and calibration of a trained network."""
 
 import json
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
                  data.val_image_size, data.val_crop_ratio, data.val_interpolation and model.val_flip
   trainer.precision=NAME   of the network; without it that of the checkpoint's run, and 32-true for timm's weights
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
-  --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
-                 ImageNet's validation set. Images without such a class do not count
   --per-class    print the accuracy of each class, the lowest first
   --json FILE    write all results
 
@@ -44,17 +43,6 @@ _NAME_KEYS = ("model.name=", "model=")
 _VIEW_KEYS = ("data.val_image_size", "data.val_crop_ratio", "data.val_interpolation")
 
 
-@dataclass(frozen=True)
-class Options:
-    overrides: tuple[str, ...]
-    ckpt: Path | str | None = None
-    convention: str | None = None
-    tta: bool = False
-    real_labels: Path | None = None
-    per_class: bool = False
-    json: Path | None = None
-
-
 def main(argv: list[str]) -> None:
     options = parse(argv)
     import torch
@@ -65,11 +53,9 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.display.progress import progress
     from imagenet_opt.display.terminal_table import print_tables
     from imagenet_opt.evaluate.evaluate import evaluate
-    from imagenet_opt.evaluate.real_labels import read_real_labels
     from imagenet_opt.evaluate.result import tables
     from imagenet_opt.evaluate.view import view_of
 
-    real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     name = composed(options.overrides).model.name
     network, ckpt = _network(name, options.ckpt)
     if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
@@ -84,9 +70,7 @@ def main(argv: list[str]) -> None:
     val = data.open("val")
     try:
         with progress("evaluating", "images") as show:
-            result = evaluate(
-                network, val, data.loading, view, precision=precision, real_labels=real_labels, on_progress=show
-            )
+            result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
     except CheckpointMismatch as error:
         if "root" in config.data:
             raise
@@ -113,23 +97,20 @@ def _network(name: str, ckpt: Path | str | None) -> tuple["Network", str | None]
         return saved(file), place
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("evaluate")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--tta", action="store_true")
-    parser.add_argument("--real-labels", type=Path)
     parser.add_argument("--per-class", action="store_true")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    path, convention = (last_value(arguments.overrides, key) for key in ("ckpt", "eval"))
-    if bool(path) == (last_value(arguments.overrides, "model.pretrained") == "true"):
+    options = parser.parse_intermixed_args(argv)
+    check_writable(options.json)
+    path, convention = (last_value(options.overrides, key) for key in ("ckpt", "eval"))
+    if bool(path) == (last_value(options.overrides, "model.pretrained") == "true"):
         raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")
-    overrides = tuple(without(arguments.overrides, "ckpt", "eval"))
-    if convention is not None and (words := [word for word in overrides if key_of(word) in _VIEW_KEYS]):
+    options.overrides = tuple(without(options.overrides, "ckpt", "eval"))
+    if convention is not None and (words := [word for word in options.overrides if key_of(word) in _VIEW_KEYS]):
         raise ConfigError(f"eval={convention} and {words[0]} both set how images are cut out; leave one of them out")
-    ckpt = None if not path else checkpoint_of(path)
-    switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json
-    return Options(overrides, ckpt, convention, *switches)
+    options.ckpt, options.convention = checkpoint_of(path) if path else None, convention
+    return options

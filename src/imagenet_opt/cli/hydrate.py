@@ -1,6 +1,5 @@
 """`imagenet-opt hydrate`: reads every file of a lazy mount once, or fills the local cache of a URL."""
 
-import argparse
 import sys
 
 from imagenet_opt.cli.arguments import Parser
@@ -13,16 +12,13 @@ FSx for Lustre linked to S3, and mounts of S3 itself, list files that they do no
 file fetches it, which takes 0.1 to 1 s. A loader with 16 reads in flight spends its first epoch on this.
 
 imagenet-opt hydrate data.root=/fsx/imagenet                     then train
-imagenet-opt hydrate data.root=/fsx/imagenet --splits val --in-flight 512
+imagenet-opt hydrate data.root=/fsx/imagenet --in-flight 512
 
   --in-flight N      number of files to request at a time, 1 to 900 (default 256)
-  --splits A,B       train, val or both (default train,val)
-  --again            with a URL: fetch the samples that the cache holds, too
 
 Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or
-data.read_timeout. For packed data, the shards are read. On Lustre only the files are fetched whose data Lustre does not
-hold; with the program lfs by `lfs hsm_restore`, which sends nothing to this machine. If that fails (it often needs
-root), and on other file systems, each file is read completely and discarded.
+data.read_timeout. For packed data, the shards are read. Each file is read completely and discarded; on Lustre only
+files whose data Lustre does not hold.
 
 For data.root=s3://... (gs://, https://) the local cache in data.cache_dir is filled, as far as data.cache_gb allows:
 
@@ -42,34 +38,17 @@ MOST_IN_FLIGHT = 900
 
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
-    options = parse(argv)
-    from imagenet_opt.config.dataset import compose_data
-    from imagenet_opt.hydrate.cache import fill_caches_of
-    from imagenet_opt.hydrate.run import hydrate_splits
-
-    data = compose_data(options.overrides)
-    if is_url(data.root):
-        tally = fill_caches_of(data, options.splits, in_flight=options.in_flight, again=options.again)
-    else:
-        if options.again:
-            raise ConfigError(f"--again needs a URL, and data.root={data.root} is a folder; leave --again out")
-        tally = hydrate_splits(data, options.splits, in_flight=options.in_flight)
-    if tally.bad:
-        sys.exit(1)
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("hydrate")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--in-flight", type=int, default=256)
-    parser.add_argument("--splits", default="train,val")
-    parser.add_argument("--again", action="store_true")
     options = parser.parse_intermixed_args(argv)
     if not 1 <= options.in_flight <= MOST_IN_FLIGHT:
         raise ConfigError(f"--in-flight {options.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
-    splits = list(dict.fromkeys(options.splits.split(",")))
-    if not {*splits} <= {"train", "val"}:
-        raise ConfigError(f"--splits {options.splits} must be train, val or train,val")
-    options.splits = splits
-    return options
+    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.hydrate.cache import fill_caches_of
+    from imagenet_opt.hydrate.hydrate import hydrate
+
+    data = compose_data(options.overrides)
+    fetch = fill_caches_of if is_url(data.root) else hydrate
+    if fetch(data, in_flight=options.in_flight).bad:
+        sys.exit(1)

@@ -3,6 +3,7 @@
 import sys
 import time
 from argparse import Namespace
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,11 @@ KEYS = (
     "data.root", "out", "for", "max_side", "quality", "reencode", "shard_mb", "workers", "seed", "val_labels",
     "data.train_folder", "data.val_folder", "data.max_pixels", "data.cache_dir",
 )  # fmt: skip
-_ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
-"""Key of a whole number -> its least and its greatest value."""
+_ENDS: dict[str, tuple[float, float]] = {
+    "max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63), "data.max_pixels": (1, 2**29),
+    "shard_mb": (1e-6, 1e6), "workers": (1, 1024),
+}  # fmt: skip
+"""Key of a number -> its least and its greatest value; whole numbers have a whole least value."""
 
 
 def main(argv: list[str]) -> None:
@@ -87,14 +91,8 @@ def parse(argv: list[str]) -> Namespace:
     for key in ("out",) if verify else ("data.root", "out"):
         if key not in words:
             raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
-    options: dict[str, Any] = {key: _whole(words, key, *ends) for key, ends in _ENDS.items() if key in words}
-    if "data.max_pixels" in words:
-        options["max_pixels"] = _whole(words, "data.max_pixels", 1, 2**29)
-    if "shard_mb" in words:
-        options["shard_mb"] = _megabytes(words["shard_mb"])
-    if "reencode" in words:
-        options["reencode"] = words["reencode"]
-    if options.get("reencode", "shrunk") not in ("shrunk", "all"):
+    numbers = {key: _number(words, key) for key in _ENDS if key in words and f"{key}={words[key]}" != "workers=auto"}
+    if words.get("reencode", "shrunk") not in ("shrunk", "all"):
         raise ConfigError(f"reencode={words['reencode']} must be shrunk or all")
     if "for" in words and "max_side" in words:
         raise ConfigError(
@@ -102,14 +100,16 @@ def parse(argv: list[str]) -> Namespace:
         )
     if words.get("for", "224") not in ("224", "176"):
         raise ConfigError(f"for={words['for']} must be 224 or 176; max_side=PIXELS sets any size")
-    workers = words.get("workers", "auto")
-    from imagenet_opt.pack.plan import PRESETS, PackOptions  # imports numpy, which --help and mistakes do not need
+    from imagenet_opt.pack.image import PRESETS, PackOptions  # imports Pillow, which --help and mistakes do not need
 
+    workers = numbers.pop("workers", None) or usable_cpus()
+    options: dict[str, Any] = {key.removeprefix("data."): number for key, number in numbers.items()}
+    options |= {"reencode": words["reencode"]} if "reencode" in words else {}
     return Namespace(
         root=local_or_url(words["data.root"], "data.root") if "data.root" in words else None,
         out=local_or_url(words["out"], "out"),
         options=replace(PRESETS[int(words["for"])] if "for" in words else PackOptions(), **options),
-        workers=usable_cpus() if workers == "auto" else _whole(words, "workers", 1, 1024, ", or auto"),
+        workers=workers,
         val_labels=Path(words["val_labels"]).expanduser() if "val_labels" in words else None,
         cache_dir=words.get("data.cache_dir"),
         train_folder=words.get("data.train_folder", "train"),
@@ -118,21 +118,13 @@ def parse(argv: list[str]) -> Namespace:
     )
 
 
-def _whole(words: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:
-    value = words[key]
-    if not (value.isdecimal() and low <= int(value) <= high):
-        raise ConfigError(f"{key}={value} must be a whole number from {low} to {high}{or_else}")
-    return int(value)
-
-
-def _megabytes(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e6:
-        raise ConfigError(f"shard_mb={value} must be a number of megabytes, such as shard_mb=256")
-    return number
+def _number(words: dict[str, str], key: str) -> float:
+    low, high = _ENDS[key]
+    with suppress(ValueError):
+        if low <= (number := type(low)(words[key])) <= high:
+            return number
+    kind = "whole number" if isinstance(low, int) else "number"
+    raise ConfigError(f"{key}={words[key]} must be a {kind} from {low} to {high:g}")
 
 
 def _pack(arguments: Namespace) -> str:
@@ -141,17 +133,7 @@ def _pack(arguments: Namespace) -> str:
 
     began = time.perf_counter()
     with progress("packing", "images") as show:
-        packed = pack(
-            arguments.root,
-            arguments.out,
-            arguments.options,
-            train_folder=arguments.train_folder,
-            val_folder=arguments.val_folder,
-            cache_dir=arguments.cache_dir,
-            val_labels=arguments.val_labels,
-            workers=arguments.workers,
-            on_progress=show,
-        )
+        packed = pack(on_progress=show, **{key: value for key, value in vars(arguments).items() if key != "verify"})
     seconds = time.perf_counter() - began
     content = (
         f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' * (packed.rejected > 0)}, "

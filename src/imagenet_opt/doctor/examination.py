@@ -24,7 +24,7 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
-from imagenet_opt.pack.plan import PRESETS, preset_for
+from imagenet_opt.pack.image import PRESETS, preset_for
 from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling

@@ -13,14 +13,15 @@ def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: i
     """The number of the logit of each class folder; there may be fewer folders than logits.
 
     names: of the network's classes, in the order of its logits; None if unknown. If some folder is not in `names` and
-    all folders are whole numbers, the folders are class numbers, as in ImageNet-V2. Raises CheckpointMismatch for other
-    folders.
+    all folders are whole numbers, the folders are class numbers, as in ImageNet-V2: of ImageNet's 1000 classes if the
+    WordNet ids of all are in `names`, else of the network's classes. Raises CheckpointMismatch for other folders.
     """
     known = {name: number for number, name in enumerate(names or ())}
     if known.keys() >= set(folders):
         return [known[folder] for folder in folders]
     if all(folder.isdecimal() for folder in folders):
-        logits, largest = logits_by_number(names, num_logits), max(map(int, folders))
+        imagenet, largest = ImageNetInfo().label_names(), max(map(int, folders))
+        logits = [known[name] for name in imagenet] if known.keys() >= set(imagenet) else list(range(num_logits))
         if largest < len(logits):
             return [logits[int(folder)] for folder in folders]
         raise CheckpointMismatch(
@@ -39,14 +40,4 @@ def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: i
             f"the network has {num_logits} classes, the validation images have {len(folders)}, and the names of the "
             f"network's classes are not known; {_REMEDY}"
         )
-    return list(range(num_logits))
-
-
-def logits_by_number(names: Sequence[str] | None, num_logits: int) -> list[int]:
-    """The logit of each class number. The numbers are those of ImageNet's 1000 classes if `names` contains the WordNet
-    ids of all 1000, else those of the network's classes."""
-    known = {name: number for number, name in enumerate(names or ())}
-    imagenet = ImageNetInfo().label_names()
-    if known.keys() >= set(imagenet):
-        return [known[name] for name in imagenet]
     return list(range(num_logits))

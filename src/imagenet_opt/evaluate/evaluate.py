@@ -10,9 +10,8 @@ from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.evaluate.classes import logits_by_number, logits_of
+from imagenet_opt.evaluate.classes import logits_of
 from imagenet_opt.evaluate.network import DTYPES, FLOAT32, Network
-from imagenet_opt.evaluate.real_labels import RealAccuracy
 from imagenet_opt.evaluate.result import Result, Sums
 from imagenet_opt.evaluate.view import View
 from imagenet_opt.model.saved_network import on_device
@@ -25,29 +24,28 @@ def evaluate(
     view: View,
     *,
     precision: str = FLOAT32,
-    real_labels: list[list[int]] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Result:
     """Evaluate on all images of `val`, on the GPU if there is one. Only the logits of the classes of `val` count.
 
-    With view.tta, the logits are the mean for an image and its mirror image. precision: Lightning's. real_labels: see
-    read_real_labels. on_progress: called with (images done, images in all). Raises DataError, CheckpointMismatch if the
-    network does not know the classes of `val`, ConfigError for another precision, or if the network takes only images
-    of another size.
+    With view.tta, the logits are the mean for an image and its mirror image. precision: Lightning's. on_progress:
+    called with (images done, images in all). Raises DataError, CheckpointMismatch if the network does not know the
+    classes of `val`, ConfigError for another precision, or if the network takes only images of another size.
     """
     if precision not in DTYPES:
         raise ConfigError(f"trainer.precision={precision} cannot be evaluated; set one of {', '.join(DTYPES)}")
     dtype, autocast = DTYPES[precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    options = replace(loading, batch_size=min(loading.batch_size, len(val)), max_bad_fraction=1.0)
     options = replace(
-        options, val_image_size=view.image_size, val_crop_ratio=view.crop_ratio, val_interpolation=view.interpolation
+        loading,
+        batch_size=min(loading.batch_size, len(val)),
+        max_bad_fraction=1.0,
+        val_image_size=view.image_size,
+        val_crop_ratio=view.crop_ratio,
+        val_interpolation=view.interpolation,
     )
     logits_used = torch.tensor(logits_of(val.classes, network.classes, network.num_classes), device=device)
-    sums, real = Sums(len(val.classes), network.num_classes, device), None
-    if real_labels is not None:
-        by_number = logits_by_number(network.classes, network.num_classes)
-        real = RealAccuracy(real_labels, map(val.path, range(len(val))), by_number, device)
+    sums = Sums(len(val.classes), network.num_classes, device)
     net, done = on_device(network.net.to(dtype), device), 0
     loader = eval_loader(val, options, RankInfo(device=device))
     on_progress(0, len(val))
@@ -57,13 +55,10 @@ def evaluate(
                 with torch.autocast(device.type, autocast, enabled=autocast is not None):
                     logits = _logits(net, batch.images.to(dtype), view)[:, logits_used]
                 sums.add(logits, batch)
-                if real is not None:
-                    real.add(logits_used[logits.argmax(1)], batch)
             on_progress(done := min(done + len(batch.labels), len(val)), len(val))
     finally:
         loader.close()
-    result = replace(sums.result(), precision=precision)
-    return result if real is None else real.added_to(result)
+    return replace(sums.result(), precision=precision)
 
 
 def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:

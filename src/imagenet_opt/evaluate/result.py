@@ -19,9 +19,8 @@ _BINS = 15
 @dataclass(frozen=True)
 class Result:
     """Shares from 0 to 1. top5: None with five classes or fewer. nll: mean negative log-likelihood, in nats.
-    calibration_error: see `Sums`. correct, images: numbers for each class. num_logits: of the network. real_top1: by
-    ReaL labels, on the real_images that have labels; None without ReaL labels. precision: of the network, Lightning's
-    name."""
+    calibration_error: see `Sums`. correct, images: numbers for each class. num_logits: of the network. precision: of
+    the network, Lightning's name."""
 
     top1: float
     top5: float | None
@@ -30,23 +29,20 @@ class Result:
     correct: list[int]
     images: list[int]
     num_logits: int
-    real_top1: float | None = None
-    real_images: int = 0
     precision: str = "32-true"
 
 
 def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
     """Tables of the result. by_class: whether to add the accuracy of each class, the lowest first."""
-    rows = [("top-1 accuracy", 100 * result.top1, _of_images(result.top1, sum(result.images)))]
+    low, high = share_interval(result.top1, num := sum(result.images))
+    unit = f"% of {num:,} images, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
+    rows = [("top-1 accuracy", 100 * result.top1, unit)]
     if result.top5 is not None:
         rows.append(("top-5 accuracy", 100 * result.top5, "%"))
     rows += [
         ("negative log-likelihood", result.nll, "nats"),
         ("calibration error", 100 * result.calibration_error, "%, mean distance of confidence and accuracy"),
     ]
-    if result.real_top1 is not None:
-        unit = _of_images(result.real_top1, result.real_images)
-        rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
     title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
     title += ", with the mirror image" * view.tta + f", {result.precision}"
     if len(classes) < result.num_logits:
@@ -60,12 +56,6 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
         lowest_first = tuple((label, share, images) for share, label, images in sorted(shares))
         tables.append(Table("Accuracy by class", columns, lowest_first))
     return tables
-
-
-def _of_images(share: float, num: int) -> str:
-    """With the 95 % interval of the share for another sample of `num` images."""
-    low, high = share_interval(share, num)
-    return f"% of {num:,} images, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
 
 
 class Sums:

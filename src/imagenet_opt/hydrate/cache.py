@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.loader import store_of
@@ -13,46 +13,43 @@ from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BadSample, ConfigError
-from imagenet_opt.hydrate.hydrate import Tally
-from imagenet_opt.hydrate.run import print_tally
+from imagenet_opt.hydrate.hydrate import Tally, print_tally
 
 _PORTION = 1024
 """Samples whose requests are planned together."""
 
 
-def fill_caches_of(data: DataSet, splits: Sequence[str], *, in_flight: int, again: bool) -> Tally:
-    """Fill the caches of the splits of a data set whose root is a URL, see `fill_caches`."""
-    indexes = {str(index.place): index for index in (data.open(split) for split in splits)}
+def fill_caches_of(data: DataSet, *, in_flight: int) -> Tally:
+    """Fill the caches of both splits of a data set whose root is a URL, see `fill_caches`."""
+    indexes = {str(index.place): index for index in map(data.open, ("train", "val"))}
     stores = {url: store_of(index, data.loading) for url, index in indexes.items()}
-    return fill_caches(stores, in_flight=in_flight, read_timeout=data.loading.read_timeout, again=again)
+    return fill_caches(stores, in_flight=in_flight, read_timeout=data.loading.read_timeout)
 
 
-def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: float, again: bool) -> Tally:
-    """Fetch all samples that the caches keep and do not hold yet, and print the result.
-
-    stores: by the URL of the split. again: fetch the samples that the caches hold, too.
+def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: float) -> Tally:
+    """Fetch all samples that the caches keep and lack, and print the result. stores: by the URL of the split.
 
     Raises ConfigError if a store has no cache, or a cache cannot be written; ReadTimeout, StorageFailed.
     """
-    tally, began = Tally(), time.perf_counter()
-    caches = {url: _need_cache(url, store) for url, store in stores.items()}
-    for url, cache in caches.items():
-        if again:
-            cache.folder.forget()
-        _announce(url, cache)
-    total = sum(len(cache.folder.missing()) for cache in caches.values())
+    tally, began, total = Tally(), time.perf_counter(), 0
+    for url, store in stores.items():
+        if not isinstance(store, CachedStore):
+            raise ConfigError(
+                f"there is no cache of {url} to fill; set data.cache_gb=null, and data.cache_dir to a folder on a "
+                "local disk"
+            )
+        num_kept, left = store.folder.num_kept, len(store.folder.missing())
+        part = "" if num_kept == len(store) else f" of {len(store)}, the part that fits (data.cache_gb, data.cache_dir)"
+        line = f"{url}: {left} images to fetch; the cache has {num_kept - left}, and keeps {num_kept}{part}"
+        print(printable(line), flush=True)
+        total += left
     if not total:
         return tally
     try:
         with progress("filling the cache", "images") as show:
-            for cache in caches.values():
-                fill(
-                    cache,
-                    tally,
-                    in_flight=in_flight,
-                    read_timeout=read_timeout,
-                    on_progress=lambda: show(tally.num_tried, total, tally.num_bytes),
-                )
+            for store in stores.values():
+                assert isinstance(store, CachedStore)
+                _fill(store, tally, in_flight, read_timeout, lambda: show(tally.num_tried, total, tally.num_bytes))
     except KeyboardInterrupt:
         left = total - tally.num_files
         print(f"stopped with {left} images left; run the same command again to resume", file=sys.stderr)
@@ -62,16 +59,10 @@ def fill_caches(stores: Mapping[str, Store], *, in_flight: int, read_timeout: fl
     return tally
 
 
-def fill(
-    store: CachedStore,
-    tally: Tally,
-    *,
-    in_flight: int,
-    read_timeout: float,
-    on_progress: Callable[[], None] = lambda: None,
+def _fill(
+    store: CachedStore, tally: Tally, in_flight: int, read_timeout: float, on_progress: Callable[[], None]
 ) -> None:
-    """Fetch all samples that the cache keeps and does not hold, `in_flight` requests at a time. Samples that cannot be
-    read are listed in `tally`, and tried again by the next call. Raises as `fill_caches`."""
+    """Samples that cannot be read are listed in `tally`, and tried again by the next call."""
     pool = ReadPool(store, timeout_seconds=read_timeout)
     running: deque[ReadTask] = deque()
 
@@ -91,14 +82,6 @@ def fill(
     finish(0)
 
 
-def _need_cache(url: str, store: Store) -> CachedStore:
-    if isinstance(store, CachedStore):
-        return store
-    raise ConfigError(
-        f"there is no cache of {url} to fill; set data.cache_gb=null, and data.cache_dir to a folder on a local disk"
-    )
-
-
 def _record(pool: ReadPool, task: ReadTask, tally: Tally) -> None:
     (samples,) = pool.answer(task)
     for index, sample in zip(task.wanted[0].tolist(), samples, strict=True):
@@ -115,13 +98,3 @@ def _check_writable(store: CachedStore) -> None:
             f"{store.folder.path} (data.cache_dir) cannot be written: {reason}; free room, or set data.cache_dir to "
             "another disk, or keep fewer samples with data.cache_gb, and run the same command again; it resumes"
         )
-
-
-def _announce(url: str, store: CachedStore) -> None:
-    num_kept, left = store.folder.num_kept, len(store.folder.missing())
-    part = "" if num_kept == len(store) else f" of {len(store)}, the part that fits (data.cache_gb, data.cache_dir)"
-    if not left:
-        print(printable(f"{url}: nothing to do: the cache has {num_kept} images{part} (--again fetches them again)"))
-    else:
-        have = num_kept - left
-        print(printable(f"{url}: {left} images to fetch; the cache has {have}, and keeps {num_kept}{part}"), flush=True)

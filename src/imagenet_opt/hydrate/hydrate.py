@@ -4,38 +4,34 @@ import errno
 import logging
 import mmap
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imagenet_opt import machine
-from imagenet_opt.data.index.files import SplitFiles
+from imagenet_opt.config.dataset import DataSet
+from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
 from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
-from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
-from imagenet_opt.hydrate import lustre
+from imagenet_opt.display.progress import duration, progress, size
+from imagenet_opt.display.terminal_table import print_sentence
+from imagenet_opt.errors import StorageFailed, printable
+from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
 _BLOCK = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.2
-_SILENCE_SECONDS = 1800.0
-"""Time without a byte after which the command stops; hundreds of large shards from S3 may take almost half an hour."""
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Files of a split to fetch. left: bool (num_files,), True until a file is fetched."""
-
-    files: SplitFiles
-    left: NDArray[np.bool_]
+_LISTED = 100
+"""Most lines about what could not be read that are printed."""
 
 
 @dataclass
@@ -51,114 +47,117 @@ class Tally:
         return self.num_files + len(self.bad)
 
 
-def hydrate(
-    fetches: Sequence[Fetch],
-    tally: Tally,
-    *,
-    in_flight: int,
-    patience: float,
-    on_progress: Callable[[Tally], None] = lambda tally: None,
-) -> None:
-    """Fetch every remaining file: by `lfs hsm_restore` where Lustre allows that, else by reading the whole file.
+def hydrate(data: DataSet, *, in_flight: int) -> Tally:
+    """Read the files of both splits, on Lustre those without data there, and print the result.
 
-    A file that cannot be read is listed in `tally`. patience: seconds for which
-    transient errors are retried.
-
-    Raises StorageFailed where all files fail; ReadTimeout where the storage does not answer.
+    Raises StorageFailed where all files fail.
     """
-    for fetch in fetches:
-        if lustre.can_restore(fetch.files.folder):
-            _restore(fetch, tally, in_flight, on_progress)
-        _read(fetch, tally, in_flight, patience, on_progress)
-
-
-def _restore(fetch: Fetch, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
-    def record(number: int) -> None:
-        fetch.left[number] = False
-        tally.num_files += 1
-        tally.num_bytes += os.stat(fetch.files.path(number)).st_size
-        on_progress(tally)
-
+    splits = {files.folder: files for files in (files_of(data.open(split)) for split in ("train", "val"))}
+    left = {folder: _without_data(files) for folder, files in splits.items()}
+    tally, total, began = Tally(), sum(map(len, left.values())), time.perf_counter()
+    if not total:
+        print("nothing to do: Lustre holds the data of all files")
+        return tally
     try:
-        lustre.restore(fetch.files, np.flatnonzero(fetch.left).tolist(), in_flight=in_flight, on_done=record)
-    except (lustre.LfsFailed, OSError) as error:
-        log.warning(f"{error}; reading the remaining files instead")
+        with progress("hydrating", "files") as show:
+            for folder, files in splits.items():
+                reader = FileReader(files, tally, data.loading.read_timeout / 2)
+                reader.read_all(left[folder], in_flight, lambda: show(tally.num_tried, total, tally.num_bytes))
+    except KeyboardInterrupt:
+        print(f"stopped with {total - tally.num_tried} files left; run the same command again", file=sys.stderr)
+        raise
+    bad = (f"{path}: {reason}" for path, reason in tally.bad.items())
+    print_tally(tally, bad, time.perf_counter() - began, in_flight, done="hydrated", unit="files")
+    return tally
 
 
-def _read(fetch: Fetch, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
-    left = np.flatnonzero(fetch.left).tolist()
-    reader, numbers = FileReader(fetch, tally, patience), iter(left)
-    threads = DaemonPool(min(in_flight, len(left)))
-    running: set[Future[None]] = {threads.submit(reader.read_each, numbers) for _ in range(threads.num)}
-    try:
-        while running:
-            done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
-            for finished in done:
-                finished.result()
-            reader.check_silence()
-            on_progress(tally)
-    finally:
-        reader.stopped = True
+def _without_data(files: SplitFiles) -> list[int]:
+    """The files to fetch: on Lustre those without data; elsewhere all, since no other file system tells."""
+    if not is_lustre(files.folder):
+        return list(range(files.num))
+    with progress("looking", "files") as show:
+        missing: list[int] = np.flatnonzero(status_of(files, show).without_data).tolist()
+    line = f"{files.folder}: Lustre does not hold the data of {len(missing)} of {files.num} files"
+    print(printable(line), flush=True)
+    return missing
+
+
+def print_tally(tally: Tally, bad: Iterable[str], seconds: float, in_flight: int, *, done: str, unit: str) -> None:
+    """Print the lines `bad` about what could not be read, and the result. done, unit: what was done with what."""
+    for line in islice(bad, _LISTED):
+        print(printable(line))
+    if len(tally.bad) > _LISTED:
+        print(f"and {len(tally.bad) - _LISTED} more")
+    print_sentence(
+        f"{done} {tally.num_files} {unit}, {size(tally.num_bytes)}, in {duration(seconds)}: "
+        f"{tally.num_files / seconds:.0f} {unit}/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
+        f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
+    )
 
 
 class FileReader:
-    """Reads whole files of a split and discards the bytes; may be called from several threads.
+    """Reads whole files of a split and discards the bytes, in several threads.
 
-    stopped: set to end the threads. On FUSE the reads bypass the page cache where the mount allows that: reads through
-    the page cache use the kernel's read-ahead, which has at most 12 requests in flight for all threads
-    (max_background of docs.kernel.org/filesystems/fuse.html).
+    patience: seconds for which transient errors are retried. On FUSE the reads bypass the page cache where the mount
+    allows that: reads through the page cache use the kernel's read-ahead, which has at most 12 requests in flight for
+    all threads (max_background of docs.kernel.org/filesystems/fuse.html).
     """
 
-    def __init__(self, fetch: Fetch, tally: Tally, patience: float) -> None:
-        self.fetch, self.tally, self.patience = fetch, tally, patience
-        self.stopped = False
+    def __init__(self, files: SplitFiles, tally: Tally, patience: float) -> None:
+        self.files, self.tally, self.patience = files, tally, patience
+        self._stopped = False
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._open: set[int] = set()
-        self._answered_at = time.monotonic()
         self._warn = SparseWarnings(log)
-        self._direct = "(fuse" in machine.mount_of(str(fetch.files.folder))
+        self._direct = "(fuse" in machine.mount_of(str(files.folder))
 
-    def read_each(self, numbers: Iterator[int]) -> None:
-        """Read all files of an iterator that the threads share. Raises StorageFailed."""
-        while not self.stopped:
+    def read_all(self, numbers: list[int], in_flight: int, on_progress: Callable[[], None]) -> None:
+        """Read these files, `in_flight` at a time; those that cannot be read are listed in the tally.
+
+        Raises StorageFailed where all files fail.
+        """
+        left, threads = iter(numbers), DaemonPool(min(in_flight, len(numbers)))
+        running: set[Future[None]] = {threads.submit(self._read_each, left) for _ in range(threads.num)}
+        try:
+            while running:
+                done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+                for finished in done:
+                    finished.result()
+                on_progress()
+        finally:
+            self._stopped = True
+
+    def _read_each(self, numbers: Iterator[int]) -> None:
+        while not self._stopped:
             with self._lock:
                 number = next(numbers, None)
             if number is None:
                 return
-            self.read(number)
+            self._read(number)
 
-    def read(self, number: int) -> None:
-        """Read a file and record the result. Raises StorageFailed."""
-        path, reason, num_bytes = self.fetch.files.path(number), "", 0
-        self._open.add(number)
+    def _read(self, number: int) -> None:
+        path, reason, num_bytes = self.files.path(number), "", 0
         try:
-            num_bytes = retry_transient(partial(self._read, path), printable(path), self.patience, self._warn)
+            num_bytes = retry_transient(partial(self._read_whole, path), printable(path), self.patience, self._warn)
         except OSError as error:
             reason = error.strerror or str(error)
-            if error.errno in TRANSIENT:
-                self._check_storage(number, reason)
-        finally:
-            self._open.discard(number)
+            if error.errno in TRANSIENT and is_out(number, self.files.num, self._touch):
+                raise StorageFailed(
+                    f"reads from {machine.mount_of(path)} have failed for {self.patience:g} s ({printable(path)} and "
+                    f"others): {reason}; check that ls works on the mount, then run the same command again"
+                ) from error
         with self._lock:
             if reason:
                 self.tally.bad[path] = reason
             else:
                 self.tally.num_files += 1
                 self.tally.num_bytes += num_bytes
-                self.fetch.left[number] = False
 
-    def check_silence(self) -> None:
-        """Raises ReadTimeout after half an hour without a byte."""
-        if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
-            return
-        name = printable(self.fetch.files.path(next(iter(tuple(self._open)), 0)))
-        raise ReadTimeout(
-            f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
-            "check that ls works on the mount, then run the same command again"
-        )
+    def _touch(self, number: int) -> None:
+        with open(self.files.path(number), "rb", buffering=0, opener=open_regular) as file:
+            file.read(1)
 
-    def _read(self, path: str) -> int:
+    def _read_whole(self, path: str) -> int:
         """Read a file; returns its size in bytes."""
         if self._direct:
             try:
@@ -172,27 +171,10 @@ class FileReader:
     def _read_as(self, path: str, flags: int) -> int:
         if not hasattr(self._local, "buffer"):
             self._local.buffer = mmap.mmap(-1, _BLOCK)  # page-aligned, as O_DIRECT requires
-        num_bytes = 0
-        descriptor = open_regular(path, flags)
+        descriptor, num_bytes = open_regular(path, flags), 0
         try:
             while num_read := os.readv(descriptor, [self._local.buffer]):
                 num_bytes += num_read
-                self._answered_at = time.monotonic()
         finally:
             os.close(descriptor)
-        self._answered_at = time.monotonic()
         return num_bytes
-
-    def _check_storage(self, number: int, reason: str) -> None:
-        """Raises StorageFailed if other files fail with the same kind of error."""
-        if not is_out(number, self.fetch.files.num, self._touch_other):
-            return
-        name = printable(self.fetch.files.path(number))
-        raise StorageFailed(
-            f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
-            "check that ls works on the mount, then run the same command again"
-        )
-
-    def _touch_other(self, number: int) -> None:
-        with open(self.fetch.files.path(number), "rb", buffering=0, opener=open_regular) as file:
-            file.read(1)

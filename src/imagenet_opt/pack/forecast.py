@@ -8,8 +8,7 @@ from imagenet_opt.compare.rounds import in_rounds
 from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.stats.paired_ratios import Ratio
-from imagenet_opt.pack.image import prepare
-from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.probe.testbed import Testbed
 
 _MOST_IMAGES = 96
@@ -36,7 +35,7 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
     originals, packed = [], []
     for encoded in testbed.samples.encoded[:_MOST_IMAGES]:
         try:
-            packed.append(prepare(encoded, options.encoding)[0])
+            packed.append(prepare(encoded, options)[0])
         except BadSample:
             continue
         originals.append(encoded)

@@ -1,7 +1,7 @@
-"""Checks one image before packing, and shrinks or encodes it again if requested."""
+"""How images are packed: checks one image, and shrinks or encodes it again if requested."""
 
 import io
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
@@ -16,16 +16,34 @@ from imagenet_opt.data.decode.image_file import (
 from imagenet_opt.errors import BadSample
 
 
-class Encoding(NamedTuple):
-    """How images are packed; its fields are keys of PackOptions."""
+@dataclass(frozen=True)
+class PackOptions:
+    """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images.
+
+    reencode: "shrunk" encodes only images that are shrunk, "all" also other images whose files become smaller.
+    shard_mb: approximate size of a shard in 10^6 bytes. seed: for the order of the training images. max_pixels: larger
+    images are left out.
+    """
 
     max_side: int | None = None
     quality: int = 90
     reencode: str = "shrunk"
+    shard_mb: float = 256.0
+    seed: int = 0
     max_pixels: int = 100_000_000
 
 
-def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
+PRESETS = {224: PackOptions(max_side=500, reencode="all"), 176: PackOptions(max_side=400, reencode="all")}
+"""Width of training images -> options for them. The sides are those of FFCV's published data sets: for ResNet-50, which
+is trained at 160 to 192 pixels and judged at 256, and for ResNet-18 (libffcv/ffcv-imagenet, README)."""
+
+
+def preset_for(image_size: int) -> int:
+    """The key of PRESETS for training images of this width."""
+    return min((width for width in PRESETS if width >= image_size), default=max(PRESETS))
+
+
+def prepare(encoded: bytes, options: PackOptions) -> tuple[bytes, str]:
     """The bytes to pack and their file extension: `encoded` itself, or a JPEG whose longer side has at most max_side
     pixels.
 
@@ -37,12 +55,12 @@ def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
         raise BadSample("the file is empty")
     try:
         with open_image(encoded) as image:
-            check_size(encoded, image.height, image.width, encoding.max_pixels)
-            if encoding.max_side is not None and (longer := max(image.size)) > encoding.max_side:
-                width, height = (max(1, round(side * encoding.max_side / longer)) for side in image.size)
-                return _encode(image, (width, height), encoding.quality, exif_orientation(encoded)), "jpg"
-            if encoding.reencode == "all":
-                reencoded = _encode(image, image.size, encoding.quality, exif_orientation(encoded))
+            check_size(encoded, image.height, image.width, options.max_pixels)
+            if options.max_side is not None and (longer := max(image.size)) > options.max_side:
+                width, height = (max(1, round(side * options.max_side / longer)) for side in image.size)
+                return _encode(image, (width, height), options.quality, exif_orientation(encoded)), "jpg"
+            if options.reencode == "all":
+                reencoded = _encode(image, image.size, options.quality, exif_orientation(encoded))
                 if len(reencoded) < len(encoded):
                     return reencoded, "jpg"
             elif not is_whole_jpeg(encoded):

@@ -16,10 +16,10 @@ from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_url
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.pack.labels import find_labels, read_labels
 from imagenet_opt.pack.source import PATIENCE, Source, file_index
-from imagenet_opt.regular_file import open_regular
+from imagenet_opt.regular_file import open_regular, read_file
 
+_LIST = "LOC_val_solution.csv"
 _THREADS = 32
 _HEADER_BYTES = 2**16
 
@@ -48,7 +48,7 @@ def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Pat
         return _open_url(split_url(root, split), cache_dir)
     folder = (root.expanduser() / split).resolve()
     if _kinds(folder) == {"image"}:
-        return _open_flat(folder, classes, labels or find_labels(folder))
+        return _open_flat(folder, classes, labels or _find_labels(folder))
     if labels is not None:
         raise ConfigError(
             f"val_labels={labels} is for images directly in {folder}, but this folder has subfolders or archives: "
@@ -140,7 +140,7 @@ def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | 
 
 
 def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Source:
-    class_of = read_labels(list_path)
+    class_of = _read_labels(list_path)
     numbers = {name: number for number, name in enumerate(classes)}
     if strange := sorted(set(class_of.values()) - set(classes)):
         raise ClassMismatch(
@@ -156,3 +156,36 @@ def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Sourc
         )
     labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
     return Source(file_index(folder, classes, labels, map(os.fsencode, names)), nested=False)
+
+
+def _find_labels(folder: Path) -> Path:
+    for place in (folder, *list(folder.parents)[:4]):
+        if (place / _LIST).is_file():
+            return place / _LIST
+    raise ConfigError(
+        f"{folder} has images but no class folders, and no {_LIST} in it or its parents; give a list of the classes "
+        "with val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
+    )
+
+
+def _read_labels(path: Path) -> dict[str, str]:
+    """File name, with or without its suffix -> class. Raises ConfigError that names the first malformed line."""
+    try:
+        lines = read_file(path.expanduser()).decode("utf-8-sig", "surrogateescape").split("\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
+    kaggle = lines[0].startswith("ImageId,")
+    class_of: dict[str, str] = {}
+    for number, line in enumerate(lines[kaggle:], 1 + kaggle):
+        words = _kaggle_words(line) if kaggle else line.strip().rsplit(maxsplit=1)
+        if words and len(words) != 2:
+            raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line[:200]!r}")
+        if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
+            raise ConfigError(f"{path} (val_labels), line {number}: {words[0]!r} has another class in an earlier line")
+    return class_of
+
+
+def _kaggle_words(line: str) -> list[str]:
+    """File and class of a line. Kaggle lists a class and a box for each object; the first object counts."""
+    file, comma, objects = line.strip().partition(",")
+    return [file, *objects.split()[:1]] if comma else line.split()

@@ -9,7 +9,6 @@ import csv
 import hashlib
 import io
 import json
-import logging
 import os
 import zlib
 from collections.abc import Callable
@@ -36,15 +35,11 @@ from imagenet_opt.data.index.split_folder import split_url
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_url, is_web
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.layouts import open_train, open_val
-from imagenet_opt.pack.pack_lock import pack_lock
-from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
-from imagenet_opt.pack.processes import make_shards
-from imagenet_opt.pack.shard_writer import ShardPart
-from imagenet_opt.pack.source import Source
-from imagenet_opt.pack.target import KEY, BucketTarget, FolderTarget
-
-log = logging.getLogger(__name__)
+from imagenet_opt.pack.plan import PackSplit, plan
+from imagenet_opt.pack.shard_writer import ShardPart, make_shards
+from imagenet_opt.pack.target import KEY, BucketTarget, FolderTarget, pack_lock
 
 REJECTED = "rejected.csv"
 
@@ -76,15 +71,16 @@ def pack(
 
     root, out: folders, or URLs of objects. cache_dir: data.cache_dir, for the list of the images of a URL, and for
     files on their way to a bucket: one shard of each process. workers: processes; 0 packs in this process, where Ctrl-C
-    waits for a hanging read. on_progress: called with (files processed by this call, all files), several times a
-    second, or after each shard with workers=0.
+    waits for a hanging read. on_progress: called after each shard with (files processed by this call, all files).
 
     Raises ConfigError for an `out` with other content; DataError if no image can be packed; PackStopped for a failure
     after which the pack can resume; StorageFailed for a storage that refuses requests.
     """
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
-    train, val = _sources(root, (train_folder, val_folder), val_labels, cache)
+    train = open_train(root, train_folder, cache)
+    val = open_val(root, val_folder, train.files.classes, val_labels, cache)
+    check_same_classes(train.files, val.files)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
     folder, key = (out, KEY) if isinstance(out, Path) else (_work_folder(out, cache), "data.cache_dir")
     with pack_lock(folder, str(out), key):
@@ -99,24 +95,12 @@ def pack(
         abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
         for target in targets:
             target.close()
-    return _packed(abouts, images_seen=sum(len(task.source) for task in tasks))
-
-
-def _sources(root: Path | str, folders: tuple[str, str], val_labels: Path | None, cache: Path) -> tuple[Source, Source]:
-    """train and val, which have the same classes. folders: of train and val below `root`."""
-    train = open_train(root, folders[0], cache)
-    val = open_val(root, folders[1], train.files.classes, val_labels, cache)
-    check_same_classes(train.files, val.files)
-    return train, val
-
-
-def _packed(abouts: list[About], images_seen: int) -> Packed:
     return Packed(
         images=sum(about.samples for about in abouts),
         rejected=sum(about.rejected for about in abouts),
         bytes_in=sum(about.bytes_in for about in abouts),
         bytes_out=sum(shard.bytes for about in abouts for shard in about.shards),
-        images_seen=images_seen,
+        images_seen=sum(len(task.source) for task in tasks),
     )
 
 
@@ -135,18 +119,12 @@ def _target(out: Path | str, folder: Path, split: str) -> FolderTarget:
 def _check_places(root: Path | str, out: Path | str, train_folder: str, val_folder: str) -> None:
     if isinstance(out, str) and is_web(out):
         raise ConfigError(f"out={out} is no bucket; expected a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
-    train, val = _place(root, train_folder), _place(root, val_folder)
     target = _place(out, ".")
-    for images in (_place(root, "."), train, val):
+    for images in (_place(root, folder) for folder in (".", train_folder, val_folder)):
         if is_url(images) == is_url(target) and (_is_below(target, images) or _is_below(images, target)):
             raise ConfigError(
                 f"out={target} and the images in {images} (data.root) overlap; choose a folder beside them"
             )
-    if train == val:
-        log.warning(
-            f"train and val are the same folder, {train_folder} under {root}: validation will measure training images "
-            "(data.train_folder, data.val_folder)"
-        )
 
 
 def _place(root: Path | str, folder: str) -> str:
@@ -226,15 +204,15 @@ def _write_index(split: PackSplit) -> About:
 
 
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
-    names = [os.fsencode(name) for part in parts for name in part.names]
-    columns: dict[str, NDArray[Any]] = {
-        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.names) for part in parts]),
+    samples = [sample for part in parts for sample in part.samples]
+    names, *numbers = zip(*samples, strict=True) if samples else [()] * 5
+    names = [os.fsencode(name) for name in names]
+    columns = dict(zip(("labels", "offsets", "sizes", "checksums"), numbers, strict=True)) | {
+        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.samples) for part in parts]),
         "names": np.frombuffer(b"".join(names), dtype=np.uint8),
         "name_offsets": np.cumsum([0, *map(len, names)]),
     }
-    for name in ("labels", "offsets", "sizes", "checksums"):
-        columns[name] = np.concatenate([np.array(getattr(part, name), dtype=COLUMNS[name]) for part in parts])
-    return {name: columns[name].astype(dtype) for name, dtype in COLUMNS.items()}
+    return {name: np.array(columns[name], dtype) for name, dtype in COLUMNS.items()}
 
 
 def _write_column(target: FolderTarget, name: str, column: NDArray[Any]) -> int:

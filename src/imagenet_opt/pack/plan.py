@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.shard_index import FORMAT, PLAN, shard_name
 from imagenet_opt.errors import BadSample, ConfigError
-from imagenet_opt.pack.image import Encoding, prepare
-from imagenet_opt.pack.processes import ShardTask
+from imagenet_opt.pack.image import PackOptions, prepare
+from imagenet_opt.pack.shard_writer import ShardTask
 from imagenet_opt.pack.source import Source
 from imagenet_opt.pack.target import PARTS, FolderTarget
 
@@ -19,37 +19,6 @@ _TAR_BYTES = 2048
 """Overhead of tar per sample: two headers, the label, padding."""
 _NUM_SIZED, _NUM_SHRUNK = 1000, 100
 """Numbers of files whose sizes are read, and that are packed, to estimate how many samples fill a shard."""
-
-
-@dataclass(frozen=True)
-class PackOptions:
-    """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images.
-
-    reencode: "shrunk" encodes only images that are shrunk, "all" also other images whose files become smaller.
-    shard_mb: approximate size of a shard in 10^6 bytes. seed: for the order of the training images. max_pixels: larger
-    images are left out.
-    """
-
-    max_side: int | None = None
-    quality: int = 90
-    reencode: str = "shrunk"
-    shard_mb: float = 256.0
-    seed: int = 0
-    max_pixels: int = 100_000_000
-
-    @property
-    def encoding(self) -> Encoding:
-        return Encoding(self.max_side, self.quality, self.reencode, self.max_pixels)
-
-
-PRESETS = {224: PackOptions(max_side=500, reencode="all"), 176: PackOptions(max_side=400, reencode="all")}
-"""Width of training images -> options for them. The sides are those of FFCV's published data sets: for ResNet-50, which
-is trained at 160 to 192 pixels and judged at 256, and for ResNet-18 (libffcv/ffcv-imagenet, README)."""
-
-
-def preset_for(image_size: int) -> int:
-    """The key of PRESETS for training images of this width."""
-    return min((width for width in PRESETS if width >= image_size), default=max(PRESETS))
 
 
 @dataclass(frozen=True)
@@ -65,8 +34,8 @@ class PackSplit:
     def task(self, shard: int) -> ShardTask:
         """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
-        name, source = shard_name(shard), self.source.take(self.order[first:end])
-        return ShardTask(self.target, name, self.part(shard), source, first, self.options.encoding)
+        source = self.source.take(self.order[first:end])
+        return ShardTask(self.target, shard_name(shard), self.part(shard), source, first, self.options)
 
     def part(self, shard: int) -> str:
         """Name of the file with a finished shard's part of the index, until the index is written."""
@@ -93,18 +62,12 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
 
 def _about(split: PackSplit) -> dict[str, Any]:
     """Facts that must be equal to resume a pack: options, names and labels in order, sizes of some files."""
-    files, options = split.source.files, asdict(split.options)
-    if split.options.max_pixels == PackOptions.max_pixels:
-        del options["max_pixels"]
-    if split.options.reencode == PackOptions.reencode:
-        del options["reencode"]
-        if split.options.max_side is None:
-            del options["quality"]
+    files = split.source.files
     sizes = split.source.num_bytes(_some(split.order, _NUM_SIZED))
     digest = hashlib.sha256(json.dumps(files.classes).encode())
     for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
         digest.update(column.tobytes())
-    about = {"format": FORMAT, "folder": files.place, "images": len(files), "options": options}
+    about = {"format": FORMAT, "folder": files.place, "images": len(files), "options": asdict(split.options)}
     return about | {"fingerprint": digest.hexdigest()}
 
 
@@ -117,6 +80,7 @@ def _read_plan(target: FolderTarget) -> Any:
     """The content of plan.json; None in an empty target. Raises ConfigError for a target with other content."""
     try:
         plan = json.loads((target.folder / PLAN).read_bytes())
+        plan["options"] = asdict(PackOptions()) | plan["options"]  # earlier plans lack some
         if not (_describe(plan) and plan["fingerprint"] and 1 <= plan["num_shards"] <= plan["images"]):
             raise ValueError("the plan is incomplete")
         return plan
@@ -157,6 +121,6 @@ def _fitting_shards(split: PackSplit) -> int:
 
 def _packed_bytes(split: PackSplit, i: int) -> int:
     try:
-        return len(prepare(split.source.read(i), split.options.encoding)[0])
+        return len(prepare(split.source.read(i), split.options)[0])
     except (OSError, BadSample):
         return 0

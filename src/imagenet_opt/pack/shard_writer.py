@@ -1,67 +1,109 @@
-"""Writes one tar shard and its part of the index."""
+"""Writes tar shards and their parts of the index, one shard per process at a time, so that no image is sent between
+processes."""
 
 import io
 import os
 import re
 import tarfile
+import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
-from imagenet_opt.errors import BadSample
-from imagenet_opt.pack.image import Encoding, prepare
+from imagenet_opt.errors import BadSample, PackStopped
+from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.source import Source
 from imagenet_opt.pack.target import FolderTarget
+from imagenet_opt.processes import pool
 
 _READS_IN_FLIGHT = 16
 
 
 @dataclass
 class ShardPart:
-    """A shard's part of the index: one entry per sample in each list, as in ShardIndex.
+    """A shard's part of the index. num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the
+    original images.
 
-    num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the original images.
-    rejected: (place, reason) of each file that was left out of the shard.
+    samples: (name, label, offset, size, checksum) of each, as in ShardIndex. rejected: (place, reason) of each file
+    that was left out of the shard.
     """
 
     num_bytes: int = 0
     checksum: int = 0
     bytes_in: int = 0
-    labels: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    checksums: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    samples: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
-def write_shard(
-    target: FolderTarget, name: str, source: Source, encoding: Encoding, *, first: int, advance: Callable[[], None]
-) -> ShardPart:
-    """Write all of `source` as samples numbered from `first`; `advance` is called after each sample.
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to write: all of `source`, as samples numbered from `first`. name, part: files in `target` of the shard
+    and of its part of the index."""
 
-    Raises PackStopped when the file `name` cannot be written or the storage of the source fails; there is no file then.
+    target: FolderTarget
+    name: str
+    part: str
+    source: Source
+    first: int
+    options: PackOptions
+
+
+def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
+    """Write the shards of all tasks. workers: number of processes; 0 writes in this process. on_progress: called after
+    each shard with (images done, all images).
+
+    Raises PackStopped, also when a process is killed. Complete shards stay.
     """
-    part = ShardPart()
-    with target.file(name) as file:
+    done, total = 0, sum(len(task.source) for task in tasks)
+    if workers == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns about metadata
+            for task in tasks:
+                write_shard(task)
+                on_progress(done := done + len(task.source), total)
+    elif tasks:
+        try:
+            with pool(min(workers, len(tasks)), warnings.simplefilter, ("ignore",)) as processes:
+                sizes = {processes.submit(write_shard, task): len(task.source) for task in tasks}
+                for finished in as_completed(sizes):
+                    finished.result()
+                    on_progress(done := done + sizes[finished], total)
+        except BrokenProcessPool as error:
+            raise PackStopped(
+                "a packing process was killed, perhaps because memory ran out; run the same command again: it resumes "
+                f"where it stopped. If another process is killed, lower workers={workers}"
+            ) from error
+
+
+def write_shard(task: ShardTask) -> None:
+    """Write a shard, then its part of the index.
+
+    Raises PackStopped when a file cannot be written or the storage of the source fails; there is no such file then.
+    """
+    part, source = ShardPart(), task.source
+    with task.target.file(task.name) as file:
         summed = _Summed(file)
         with tarfile.TarFile(fileobj=summed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
             for i, encoded in enumerate(_read_ahead(source)):
                 try:
                     if isinstance(encoded, OSError):
                         raise BadSample(encoded.strerror or str(encoded))
-                    image, extension = prepare(encoded, encoding)
+                    image, extension = prepare(encoded, task.options)
                 except BadSample as error:
                     part.rejected.append((source.place(i), str(error)))
                 else:
                     part.bytes_in += len(encoded)
-                    _append(archive, part, source, i, f"{key_of_sample(source.name(i), first + i)}.{extension}", image)
-                advance()
+                    name, label = source.name(i), int(source.files.labels[i])
+                    key = key_of_sample(name, task.first + i)
+                    offset = _add_file(archive, f"{key}.{extension}", image)
+                    _add_file(archive, f"{key}.cls", str(label).encode())
+                    part.samples.append((name, label, offset, len(image), zlib.crc32(image)))
         part.num_bytes, part.checksum = summed.tell(), summed.checksum
-    return part
+    task.target.write_json(task.part, asdict(part))
 
 
 def key_of_sample(name: str, number: int) -> str:
@@ -75,22 +117,12 @@ def key_of_sample(name: str, number: int) -> str:
     return f"{folder}/{file.replace('.', '_')}-{number:08d}".lstrip("_/")
 
 
-def _append(archive: tarfile.TarFile, part: ShardPart, source: Source, i: int, name: str, image: bytes) -> None:
-    label = int(source.files.labels[i])
-    _add_file(archive, name, image)
-    padded = -(-len(image) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-    part.offsets.append(archive.offset - padded)
-    part.sizes.append(len(image))
-    part.checksums.append(zlib.crc32(image))
-    part.labels.append(label)
-    part.names.append(source.name(i))
-    _add_file(archive, f"{name.rpartition('.')[0]}.cls", str(label).encode())
-
-
-def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Returns the place of the content in the archive."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))
+    return archive.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _read_ahead(source: Source) -> Iterator[bytes | OSError]:

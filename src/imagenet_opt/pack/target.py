@@ -1,23 +1,29 @@
-"""Where the files of a packed split go: a folder, or a bucket."""
+"""Where the files of a packed split go: a folder, or a bucket; and the lock of a pack."""
 
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from imagenet_opt.atomic_file import replacing
+from filelock import Timeout
+
+from imagenet_opt.atomic_file import NEW, replacing
 from imagenet_opt.data.index.shard_index import COLUMNS, INDEX, PLAN, shard_name, wrong_shards
-from imagenet_opt.errors import PackStopped
-from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.errors import ConfigError, PackStopped
+from imagenet_opt.file_lock import lock_file
+from imagenet_opt.object_storage import ObjectStorage, is_url
 
 KEY = "out"
 """The option that names the target, for messages."""
 PARTS = "parts"
 """Folder with each finished shard's part of the index, until the index is written."""
+CLAIM = "claim"
+"""Name of the lock file."""
 _READ_AGAIN = {INDEX, PLAN, *(f"{column}.npy" for column in COLUMNS)}
 _PART = re.compile(rf"{PARTS}/shard-\d+\.tar\.json")
 _THREADS = 32
@@ -164,3 +170,34 @@ def _stopped(what: str, key: str, error: OSError) -> PackStopped:
         f"{what}: {error.strerror or error}; fix the cause ({key}) and run the same command again: "
         "it resumes where it stopped"
     )
+
+
+@contextmanager
+def pack_lock(out: Path, place: str, key: str) -> Iterator[None]:
+    """Lock the folder until this pack ends in any way. Before and after, remove half-written files; for a bucket also
+    shards, whose upload was stopped.
+
+    place: the target of the pack, whose files are written to `out`. key: the option that names `out`.
+    """
+    try:
+        for folder in (out / "train", out / "val"):
+            folder.mkdir(parents=True, exist_ok=True)
+        held = lock_file(out / CLAIM)
+    except Timeout as error:
+        raise ConfigError(f"another imagenet-opt pack writes into {place} (out); wait for it, or end it") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write into {out} ({error.strerror}); choose another folder with {key}=FOLDER"
+        ) from error
+    with ExitStack() as stack:
+        stack.callback(held.release)
+        patterns = (f".*{NEW}", "*.tar") if is_url(place) else (f".*{NEW}",)
+        stack.callback(_sweep, out, patterns)
+        _sweep(out, patterns)
+        yield
+
+
+def _sweep(out: Path, patterns: Iterable[str]) -> None:
+    for folder, pattern in product((out / "train", out / "val"), patterns):
+        for leftover in folder.rglob(pattern):
+            leftover.unlink()

@@ -12,7 +12,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
-from imagenet_opt.data.index.shard_index import About, ShardIndex, damaged_columns, is_packed, load_index, read_about
+from imagenet_opt.data.index.shard_index import (
+    About,
+    ShardIndex,
+    damaged_columns,
+    is_packed,
+    load_index,
+    mismatch,
+    read_about,
+)
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectFile, ObjectStorage
 from imagenet_opt.pack.target import KEY
@@ -25,11 +33,8 @@ _REQUEST = 2**23
 
 @dataclass(frozen=True)
 class PackedSplit:
-    """A packed split. damaged_columns: a line for each."""
-
     index: ShardIndex
     about: About
-    damaged_columns: list[str]
 
     def open_shard(self, shard: int) -> BufferedReader:
         index, name = self.index, self.index.shards[shard]
@@ -43,32 +48,26 @@ class PackedSplit:
 def open_packed(place: Path | str) -> PackedSplit:
     """Open the packed split in a folder or at a URL.
 
-    Raises ConfigError if nothing was packed there; ShardMismatch for a pack without an index to compare with, and, at a
-    URL, for a damaged column, and for shards that are missing or have another size; StorageFailed.
+    Raises ConfigError if nothing was packed there; ShardMismatch for a pack without an index to compare with or with a
+    damaged one, and, at a URL, for shards that are missing or have another size; StorageFailed.
     """
     if isinstance(place, str):
-        try:
-            with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
-                index = open_object_shards(place, Path(copy), key=KEY)
-                if index is None:
-                    raise _no_pack(place)
-                return PackedSplit(index, read_about(index.folder), [])
-        except OSError as error:
-            raise ConfigError(
-                f"cannot make a temporary folder for the index of {place}: {error.strerror}; make room there, or "
-                "choose another folder with TMPDIR"
-            ) from error
+        with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
+            index = open_object_shards(place, Path(copy), key=KEY)
+            if index is None:
+                raise _no_pack(place)
+            return PackedSplit(index, read_about(index.folder))
     if not is_packed(place):
         raise _no_pack(place)
-    packed, about = load_index(place), read_about(place)
-    return PackedSplit(packed, about, [f"{file} is damaged" for file in damaged_columns(place, about)])
+    packed = PackedSplit(load_index(place), read_about(place))
+    if damaged := damaged_columns(place, packed.about):
+        raise mismatch(place, f"{damaged[0]} is damaged: it does not match its checksum")
+    return packed
 
 
 def verify(split: PackedSplit, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
-    """A line for each damaged column, shard or sample; empty if all are intact. workers: shards that are read at a
+    """A line for each damaged shard or sample; empty if all are intact. workers: shards that are read at a
     time. on_progress: called after each shard with the number of samples that were read. Raises StorageFailed."""
-    if split.damaged_columns:
-        return split.damaged_columns
     index, lines = split.index, list[str]()
     ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
     ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]

@@ -1,7 +1,7 @@
 """Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from math import ceil
@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.config.build import device_of, image_sizes, make, num_processes, plain, share_batch
+from imagenet_opt.config.build import device_of, image_sizes, make, num_processes, plain, set_size, share_batch
 from imagenet_opt.config.overrides import key_of
-from imagenet_opt.config.settled_acceleration import settle_acceleration
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
-from imagenet_opt.probe.memory_need import need_of
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
+from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throughput import Span
 
 IMAGENET = (1_281_167, 50_000, 1000)
 """Training images, validation images and classes, for a plan without data."""
@@ -28,6 +27,11 @@ A10G_RATE = 900.0
 sizes are assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
+SECONDS = 5.0
+"""Duration of a measurement of the loader, for each image size."""
+_LONGEST_SECONDS = 60.0
+_BATCH = 256
+"""Largest batch of a measurement; a few batches of each worker must fit into SECONDS."""
 
 _SAME_ACCURACY = {
     *("experiment", "data", "logger", "rehearse", "run_folder", "callbacks.progress_bar"),
@@ -40,31 +44,11 @@ _NO_RECIPE = ("checkpoint.", "hydra.", "logger.")
 
 
 @dataclass(frozen=True)
-class LoaderRate:
-    """Images/s of the loader alone at one image size. storage: all images come from the storage. cached: all images
-    come from the local cache of a URL; None without a cache."""
-
-    storage: float
-    cached: float | None = None
-
-    def at(self, cached_share: float) -> float:
-        """Images/s when `cached_share` of the images comes from the local cache and the rest from the storage."""
-        return self.storage if self.cached is None else mixed_rate(cached_share, self.cached, self.storage)
-
-    def packed(self, speedup: float) -> "LoaderRate":
-        """The rate when decoding is `speedup` times as fast. The rate of a storage with a cache before it stays."""
-        if self.cached is None:
-            return LoaderRate(self.storage * speedup)
-        return LoaderRate(self.storage, self.cached * speedup)
-
-
-@dataclass(frozen=True)
 class Phase:
-    """Consecutive epochs with images of one size and one rate of the loader.
+    """Consecutive epochs with images of one size.
 
-    first_epoch: counted from 0. steps: in all epochs of the phase. images_per_second_needed: rate at which the
-    loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown. hours: training, in all
-    epochs of the phase. epoch_hours: training, in one whole epoch.
+    first_epoch: counted from 0. steps, hours: of training, in all epochs of the phase. images_per_second_needed: rate
+    at which the loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown.
     """
 
     first_epoch: int
@@ -74,7 +58,6 @@ class Phase:
     images_per_second_needed: float
     images_per_second_loaded: float | None
     hours: float
-    epoch_hours: float
 
     @property
     def waits_for_loader(self) -> bool:
@@ -84,28 +67,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """lr: learning rate at the first step of each epoch. images_per_epoch: of training. validations: of all validation
-    images, in the whole run. gpu_hours: training and validation on one GPU. memory_gib: of the tensors of a training
-    step; None if unknown. num_gpus: that the run uses. compiles: whether the run would be compiled on a GPU."""
+    """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. num_gpus: that
+    the run uses. recipe: the configuration's facts about a published recipe."""
 
     phases: tuple[Phase, ...]
     lr: tuple[float, ...]
     total_steps: int
-    images_per_epoch: int
-    validations: float
     gpu_hours: float
     validation_hours: float
-    memory_gib: float | None
     num_gpus: int
-    compiles: bool
     recipe: dict[str, Any]
-
-    def plain(self, changed: Sequence[str] = ()) -> dict[str, Any]:
-        """The plan as a dict for JSON, with the recipe's published accuracy at the top. changed: keys of the recipe
-        that the command line changes; the accuracy that the recipe expects does not hold then."""
-        published = {key: self.recipe.get(key) for key in ("published_top1", "reproduced")}
-        expected = None if changed else self.recipe.get("expected_top1")
-        return asdict(self) | published | {"expected_top1": expected, "changed": list(changed)}
 
 
 def changed_keys(overrides: Iterable[str], config: DictConfig) -> tuple[str, ...]:
@@ -117,15 +88,21 @@ def changed_keys(overrides: Iterable[str], config: DictConfig) -> tuple[str, ...
     return tuple(dict.fromkeys(key for key in keys if key not in same and not key.startswith(_NO_RECIPE)))
 
 
-def limits(plan: Plan, loader_rates: Mapping[int, LoaderRate] = MappingProxyType({})) -> list[str]:
-    """What limits each phase: "GPU", "storage" (the loader would keep up if all images came from the local cache), or
-    "loader". loader_rates: as for `make_plan`."""
-    found = []
-    for phase in plan.phases:
-        rate, needed = loader_rates.get(phase.image_size), phase.images_per_second_needed
-        keeps_up = rate is not None and rate.cached is not None and rate.cached >= needed
-        found.append("GPU" if not phase.waits_for_loader else "storage" if keeps_up else "loader")
-    return found
+def loader_rates(config: DictConfig, announce: Callable[[str], None]) -> dict[int, float]:
+    """Images/s of the loader alone at each image size of the run, with files that are not in memory.
+
+    announce: called with each measurement's description. Raises ConfigError if the data is too small to measure.
+    """
+    rates = {}
+    for size in sorted(set(image_sizes(config))):
+        announce(f"the loader at {size} px")
+        at_size = config.copy()
+        set_size(at_size, size)
+        testbed = Testbed(at_size)
+        index, batch_size = testbed.samples.listed(testbed.samples.cold_rows()), testbed.loading.batch_size
+        span = Span(SECONDS, longest=_LONGEST_SECONDS)
+        rates[size] = testbed.load(index, span, cold=True, batch_size=min(_BATCH, batch_size)).images_per_second
+    return rates
 
 
 def make_plan(
@@ -133,51 +110,37 @@ def make_plan(
     sizes: tuple[int, int, int],
     *,
     rate: float | None = None,
-    loader_rates: Mapping[int, LoaderRate] = MappingProxyType({}),
-    cached_shares: tuple[float, float] = (0.0, 0.0),
+    loaded: Mapping[int, float] = MappingProxyType({}),
 ) -> Plan:
     """Plan a run: its steps with all its processes, and its hours on one GPU.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loader_rates: what the loader delivers, by image size; the loader is never the limit for a
-    size without a rate, and validation takes the rate of the nearest size. cached_shares: of the training images, from
-    0 to 1, that come from the local cache of a URL, in the first epoch and in each later epoch.
+    estimate for an A10G. loaded: images/s of the loader by image size; the loader is never the limit for a size without
+    a rate, and validation takes the rate of the nearest size.
 
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
+    config = config.copy()
     num_train, num_val, num_classes = sizes
-    settle_acceleration(config, num_train, torch.device("cuda"))
     steps, batch, total = _lengths(config, num_train, num_classes)
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
     seconds_of = _image_seconds(config, num_classes, rate)
-    num_epochs = ceil(total / steps)
-    rates = [
-        (size, loader_rates[size].at(cached_shares[min(epoch, 1)]) if size in loader_rates else None)
-        for epoch, size in enumerate(image_sizes(config)[:num_epochs])
-    ]
-    phases = tuple(_phases(rates, steps, batch, total, seconds_of))
-    validations = _validations(config, steps, total, num_val / batch)
+    epochs = image_sizes(config)[: ceil(total / steps)]
+    phases = tuple(_phases(epochs, steps, batch, total, seconds_of, loaded))
     val_size = config.data.val_image_size or config.data.image_size
     image_seconds = (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
-    if loader_rates:
-        nearest = min(loader_rates, key=lambda size: abs(size - val_size))
-        image_seconds = max(image_seconds, 1 / loader_rates[nearest].at(cached_shares[1]))
-    val_seconds = validations * num_val * image_seconds
-    num_gpus = num_processes(config, device_of(config))[1]
-    memory = need_of(config, num_classes, ceil(batch / num_gpus), config.model.micro_batch_size)
+    if loaded:
+        image_seconds = max(image_seconds, 1 / loaded[min(loaded, key=lambda size: abs(size - val_size))])
+    validation_hours = _validations(config, steps, total, num_val / batch) * num_val * image_seconds / 3600
     return Plan(
         phases=phases,
         lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
         total_steps=total,
-        images_per_epoch=steps * batch,
-        validations=validations,
-        gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
-        validation_hours=val_seconds / 3600,
-        memory_gib=None if memory is None else memory.num_bytes / 2**30,
-        num_gpus=num_gpus,
-        compiles=bool(config.callbacks.get("acceleration", {}).get("compile", False)),
+        gpu_hours=sum(phase.hours for phase in phases) + validation_hours,
+        validation_hours=validation_hours,
+        num_gpus=num_processes(config, device_of(config))[1],
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
 
@@ -238,13 +201,18 @@ def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> 
 
 
 def _phases(
-    rates: Sequence[tuple[int, float | None]], steps: int, batch: int, total: int, seconds_of: Callable[[int], float]
+    sizes: Iterable[int],
+    steps: int,
+    batch: int,
+    total: int,
+    seconds_of: Callable[[int], float],
+    loaded: Mapping[int, float],
 ) -> Iterator[Phase]:
-    """rates: image size and rate of the loader of each epoch."""
+    """sizes: image size of each epoch. loaded: as for make_plan."""
     first = 0
-    for (size, loaded), epochs in groupby(rates):
-        num, seconds = len(list(epochs)), seconds_of(size)
+    for size, epochs in groupby(sizes):
+        num, seconds, rate = len(list(epochs)), seconds_of(size), loaded.get(size)
         num_steps = min(num * steps, total - first * steps)
-        hours_of_step = batch * max(seconds, 0.0 if loaded is None else 1 / loaded) / 3600
-        yield Phase(first, num, size, num_steps, 1 / seconds, loaded, num_steps * hours_of_step, steps * hours_of_step)
+        hours = num_steps * batch * max(seconds, 1 / rate if rate else 0.0) / 3600
+        yield Phase(first, num, size, num_steps, 1 / seconds, rate, hours)
         first += num

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.errors import BadSample, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import write_images
 from tests.data.conftest import MakeLoader, assert_equal, batches, loading
 from tests.data.storage.stores import reading

@@ -11,8 +11,8 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.storage.page_cache import evict, residency
+from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.read import Way, read, read_warm, run, turn
 from tests.conftest import write_images

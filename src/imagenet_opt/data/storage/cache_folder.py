@@ -91,10 +91,6 @@ class CacheFolder:
         """The samples that are kept but not present."""
         return np.flatnonzero(self.state[: self.num_kept] != 1)
 
-    def forget(self) -> None:
-        """Make all samples absent that are kept, so that they are fetched again."""
-        self.state[: self.num_kept] = 0
-
     def read(self, index: int) -> bytes | None:
         """Bytes of a present sample; None if they are damaged or gone, and then the sample is absent. Raises OSError
         without file descriptors or memory."""

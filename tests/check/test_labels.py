@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imagenet_opt.check.confusion import consistency, judge_labels
+from imagenet_opt.check.labels import consistency, judge_labels
 
 CLASSES = 50
 
@@ -23,7 +23,7 @@ ORDERED, MOVED = np.arange(CLASSES), np.roll(np.arange(CLASSES), 1)
 
 def test_a_moved_val_with_two_images_a_class_is_permuted() -> None:
     actual = judge_labels(answers(0.95, 2, ORDERED, 1), answers(0.8, 2, MOVED, 2))
-    assert actual.kind == "permuted" and actual.val_accuracy < 0.05
+    assert actual.kind == "permuted"
     assert len(actual.mapping) > CLASSES / 2
     assert sum(MOVED[folder] == held for folder, held in actual.mapping) >= len(actual.mapping) - 2
 

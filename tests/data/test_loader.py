@@ -10,8 +10,7 @@ import torch
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, store_of, train_loader
-from imagenet_opt.data.storage.store import FolderStore, Indices
-from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.data.storage.store import FolderStore, Indices, ThrottledStore
 from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.files import SplitFiles
-from imagenet_opt.data.storage.daemon_pool import DaemonPool
+from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from imagenet_opt import machine
-from imagenet_opt.data.demo import ensure_demo
+from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.split_folder import root_of
@@ -212,8 +212,3 @@ def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: i
     folder = demo_folder(cache, num_train, num_val)
     options = replace(DEMO_OPTIONS, **loading)
     return ImageData(open_index(folder, "train", cache), open_index(folder, "val", cache), options)
-
-
-def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
-    """Folder of the demo images, which are drawn if they are missing."""
-    return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)

@@ -18,7 +18,7 @@ from imagenet_opt.cli.init import copy_project
 from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.main import main as command_line
 from imagenet_opt.cli.train import main as train
-from imagenet_opt.data.datamodule import demo_folder
+from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
 from tests.object_server import upload

@@ -17,7 +17,7 @@ from PIL import Image
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.shard_index import ShardStore, open_shards
-from imagenet_opt.data.storage.cache_setup import open_cache
+from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.pack.image import PackOptions
@@ -213,7 +213,7 @@ def _read_sweep(folder: Path) -> None:
     print_results(rows, folder)
 
 
-_CACHE = ("about.json", "starts", "state", "checksums", "segments/00000")
+_CACHE = ("starts", "state", "checksums", "segments/00000")
 
 
 def _cached(folder: Path) -> None:

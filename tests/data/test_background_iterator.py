@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagenet_opt.data.prefetcher import BackgroundIterator
+from imagenet_opt.data.background_iterator import BackgroundIterator
 
 
 class Counting:
@@ -47,20 +47,6 @@ def test_closing_early_ends_the_thread_and_leaves_the_source_usable() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
     assert next(source) in (2, 3)
     assert list(items) == []
-
-
-def test_a_source_that_hangs_delays_neither_stop_nor_the_end_of_the_process() -> None:
-    answer = threading.Event()
-
-    def source() -> Iterator[int]:
-        answer.wait()
-        yield 1
-
-    items = BackgroundIterator(source())
-    items.stop()
-    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "batches ahead")
-    answer.set()
-    items.close()
 
 
 def test_a_signal_interrupts_the_wait_for_a_source_that_hangs() -> None:

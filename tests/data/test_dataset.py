@@ -1,10 +1,8 @@
 """Batches: the pixels of their samples, for files of any kind; bad samples are replaced, the same in any worker."""
 
-import itertools
 import logging
 import os
 import shutil
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
 from imagenet_opt.data.dataset import TrainCrops
-from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
+from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -70,67 +68,22 @@ def test_images_are_those_of_pillow_and_torchvision(images_root: Path, loader: M
     assert batch.valid.all()
 
 
-def test_the_resize_of_worker_and_device_agree(images_root: Path, loader: MakeLoader) -> None:
-    here = batches(loader(images_root, resize_on="worker"))
-    there = batches(loader(images_root, resize_on="device"))
-    for a, b in zip(here, there, strict=True):
-        assert torch.equal(a.indices, b.indices)
-        assert (pixels(a) - pixels(b)).abs().max() <= 1.01  # the worker rounds to whole numbers
-        assert (pixels(a) - pixels(b)).abs().mean() <= 0.5
-
-
-@pytest.mark.parametrize(("broken", "reason"), [("nvidia", "import of nvidia halted"), ("Decoder", "failure: '#8'")])
 def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_why(
-    images_root: Path,
-    loader: MakeLoader,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    broken: str,
-    reason: str,
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_decoder(**_: object) -> None:
         raise RuntimeError("nvImageCodec failure: '#8'\nand a second line")
 
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    if broken == "nvidia":
-        monkeypatch.setitem(sys.modules, "nvidia", None)
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert reason in warning and "\n" not in warning
+    assert "failure: '#8'" in warning and "\n" not in warning
     assert "data.region_decode=false" in warning
 
 
-def test_a_slow_image_is_named_once(
-    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("imagenet_opt.data.decode.decoder.SLOW_SECONDS", -1.0)
-    made = loader(images_root, num_workers=2)
-    for epoch in (0, 1):
-        batches(made, epoch)
-    names = [message.partition(": decoding takes over")[0] for message in caplog.messages]
-    assert len(names) == len(set(names)) > 30 and set(names) <= set(map(str, files_of(images_root)))
-
-
-@pytest.mark.parametrize(("given_up", "warnings"), [(3, 0), (4, 1)])
-def test_region_decode_that_gives_up_for_most_images_of_a_batch_is_logged_once(
-    images_root: Path,
-    loader: MakeLoader,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    given_up: int,
-    warnings: int,
-) -> None:
-    calls = itertools.count()
-    decode = RegionCodec.decode
-    monkeypatch.setattr(RegionCodec, "decode", lambda *args: None if next(calls) % 6 < given_up else decode(*args))
-    batches(loader(images_root))
-    assert len([record for record in caplog.records if "region decode gave up" in record.getMessage()]) == warnings
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize("max_crop_pixels", [2**22, 300])
+@pytest.mark.parametrize(("resize_on", "max_crop_pixels"), [("worker", 2**22), ("device", 300)])
 def test_batches_without_region_decode_are_the_same(
     images_root: Path, loader: MakeLoader, resize_on: str, max_crop_pixels: int
 ) -> None:
@@ -177,13 +130,12 @@ def spoil(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_any_worker_replaces_bad_samples_alike_with_one_warning_each(
-    copy: Path, loader: MakeLoader, caplog: pytest.LogCaptureFixture, resize_on: str
+    copy: Path, loader: MakeLoader, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader(copy)  # the index is made, and cached
     spoil(copy)
-    options = {"max_bad_fraction": 0.2, "resize_on": resize_on}
+    options = {"max_bad_fraction": 0.2, "resize_on": "device"}
     expected = batches(loader(copy, **options))
     skipped = {index for batch in expected for index, _ in batch.stats.skipped}
     assert skipped and skipped <= BAD
@@ -217,13 +169,6 @@ def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> Non
     assert len(actual) == 1
 
 
-def test_a_file_that_vanishes_after_indexing_is_named(copy: Path, loader: MakeLoader) -> None:
-    made = loader(copy, on_bad_sample="raise")
-    files_of(copy)[20].unlink()
-    with pytest.raises(BadSample, match=r"cannot read /.*class1/image007\.JPEG: No such file .*data\.root"):
-        batches(made)
-
-
 def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: MakeLoader) -> None:
     loader(copy)
     spoil(copy)
@@ -248,21 +193,6 @@ def test_names_of_any_kind_are_read(copy: Path, loader: MakeLoader) -> None:
     assert sorted(rows_read.tolist()) == list(range(39))
 
 
-def test_a_bad_file_of_any_name_can_be_logged(copy: Path, loader: MakeLoader, tmp_path: Path) -> None:
-    first = files_of(copy)[0]
-    os.rename(first, os.fsencode(first.parent) + b"/\xff.JPEG")
-    Path(os.fsdecode(os.fsencode(first.parent) + b"/\xff.JPEG")).write_bytes(b"")
-    handler = logging.FileHandler(tmp_path / "log", encoding="utf-8")
-    logger = logging.getLogger("imagenet_opt")
-    logger.addHandler(handler)
-    try:
-        batches(loader(copy, max_bad_fraction=0.1, batch_size=13))
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
-    assert r"class0/\xff.JPEG is empty" in (tmp_path / "log").read_text()
-
-
 def peak_bytes(made: DevicePrefetcher) -> int:
     """Peak memory of NumPy arrays and files while the second batch is made; the batch itself is memory of torch."""
     dataset, key = made.loader.dataset, next(iter(made.sampler))
@@ -275,8 +205,7 @@ def peak_bytes(made: DevicePrefetcher) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize(("kind", "resize_on"), [("PNG", "worker"), ("TIFF", "device")])
 def test_a_worker_holds_one_whole_image_at_a_time(
     tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str
 ) -> None:

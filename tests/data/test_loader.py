@@ -9,20 +9,22 @@ import torch
 
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
-from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
 
 @pytest.mark.parametrize(
-    ("shuffle", "resize_on", "more"),
-    [("global", "worker", {}), ("global", "device", {}), ("block", "worker", {})]
-    + [("global", resize_on, AUGMENTED) for resize_on in ("worker", "device")],
+    ("workers", "first", "shuffle", "resize_on", "more"),
+    [
+        (1, 0, "global", "worker", {}),
+        (3, 0, "global", "device", AUGMENTED),
+        (0, 3, "global", "worker", AUGMENTED),
+        (2, 2, "block", "device", {}),
+    ],
 )
-@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 0), (0, 3), (2, 2)])
 def test_workers_and_starting_points_change_nothing(
     images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str, more: dict
 ) -> None:
@@ -38,9 +40,8 @@ def test_workers_and_starting_points_change_nothing(
     assert_equal(actual, expected[first:])
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_all_workers_make_the_first_batch_together(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
-    made = loader(images_root, num_workers=2, batch_size=18, shuffle=shuffle)
+def test_all_workers_make_the_first_batch_together(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, num_workers=2, batch_size=18)
     for epoch in range(2):
         made.sampler.set_epoch(epoch)
         before = made.buffers.made.clone()
@@ -62,8 +63,8 @@ class CountingStore(FolderStore):
         return super().read_many(indices)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, tmp_path: Path, workers: int) -> None:
+def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, tmp_path: Path) -> None:
+    workers = 3
     index = open_split(images_root, "train", tmp_path)
     store = CountingStore(index)
     options = loading(batch_size=6, num_workers=workers, reads_in_flight=1)
@@ -94,8 +95,7 @@ def test_each_epoch_has_other_crops_in_another_order(images_root: Path, loader: 
     assert not any(torch.equal(first[i], second[i]) for i in both)
 
 
-@pytest.mark.parametrize("more", [{}, {"shuffle": "block"}, EACH_ALONE], ids=["global", "block", "augmented"])
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
+@pytest.mark.parametrize(("more", "resize_on"), [({"shuffle": "block"}, "worker"), (EACH_ALONE, "device")])
 def test_two_ranks_make_the_global_batch_of_one(
     images_root: Path, loader: MakeLoader, more: dict, resize_on: str
 ) -> None:
@@ -119,9 +119,8 @@ def test_validation_shows_every_sample_once_to_one_of_the_ranks(images_root: Pat
     assert sorted(counted) == list(range(39))
 
 
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_the_image_size_follows_the_epoch(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
-    made = loader(images_root, num_workers=1, resize_on=resize_on)
+def test_the_image_size_follows_the_epoch(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, num_workers=1)
     made.sampler.size_of = lambda epoch: 16 + 8 * epoch
     assert [{batch.images.shape[-1] for batch in batches(made, epoch=e)} for e in (0, 1, 2)] == [{16}, {24}, {32}]
 
@@ -135,23 +134,6 @@ def test_crops_for_the_device_leave_the_worker_as_they_are(images_root: Path, lo
         assert batch.offsets.tolist() == [0, *ends[:-1].tolist()]
         assert int(ends[-1]) <= len(batch.pixels)
         assert all(tensor.is_shared() for tensor in batch._tensors().values())
-
-
-def test_real_images_all_decode(sample_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
-    options = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
-    made = train_loader(open_index(sample_root, ".", tmp_path), options, RankInfo(device=CPU))
-    actual = batches(made)
-    assert sorted(i for batch in actual for i in batch.indices.tolist()) == list(range(1000))
-    assert all(torch.equal(batch.labels, batch.indices) for batch in actual)  # one image a class
-
-
-def test_options_throttle_the_storage(images_root: Path, tmp_path: Path) -> None:
-    index = open_split(images_root, "train", tmp_path)
-    assert isinstance(store_of(index, loading()), FolderStore)
-    slow = store_of(index, loading(added_latency_ms=20, max_mb_per_second=3))
-    assert isinstance(slow, ThrottledStore)
-    assert (slow.latency_seconds, slow.bytes_per_second) == (0.02, 3e6)
 
 
 def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_root: Path, loader: MakeLoader) -> None:

@@ -3,24 +3,20 @@
 import gc
 import logging
 import os
-import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.processes import ServerContext
-from tests.processes import run_script
 
 starts_thread = threading.Event()
 os.register_at_fork(
@@ -118,28 +114,6 @@ def test_a_worker_of_a_server_has_environment_and_log_file_of_the_run(
             logging.getLogger().removeHandler(handler)
             handler.close()
         assert (tmp_path / f"{value}.log").read_text() == "worker: slow storage\n"
-
-
-KILLED = """
-import os, signal
-from torch.utils.data import DataLoader
-from imagenet_opt.data.loader_workers import WorkerStart
-from imagenet_opt.processes import ServerContext
-
-options = {"multiprocessing_context": ServerContext(), "worker_init_fn": WorkerStart()}
-batches = iter(DataLoader(range(100), batch_size=None, num_workers=1, **options))
-next(batches)
-print(batches._workers[0].pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_a_worker_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
-    killed = run_script(KILLED, [], cwd=tmp_path, environment=os.environ)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(int(killed.stdout)).wait(60)
 
 
 @pytest.fixture

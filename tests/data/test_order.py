@@ -26,15 +26,6 @@ def test_ranks_share_an_epoch_and_the_rest_is_dropped(world_size: int) -> None:
     assert orders[0].num_dropped == 100 % (7 * world_size)
 
 
-@pytest.mark.parametrize(("num", "batch", "block_size"), [(100, 10, 1), (1000, 32, 16)])
-def test_two_ranks_have_the_global_batch_of_one(num: int, batch: int, block_size: int) -> None:
-    whole = train(num, batch, block_size=block_size)
-    halves = [train(num, batch // 2, block_size=block_size, rank=rank, world_size=2) for rank in (0, 1)]
-    for step in (9, 3, 8, 0):  # in any order
-        parts = np.concatenate([half.sample_ids(3, step).indices for half in halves])
-        assert parts.tolist() == whole.sample_ids(3, step).indices.tolist()
-
-
 def test_epochs_and_seeds_differ_and_any_batch_can_be_first() -> None:
     order = train(100, 10)
     assert epoch_of(order, 0) != epoch_of(order, 1)
@@ -68,14 +59,6 @@ def test_repeated_augmentation_repeats_as_many_images_as_timm(world_size: int) -
         assert len(set(ours[step, :16].tolist())) == 16, "the copies of an image are apart"
     assert set(Counter(ours.ravel().tolist()).values()) == {3}
     assert set(epoch_of(orders[0], 1)) != set(epoch_of(orders[0], 2))
-
-
-def test_each_copy_of_a_repeated_image_is_a_new_pass() -> None:
-    order = train(20, 10, repetitions=3)
-    draws = [order.sample_ids(epoch, step) for epoch in (0, 1, 2) for step in (0, 1)]
-    samples = [pair for draw in draws for pair in zip(draw.indices.tolist(), draw.pass_ids.tolist(), strict=True)]
-    assert len(set(samples)) == len(samples) == 60
-    assert train(20, 10, repetitions=3).sample_ids(2, 1).indices.tolist() == draws[5].indices.tolist()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

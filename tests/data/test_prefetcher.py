@@ -2,18 +2,14 @@
 
 import itertools
 import os
-import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
+from tests.data.conftest import MakeLoader, batches
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
 KEYS |= {"retries", "throttled"}
@@ -28,32 +24,6 @@ def test_order_and_length_hold_in_the_middle_of_an_epoch(images_root: Path, load
     assert len(made) == 6
     made.sampler.set_epoch(3)
     assert [batch.key[:2] for batch in made] == [(3, step) for step in range(6)]
-
-
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_an_epoch_that_ends_early_does_not_change_the_next_epoch(
-    images_root: Path, loader: MakeLoader, resize_on: str
-) -> None:
-    expected = batches(loader(images_root, resize_on=resize_on), epoch=5)
-    made = loader(images_root, num_workers=1, resize_on=resize_on)
-    for epoch in range(3):
-        made.sampler.seek(epoch, 0)
-        for batch in made:
-            if batch.key.step == epoch:
-                break
-    assert_equal(batches(made, epoch=5), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_images_have_the_requested_dtype(images_root: Path, tmp_path: Path, dtype: torch.dtype, resize_on: str) -> None:
-    index = open_index(images_root, "train", tmp_path)
-    batch, exact = (
-        next(iter(train_loader(index, loading(resize_on=resize_on), RankInfo(device=CPU, dtype=kind))))
-        for kind in (dtype, torch.float32)
-    )
-    assert batch.images.dtype == dtype
-    assert torch.equal(batch.images, exact.images.to(dtype))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -72,14 +42,6 @@ def test_metrics_are_means_over_new_batches(images_root: Path, loader: MakeLoade
     assert 0 <= metrics["loader/queue_seconds"] < 10
     assert metrics["loader/skipped"] == metrics["loader/retries"] == metrics["loader/throttled"] == 0
     assert made.pop_metrics() == {}
-
-
-def test_slow_storage_shows_in_read_seconds(images_root: Path, loader: MakeLoader) -> None:
-    made = loader(images_root, reads_in_flight=6, added_latency_ms=20)
-    batches(made)
-    metrics = made.pop_metrics()
-    assert metrics["loader/read_seconds"] >= 0.02 / len(made)  # the first batch waits for its first read
-    assert metrics["loader/reads_in_flight"] == 6
 
 
 def wait_until_made(made: DevicePrefetcher, num: int) -> None:
@@ -106,24 +68,3 @@ def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Pa
             next(left_early)
             wait_until_made(made, 6 * (epoch + 1))
             assert made.num_ready == 6 - delivered
-
-
-def test_the_copying_thread_selects_its_gpu_first(
-    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = []
-    monkeypatch.setattr(
-        torch.cuda, "set_device", lambda device: chosen.append((threading.current_thread().name, device, made.num_sent))
-    )
-    made = loader(images_root, num_workers=1)
-    made.num_sent, made.copies.mode = 0, "pageable"
-    made.copies._stream = SimpleNamespace(device=torch.device("cuda", 1))
-    receive = made.buffers.keep_mapped
-
-    def count(*args: Any) -> None:
-        made.num_sent += 1
-        receive(*args)
-
-    monkeypatch.setattr(made.buffers, "keep_mapped", count)
-    assert len(batches(made)) == 6
-    assert chosen == [("batches ahead", torch.device("cuda", 1), 0)]

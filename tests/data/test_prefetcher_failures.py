@@ -96,7 +96,7 @@ def test_workers_that_wait_for_storage_end_together_at_once(monkeypatch: pytest.
     os.close(there)
 
 
-@pytest.mark.parametrize("kind", [BadSample, RuntimeError, ValueError, ConnectionResetError])
+@pytest.mark.parametrize("kind", [BadSample, ConnectionResetError])
 def test_errors_of_this_project_come_from_a_worker_without_traceback(kind: type[Exception]) -> None:
     message = "/data/x.JPEG: what happened\nand a second line"
 
@@ -108,19 +108,10 @@ def test_errors_of_this_project_come_from_a_worker_without_traceback(kind: type[
     assert str(error) == message if kind is BadSample else "Traceback" in str(error) and "what happened" in str(error)
 
 
-def test_a_bad_sample_in_a_worker_ends_the_run(images_root: Path, loader: MakeLoader, tmp_path) -> None:
-    root = Path(shutil.copytree(images_root, tmp_path / "data"))
-    (root / "train/class1/image004.JPEG").write_bytes(b"")
-    error = end_of(lambda: batches(loader(root, num_workers=1, on_bad_sample="raise", batch_size=39)))
-    assert isinstance(error, BadSample)
-    assert re.fullmatch(rf"{root}/train/class1/image004\.JPEG is empty .*data\.root\)", str(error))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 def test_storage_that_never_answers_ends_the_run(
-    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, workers: int
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = loader(images_root, num_workers=workers, batch_size=39, read_timeout=0.2)
+    made = loader(images_root, num_workers=1, batch_size=39, read_timeout=0.2)
     file, opened = images_root / "train/class1/image004.JPEG", os.open
 
     def open_or_wait(path: Any, *arguments: Any, **options: Any) -> int:
@@ -135,13 +126,17 @@ def test_storage_that_never_answers_ends_the_run(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_storage_that_fails_ends_the_run(images_root: Path, loader: MakeLoader, workers: int) -> None:
-    made = loader(images_root, num_workers=workers, added_latency_ms=1, read_timeout=1, max_bad_fraction=1)
+def test_storage_that_fails_ends_the_run(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    made, opened = loader(images_root, num_workers=workers, read_timeout=1, max_bad_fraction=1), os.open
 
-    def fault(index: int) -> None:
-        raise OSError(errno.ESTALE, "Stale file handle")
+    def fail(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(path).endswith(".JPEG"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(path, *arguments, **options)
 
-    made.loader.dataset.reader.store.fault = fault
+    monkeypatch.setattr(os, "open", fail)
     error = end_of(lambda: batches(made))
     assert isinstance(error, StorageFailed)
     words = r".* fails: Stale file handle for 0\.5 s, reading .*JPEG and other files; .*data\.read_timeout=1 s: .*"
@@ -165,22 +160,8 @@ KILLED = (
 @pytest.mark.slow
 def test_the_death_of_a_worker_is_explained_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
     """torch's handler raises in the main thread, in training or in a wait."""
-    for _ in range(2):
-        error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
-        assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else explain_worker_death(error)))
-
-
-@pytest.mark.slow
-def test_the_death_of_a_worker_is_explained_without_its_signal(images_root: Path, loader: MakeLoader) -> None:
-    def work() -> None:
-        made = loader(images_root, num_workers=1)
-        batches(made)  # installs torch's handler
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        train_until_killed(made)
-
-    error = end_of(work)
-    assert isinstance(error, WorkerDied)
-    assert re.match(KILLED, str(error))
+    error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
+    assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else explain_worker_death(error)))
 
 
 @pytest.mark.parametrize(
@@ -193,11 +174,6 @@ def test_the_death_of_a_worker_is_explained_without_its_signal(images_root: Path
 )
 def test_other_errors_have_no_explanation(text: str) -> None:
     assert explain_worker_death(RuntimeError(text)) is None
-
-
-def test_an_error_without_room_for_a_queue_names_dev_shm() -> None:
-    error = explain_worker_death(OSError(errno.ENOSPC, "No space left on device"))
-    assert "found /dev/shm full" in str(error)
 
 
 def test_too_many_open_files_end_the_run_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:

@@ -25,8 +25,3 @@ def test_draws_are_uniform_and_neighbours_are_independent() -> None:
     other = uniform(key_of(0, 1), np.arange(100_000), 1)[:, 0]
     for a, b in ((draws[:-1, 0], draws[1:, 0]), (draws[:, 0], draws[:, 1]), (draws[:, 0], other)):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.015
-
-
-def test_keys_differ_by_each_part_of_the_place() -> None:
-    places = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (-1, 5)]
-    assert len({key_of(*place) for place in places}) == len(places)

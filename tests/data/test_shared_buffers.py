@@ -67,8 +67,3 @@ def test_a_restarted_epoch_frees_all_buffers() -> None:
         buffers.holding[0] = 6
         buffers.new_batch(1, 0, 0)
         assert buffers.holding.tolist() == [[0, 0]]
-
-
-def test_the_training_process_gets_ordinary_memory() -> None:
-    buffer, lease = SharedBufferPool(num_workers=0, depth=1).acquire(10)
-    assert (lease, buffer.dtype, buffer.is_shared()) == (None, torch.uint8, False)

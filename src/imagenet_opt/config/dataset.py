@@ -61,7 +61,8 @@ def check_folders(config: DictConfig) -> None:
 
 def demo_of(config: DictConfig) -> DataSet:
     """The data set of data=demo, drawn if it does not exist yet. Raises ConfigError."""
-    from imagenet_opt.data.datamodule import demo_data, demo_folder
+    from imagenet_opt.data.datamodule import demo_data
+    from imagenet_opt.data.demo import demo_folder
 
     options = _options(config, demo_data)
     cache = cache_folder(options.pop("cache_dir"))

@@ -31,7 +31,7 @@ class LoadStats(NamedTuple):
     skipped: (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole
     because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one. cache: use of
     the local cache since the worker's last batch, also by reads for later batches. failures: failed requests since
-    then. slow: names of images whose decoding took long.
+    then.
     """
 
     read_seconds: float
@@ -44,7 +44,6 @@ class LoadStats(NamedTuple):
     codec_error: str = ""
     cache: Counts = Counts()
     failures: FailureCounts = FailureCounts()
-    slow: tuple[str, ...] = ()
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
@@ -52,9 +51,7 @@ class LoadStats(NamedTuple):
         read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors, *counts = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
         cache, failures = reduce(Counts.plus, counts[0]), reduce(FailureCounts.plus, counts[1])
-        return cls(
-            *made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), cache, failures, sum(counts[2], ())
-        )
+        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), cache, failures)
 
 
 @dataclass

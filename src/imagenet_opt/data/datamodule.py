@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from imagenet_opt import machine
-from imagenet_opt.data.demo import ensure_demo
+from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.split_folder import root_of
@@ -48,7 +48,6 @@ class ImageData(LightningDataModule):
         check_same_classes(train, val)
         self.train, self.val, self.loading, self.store = train, val, loading, store
         self._start = Position(0, 0)
-        self._skipped: dict[str, dict[int, str]] = {"train": {}, "val": {}}
         self._loaders: list[DevicePrefetcher] = []
 
     @property
@@ -61,10 +60,10 @@ class ImageData(LightningDataModule):
         size = max(sizes, default=self.loading.image_size)
         loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)
         loader.sampler.seek(*self._start)
-        return self._keep(loader, "train")
+        return self._keep(loader)
 
     def val_dataloader(self) -> DevicePrefetcher:
-        return self._keep(eval_loader(self.val, self.loading, self._rank_info()), "val")
+        return self._keep(eval_loader(self.val, self.loading, self._rank_info()))
 
     def teardown(self, stage: str) -> None:
         self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
@@ -76,24 +75,21 @@ class ImageData(LightningDataModule):
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint: the state of the training loader with the trainer's position, the options of the
-        images, and the skipped samples of each split, index -> reason.
+        """State for a checkpoint: the state of the training loader with the trainer's position, and the options of the
+        images.
 
         Lightning saves the state of the loader too, but does not restore it once a learning-rate schedule has read the
         length of the loader.
         """
-        skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
-        images = {"images": self._image_facts(), "skipped": skipped}
-        return position(self._trainer())._asdict() | self._fingerprint(self._trainer().world_size) | images
+        fingerprint = self._fingerprint(self._trainer().world_size)
+        return position(self._trainer())._asdict() | fingerprint | {"images": self._image_facts()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the position. Raises CheckpointMismatch, see `check_order`; changes of the image processing are
         logged."""
         self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
-        if self._trainer().is_global_zero:  # this process saved the skipped samples
-            for split, reasons in self._skipped.items():
-                reasons |= state_dict["skipped"][split]
+        if self._trainer().is_global_zero:
             now, before = self._image_facts(), state_dict["images"]
             changes = [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]
             if changes:
@@ -108,9 +104,8 @@ class ImageData(LightningDataModule):
         """Facts that must be equal in all processes of a run: the data and the order of samples."""
         return self._fingerprint(self._trainer().world_size) | {"validation images": len(self.val)}
 
-    def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
-        """Register a loader, so that its skipped samples are saved, and its workers end with the run."""
-        loader.bad.reasons = self._skipped[split]
+    def _keep(self, loader: DevicePrefetcher) -> DevicePrefetcher:
+        """Register a loader, so that its workers end with the run."""
         self._loaders.append(loader)
         return loader
 
@@ -212,8 +207,3 @@ def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: i
     folder = demo_folder(cache, num_train, num_val)
     options = replace(DEMO_OPTIONS, **loading)
     return ImageData(open_index(folder, "train", cache), open_index(folder, "val", cache), options)
-
-
-def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
-    """Folder of the demo images, which are drawn if they are missing."""
-    return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)

@@ -94,9 +94,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             codec_error=region_codec().error,
             cache=take_counts(self.reader.store),
             failures=self.reader.take_failures(),
-            slow=tuple(self.decoder.slow),
         )
-        self.decoder.slow.clear()
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
         made = builder.batch(labels, torch.from_numpy(draw.indices), valid, key, stats)

@@ -27,13 +27,11 @@ class DeviceCopies:
     device has no room for a batch.
     """
 
-    def __init__(
-        self, device: torch.device, mode: str, buffers: SharedBufferPool, slots: LockedSlots | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, mode: str, buffers: SharedBufferPool) -> None:
         self.device = device
         self.mode = mode
         self.buffers = buffers
-        self.slots = slots or LockedSlots()
+        self.slots = LockedSlots()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._clock = CudaClock() if device.type == "cuda" else None
         self._num_finished, self._seconds = 0, 0.0

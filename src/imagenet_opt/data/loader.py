@@ -35,8 +35,7 @@ from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cached_store import CachedStore, cache_of
 from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
-from imagenet_opt.data.storage.store import FolderStore, Store
-from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.data.storage.store import FolderStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter
 from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.batch_images import to_images
@@ -146,7 +145,7 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, 
     if (cache := cache_of(whole, options, drop_pages=drop_pages)) is None:
         return _plain_store(index, options)
     store = _plain_store(whole, options)  # type: ignore[arg-type]
-    return CachedStore(store, cache, rows=rows, patience_seconds=options.read_timeout / 4)
+    return CachedStore(store, cache, rows=rows)
 
 
 def _plain_store(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:

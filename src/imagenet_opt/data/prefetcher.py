@@ -5,19 +5,18 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from imagenet_opt.data.background_iterator import BackgroundIterator
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
-from imagenet_opt.data.decode.decoder import SLOW_SECONDS
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
@@ -30,11 +29,8 @@ from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
-_SIGNAL_SECONDS = 1.0
-"""Longest single wait. A signal that arrives just before a wait is handled only after the wait."""
 
 
 @contextmanager
@@ -208,11 +204,6 @@ class DevicePrefetcher:
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
             if 2 * stats.num_given_up > num_images:
                 _warn_of_whole_decode(stats.codec_error)
-            for name in stats.slow:
-                _warn_once(
-                    f"{name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
-                    "smaller or remove the file (data.root)"
-                )
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -241,16 +232,12 @@ class DevicePrefetcher:
 
 
 @cache
-def _warn_once(message: str) -> None:
-    """Once in this process."""
-    log.warning(message)
-
-
 def _warn_of_whole_decode(codec_error: str) -> None:
+    """Once in this process."""
     reason = "region decode gave up for most images of a batch"
     if codec_error:
         reason = f"nvImageCodec does not work here ({codec_error})"
-    _warn_once(
+    log.warning(
         f"{reason}; whole images are decoded instead, which is slower. "
         "data.region_decode=false decodes whole images without this warning"
     )
@@ -266,56 +253,6 @@ def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: fl
         "loader/mb_from_storage": sums["fetched_bytes"] / 1e6 / batches,
         "loader/cache_damaged": totals["cache_damaged"],
     }
-
-
-class BackgroundIterator(Generic[T]):
-    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
-
-    An error of `source` is raised instead of its item. The thread is a daemon, so a source that hangs does not delay
-    the end of the process.
-    """
-
-    def __init__(self, source: Iterator[T]) -> None:
-        self._made: SimpleQueue[T | BaseException] = SimpleQueue()
-        self._wanted = threading.Semaphore()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._make, args=(source,), daemon=True, name="batches ahead")
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        while True:
-            with suppress(Empty):
-                item = self._made.get(timeout=_SIGNAL_SECONDS)
-                break
-        if isinstance(item, BaseException):
-            self._made.put(StopIteration())  # for the next call
-            raise item
-        self._wanted.release()
-        return item
-
-    def stop(self) -> None:
-        """Let the thread end after its current item. Does not wait for the thread."""
-        self._stopped = True
-        self._wanted.release()
-
-    def close(self) -> None:
-        """Stop the thread and wait for its end. `source` may be used elsewhere afterwards."""
-        self.stop()
-        self._thread.join()
-
-    def _make(self, source: Iterator[T]) -> None:
-        try:
-            while self._wanted.acquire() and not self._stopped:
-                self._made.put(next(source))
-        except BaseException as error:
-            if not self._stopped:
-                return self._made.put(error)
-        while not self._made.empty():
-            self._made.get()  # frees the memory of an item that was not requested
-        self._made.put(StopIteration())
 
 
 def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:

@@ -4,8 +4,6 @@ New shared memory costs a sixth of the time of decoding, because the kernel must
 """
 
 import logging
-import weakref
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -103,34 +101,16 @@ class SharedBufferPool:
             self.holding[lease.worker, lease.slot] = 0
 
 
-def cuda_register(address: int, num_bytes: int) -> str:
-    """Page-lock memory. Returns the reason of CUDA's refusal; "" if the memory is page-locked now."""
-    runtime = torch.cuda.cudart()
-    error = runtime.cudaHostRegister(address, num_bytes, 0)
-    return "" if error == runtime.cudaError.success else str(runtime.cudaGetErrorString(error))
-
-
-def cuda_unregister(address: int) -> None:
-    """Undo `cuda_register`, before the memory is unmapped."""
-    torch.cuda.cudart().cudaHostUnregister(address)
-
-
 class LockedSlots:
-    """Slots that are registered as page-locked memory, once for each mapping.
+    """Slots that CUDA has registered as page-locked memory, once for each mapping.
 
     A registered mapping is kept until it is unregistered: later memory at the same address would be copied from the old
-    pages. register, unregister: see cuda_register, cuda_unregister.
+    pages.
     """
 
-    def __init__(
-        self,
-        register: Callable[[int, int], str] = cuda_register,
-        unregister: Callable[[int], None] = cuda_unregister,
-    ) -> None:
-        self._register, self._unregister = register, unregister
+    def __init__(self) -> None:
         self._held: dict[Place, torch.UntypedStorage] = {}
         self._is_refused = False
-        weakref.finalize(self, _unregister_all, self._held, unregister)
 
     def hold(self, lease: Lease | None, pixels: Tensor) -> bool:
         """Whether the memory of a batch is page-locked; a slot that is new is registered first. After a refusal, which
@@ -141,15 +121,17 @@ class LockedSlots:
         if (held := self._held.get(place)) is not None:
             if held.data_ptr() == memory.data_ptr():
                 return True
-            self._unregister(held.data_ptr())
-            del self._held[place]
+            self._release(place)
         if self._is_refused:
             return False
-        if reason := self._register(memory.data_ptr(), memory.nbytes()):
+        runtime = torch.cuda.cudart()
+        error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes(), 0)
+        if error != runtime.cudaError.success:
             self._is_refused = True
             log.warning(
-                f"data.copies=registered: the workers' shared memory cannot be page-locked ({reason}); batches are "
-                "copied to pinned memory first, as with data.copies=ahead"
+                f"data.copies=registered: the workers' shared memory cannot be page-locked "
+                f"({runtime.cudaGetErrorString(error)}); batches are copied to pinned memory first, as with "
+                "data.copies=ahead"
             )
             return False
         self._held[place] = memory
@@ -157,13 +139,15 @@ class LockedSlots:
 
     def close(self) -> None:
         """Unregister all slots."""
-        _unregister_all(self._held, self._unregister)
+        for place in list(self._held):
+            self._release(place)
 
+    def _release(self, place: Place) -> None:
+        torch.cuda.cudart().cudaHostUnregister(self._held[place].data_ptr())  # before the memory is unmapped
+        del self._held[place]
 
-def _unregister_all(held: dict[Place, torch.UntypedStorage], unregister: Callable[[int], None]) -> None:
-    while held:
-        _, memory = held.popitem()
-        unregister(memory.data_ptr())
+    def __del__(self) -> None:
+        self.close()
 
 
 def _worker() -> int:

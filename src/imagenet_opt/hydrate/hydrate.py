@@ -18,7 +18,7 @@ import numpy as np
 from imagenet_opt import machine
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
-from imagenet_opt.data.storage.daemon_pool import DaemonPool
+from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.display.terminal_table import print_sentence

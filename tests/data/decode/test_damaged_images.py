@@ -38,41 +38,24 @@ def test_padding_behind_the_end_does_no_harm() -> None:
         assert np.array_equal(crop(data + more), part(whole(data)))
 
 
-def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: bool = True) -> tuple[int, float]:
-    """Bytes of a crop, and peak MB of its decoding, measured in another process."""
+@pytest.mark.slow
+def test_a_crop_takes_its_own_memory_and_a_large_crop_takes_little() -> None:
+    """Peaks in another process: of a small crop of 10,000 x 10,000 pixels, and then of all of them."""
     command = (
         "import sys, torch; from imagenet_opt.data.decode.decoder import Decoder;"
         "from imagenet_opt.data.decode.region_codec import load_codec; load_codec();"
         "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
-        "data = sys.stdin.buffer.read();"
-        "limits = {'max_crop_pixels': 2**22, 'max_pixels': 2**29};"
-        f"decoder = Decoder(exif_rotation=False, region_decode={region_decode}, **limits);"
-        "before = peak_gib(cpu);"
-        f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
-        "print(pixels.size, peak_gib(cpu) - before)"
+        "decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, max_pixels=2**29);"
+        "image, peaks = decoder.open(sys.stdin.buffer.read(), 'large'), [peak_gib(cpu)];"
+        "sizes = [decoder.crop(image, box).size * (peaks.append(peak_gib(cpu)) is None)"
+        " for box in ((7000, 7000, 300, 300), (0, 0, 10000, 10000))];"
+        "print(*sizes, *(1074 * (after - before) for before, after in zip(peaks, peaks[1:])))"
     )
+    data = encoded(Image.new("RGB", (10000, 10000), (10, 200, 30)), quality=50)
     done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
-    num_bytes, grown_gib = done.stdout.split()
-    return int(num_bytes), float(grown_gib) * 2**30 / 1e6
-
-
-@pytest.mark.slow
-def test_twenty_thousand_pixels_take_little_memory() -> None:
-    num_bytes, grown_mb = peak_growth(
-        encoded(Image.new("RGB", (20000, 20000), (10, 200, 30)), quality=50), (0, 0, 20000, 20000)
-    )
-    assert num_bytes <= 3 * 2**22
-    assert grown_mb < 300  # of 1200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("region_decode", [True, False])
-def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decode: bool) -> None:
-    """Without region decode, the memory of the whole image."""
-    data = encoded(Image.new("RGB", (8000, 8000)), quality=50)
-    num_bytes, grown_mb = peak_growth(data, (7000, 7000, 300, 300), region_decode=region_decode)
-    assert num_bytes == 3 * 300 * 300
-    assert grown_mb < 50 if region_decode else grown_mb > 150  # of 192
+    small, large, small_mb, large_mb = map(float, done.stdout.split())
+    assert small == 3 * 300 * 300 and large <= 3 * 2**22
+    assert small_mb < 50 and large_mb < 150  # of 300
 
 
 def claiming(side: int, kind: str, scans: int = 1, **options) -> bytes:

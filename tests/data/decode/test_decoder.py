@@ -26,9 +26,9 @@ def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int
     return [(int(rng.integers(size[0] - h + 1)), int(rng.integers(size[1] - w + 1)), h, w) for h, w in sides]
 
 
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"quality": 100}], ids=str)
-@pytest.mark.parametrize(("size", "mode"), [((48, 64), "RGB"), ((41, 53), "RGB"), ((160, 227), "RGB"), ((48, 64), "L")])
+@pytest.mark.parametrize("subsampling", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}], ids=str)
+@pytest.mark.parametrize(("size", "mode"), [((41, 53), "RGB"), ((160, 227), "RGB"), ((48, 64), "L")])
 def test_ordinary_jpegs_are_decoded_bit_for_bit(
     subsampling: int, options: dict, size: tuple[int, int], mode: str
 ) -> None:
@@ -43,7 +43,7 @@ def test_ordinary_jpegs_are_decoded_bit_for_bit(
 
 def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
     decoder, whole_decoder, regions = decoding(), decoding(region_decode=False), 0
-    for path in sorted(sample_root.glob("*/*.JPEG"))[::5]:
+    for path in sorted(sample_root.glob("*/*.JPEG"))[::10]:
         image = decoder.open(path.read_bytes(), str(path))
         expected = whole(image.encoded)
         assert (image.height, image.width) == expected.shape[:2]
@@ -51,7 +51,7 @@ def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
             regions += image.stream is not None
             assert np.array_equal(decoder.crop(image, box), part(expected, box)), (path, box)
             assert np.array_equal(whole_decoder.crop(whole_decoder.open(image.encoded, ""), box), part(expected, box))
-    assert regions >= 390
+    assert regions >= 195
 
 
 @pytest.mark.parametrize("most", [2**22, 48 * 64 // 2])
@@ -141,21 +141,6 @@ def test_images_are_rotated_as_pillow_rotates_them(orientation: int, kind: str, 
     assert np.abs(actual.astype(int) - part(np.asarray(expected))).mean() < 1  # two builds of libjpeg-turbo
 
 
-def test_damaged_exif_data_rotate_nothing() -> None:
-    data = bytearray(encoded(picture(48, 64), exif=TURNED))
-    start = data.index(b"Exif\0\0")
-    data[start + 6 : start + 14] = b"\xff" * 8
-    decoder = decoding(exif_rotation=True)
-    image = decoder.open(bytes(data), "some.JPEG")
-    assert (image.height, image.width) == (48, 64)
-    assert np.array_equal(decoder.crop(image, BOX), part(whole(bytes(data))))
-
-
-def test_one_pixel_is_an_image() -> None:
-    actual = crop(encoded(Image.new("RGB", (1, 1), (250, 128, 3)), quality=100, subsampling=0), (0, 0, 1, 1))
-    assert np.abs(actual.astype(int) - (250, 128, 3)).max() <= 3
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_large_crops_are_reduced_to_means_of_their_pixels(kind: str) -> None:
     data = encoded(picture(400, 600).resize((600, 400)), kind)
@@ -179,12 +164,11 @@ def test_a_reduced_crop_keeps_a_pixel_per_side(kind: str, size: tuple, box: tupl
     assert 1 <= height * width <= most
 
 
-@pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {})])
-@pytest.mark.parametrize("num_crops", [2, 3, 7])
-def test_large_crops_of_white_images_are_white_to_their_borders(num_crops: int, kind: str, options: dict) -> None:
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_large_crops_of_white_images_are_white_to_their_borders(kind: str) -> None:
     for side in range(130, 260):
-        data = encoded(Image.new("RGB", (side, side + 3), (255, 255, 255)), kind, **options)
-        most = side * (side + 3) // num_crops
+        data = encoded(Image.new("RGB", (side, side + 3), (255, 255, 255)), kind)
+        most = side * (side + 3) // 3
         assert crop(data, (0, 0, side + 3, side), max_crop_pixels=most).min() == 255, side
         assert crop(data, (9, 7, side - 6, side - 7), max_crop_pixels=most // 2).min() == 255, side
 

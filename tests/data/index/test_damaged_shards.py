@@ -121,7 +121,3 @@ def test_an_index_cannot_lead_out_of_its_folder(copy: Path, tmp_path: Path) -> N
     for name in ("../../secret", str(tmp_path / "secret")):
         change(copy, shards=[shard | {"name": name} for shard in shards])
         assert open_shards(copy).shards[0] == "shard-00000.tar"
-
-
-def test_a_folder_of_images_is_no_pack(images_root: Path, tmp_path: Path) -> None:
-    assert not is_packed(images_root / "train") and not is_packed(tmp_path / "absent")

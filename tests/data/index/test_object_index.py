@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.cli.main import run
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.data.index import object_index
 from imagenet_opt.data.index.folder_index import scan_split
@@ -90,18 +89,6 @@ def test_objects_are_listed_once(
         assert len(open_index(url, "train", tmp_path)) == 40
 
 
-def test_a_command_says_once_that_it_reuses_a_listing(
-    images_root: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = upload(images_root, bucket)
-    words = [f"data.root={url}", f"data.cache_dir={tmp_path}/cache"]
-    run("hydrate", words)
-    assert "as listed on" not in capsys.readouterr().err
-    run("hydrate", words)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "as listed on" in line]
-    assert [line.partition(",")[0] for line in lines] == [f"39 images below {url}/train", f"39 images below {url}/val"]
-
-
 def test_without_a_server_the_error_names_the_address(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,8 +136,6 @@ def test_a_worker_never_takes_a_newer_listing(images_root: Path, bucket: str, tm
     shutil.rmtree(index.folder)
     put(f"{url}/train/class0/new.JPEG", b"")
     assert len(open_index(url, "train", tmp_path)) == 40
-    copy = pickle.loads(pickle.dumps(index))
-    assert [copy.path(i) for i in range(len(copy))] == [index.path(i) for i in range(39)]
     with pytest.raises(DataError, match="removed or replaced; run the same command again"):
         pickle.loads(sent)
 
@@ -186,9 +171,7 @@ def test_new_shards_have_a_new_index(packed: Path, copy: Path, bucket: str, tmp_
     ("name", "content", "words"),
     [
         ("labels.npy", b"other", "labels.npy is not the file of its index.json"),
-        ("labels.npy", None, "has no labels.npy"),
         ("shard-00001.tar", b"short", "shard-00001.tar in {url} has 5 bytes; its index.json expects"),
-        ("shard-00001.tar", None, "shard-00001.tar is missing in {url}"),
         ("index.json", None, "is no finished pack: it has no index.json"),
         ("index.json", b"{}", "index.json is damaged: format: Field required"),
     ],

@@ -1,21 +1,22 @@
-"""Samples from the cache are those of the storage, and each is fetched once, by any threads and processes."""
+"""Samples from the cache are those of the storage, also after a kill or damage, and on small and full disks."""
 
+import logging
 import multiprocessing
 import os
 import pickle
 import signal
-import threading
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from imagenet_opt.data.storage.cache_setup import open_cache
+from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.cached_store import CachedStore, Counts
-from imagenet_opt.data.storage.read_pool import ReadPool
-from imagenet_opt.data.storage.store import Indices
-from tests.data.storage.stores import Listed, Numbers, batch, reading, texts
+from suites.faults.not_tried import NotTried
+from suites.faults.small_disk import SmallDisk, small_disk
+from tests.data.storage.stores import Listed
 
 NUM = 60
 URL = "s3://bucket/train"
@@ -32,20 +33,32 @@ def storage(tmp_path: Path) -> Listed:
 def reopen(storage: Listed, tmp_path: Path) -> Open:
     """Opens the cache of `storage` as a new run would. most_bytes: see `open_cache`."""
 
-    def open_store(most_bytes: float = np.inf, **options: float) -> CachedStore:
-        folder = open_cache(tmp_path / "samples/f1", URL, storage.sizes, most_bytes=most_bytes)
+    def open_store(most_bytes: float = np.inf, parent: Path = tmp_path) -> CachedStore:
+        folder = open_cache(parent / "samples/f1", URL, storage.sizes, most_bytes=most_bytes)
         assert folder is not None
-        return CachedStore(storage, folder, **options)
+        return CachedStore(storage, folder)
 
     return open_store
 
 
-def read_all(store: CachedStore, seed: int = 0, portion: int = 7) -> None:
-    """Read all samples in random order, and some twice, and compare them with those of the storage."""
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        with small_disk(tmp_path / "small", 4_000_000) as made:
+            yield made
+    except NotTried as error:
+        pytest.skip(str(error))
+
+
+def read_all(store: CachedStore, seed: int = 0, portion: int = 7) -> list[int]:
+    """Read all samples in random order, and some twice, and compare them with those of the storage. Returns the samples
+    that were fetched, in order of their number."""
+    store.store.file.write_text("")
     order = np.random.default_rng(seed).permutation(np.concatenate([np.arange(NUM), np.arange(5)]))
     for start in range(0, len(order), portion):
         indices = order[start : start + portion]
         assert store.read_many(indices) == [store.store.encoded[index] for index in indices]
+    return sorted(set(store.store.read))
 
 
 @pytest.mark.parametrize("segment_bytes", [2**26, 500])
@@ -54,11 +67,9 @@ def test_samples_are_those_of_the_storage_and_are_fetched_once(
 ) -> None:
     monkeypatch.setattr("imagenet_opt.data.storage.cache_folder._SEGMENT_BYTES", segment_bytes)
     store = reopen()
-    for seed in range(3):
-        read_all(store, seed, portion=1 + 6 * seed)
-    assert sorted(storage.read) == list(range(NUM))
-    read_all(reopen(), seed=9)  # after a restart
-    assert sorted(storage.read) == list(range(NUM))
+    assert read_all(store) == list(range(NUM))
+    assert read_all(store, 1, portion=1) == read_all(pickle.loads(pickle.dumps(store)), 2) == []
+    assert read_all(reopen(), 3) == []  # after a restart
     starts = np.cumsum(storage.sizes) - storage.sizes
     segments = {f"{start // segment_bytes:05d}" for start in starts.tolist()}
     assert {file.name for file in (store.folder.path / "segments").iterdir()} == segments
@@ -71,23 +82,6 @@ def test_hits_and_misses_are_counted(storage: Listed, reopen: Open) -> None:
     fetched, hit = storage.sizes[[2, 3, 4]].sum(), storage.sizes[2]
     assert store.take_counts() == Counts(hits=1, misses=3, hit_bytes=hit, fetched_bytes=fetched, damaged=0)
     assert store.take_counts() == Counts()
-
-
-def test_hits_are_one_group_and_misses_groups_of_the_storage(reopen: Open) -> None:
-    store = reopen()
-    store.read_many(np.array([1, 5]))
-    assert [group.tolist() for group in store.groups(np.array([0, 5, 2, 1, 3]))] == [[1, 3], [0, 2], [4]]
-    assert [group.tolist() for group in store.groups(np.array([5, 1]))] == [[0, 1]]
-    assert store.groups(np.array([], np.int64)) == []
-
-
-def test_a_pickled_store_uses_the_same_cache(storage: Listed, reopen: Open) -> None:
-    store = reopen()
-    read_all(store)
-    store.take_counts()
-    other = pickle.loads(pickle.dumps(store))
-    read_all(other, seed=1)
-    assert sorted(storage.read) == list(range(NUM)) and other.take_counts().misses == 0
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
@@ -103,25 +97,20 @@ def test_damage_on_disk_is_found_after_a_restart_and_repaired(storage: Listed, r
         segment.write_bytes(content if damage == "flip" else content[: begin + 1])
     lost = {"flip": [30], "cut": list(range(30, NUM)), "remove": list(range(NUM))}[damage]
     lost = [index for index in lost if storage.sizes[index] and (index != 30 or storage.sizes[30] > 1)]
-    storage.file.write_text("")
     store = reopen()
-    read_all(store)
-    assert sorted(storage.read) == lost and store.take_counts().damaged == len(lost)
-    read_all(reopen(), seed=1)
-    assert sorted(storage.read) == lost
+    assert read_all(store) == lost and store.take_counts().damaged == len(lost)
+    assert read_all(reopen(), seed=1) == []
 
 
-def test_a_segment_that_is_removed_during_the_run_is_fetched_again(storage: Listed, reopen: Open) -> None:
-    store = reopen()
-    read_all(store)
-    (store.folder.path / "segments/00000").unlink()
-    read_all(store)
-    assert len(storage.read) > NUM
+@pytest.mark.parametrize("damage", ["state", "starts", "sizes"])
+def test_a_cache_with_damaged_columns_starts_empty(reopen: Open, damage: str) -> None:
+    read_all(store := reopen())
+    file = store.folder.path / ("starts" if damage == "sizes" else damage)
+    file.write_bytes(bytes(file.stat().st_size) if damage == "sizes" else file.read_bytes()[:-1])
+    assert read_all(reopen()) == list(range(NUM))
 
 
-def test_a_killed_process_leaves_whole_samples_and_no_claims(
-    storage: Listed, reopen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_leaves_whole_samples(storage: Listed, reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
 
     def die_halfway(descriptor: int, content: bytes, offset: int) -> int:
@@ -143,134 +132,54 @@ def test_a_killed_process_leaves_whole_samples_and_no_claims(
     child.start()
     child.join(30)
     assert child.exitcode == -signal.SIGKILL
-    store = reopen(patience_seconds=30)  # a claim that was left behind would be waited for
-    assert store.folder.state[:32].tolist() == [1] * 30 + [0, 0]
-    storage.file.write_text("")
-    read_all(store)
-    assert sorted(storage.read) == list(range(30, NUM)) and store.take_counts().damaged == 0
-
-
-def test_two_processes_with_eight_threads_fetch_each_sample_once(storage: Listed, reopen: Open) -> None:
-    context = multiprocessing.get_context("fork")
-    together = context.Barrier(2)
-    store = reopen(patience_seconds=30)
-
-    def read_in_threads(number: int) -> None:
-        together.wait(30)
-        failed: list[BaseException] = []
-        threads = [threading.Thread(target=read, args=(8 * number + i, failed)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        os._exit(len(failed))
-
-    def read(seed: int, failed: list[BaseException]) -> None:
-        try:
-            read_all(store, seed, portion=1 + seed)
-        except BaseException as error:
-            failed.append(error)
-
-    children = [context.Process(target=read_in_threads, args=(number,)) for number in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0, 0]
-    assert sorted(storage.read) == list(range(NUM))
-
-
-def read_in_thread(store: CachedStore, begun: threading.Event) -> threading.Thread:
-    """A thread whose request for sample 3 has begun."""
-    thread = threading.Thread(target=store.read_many, args=(np.array([3]),), daemon=True)
-    thread.start()
-    assert begun.wait(10)
-    return thread
-
-
-def test_a_thread_waits_for_the_request_of_another(
-    storage: Listed, reopen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading, second_waits = threading.Event(), threading.Event()
-    storage.each = lambda index: (reading.set(), second_waits.wait(10))
-    monkeypatch.setattr("imagenet_opt.data.storage.cached_store.time.sleep", lambda seconds: second_waits.set())
     store = reopen()
-    read_in_thread(store, reading)
-    assert store.read_many(np.array([3])) == [storage.encoded[3]]
-    assert second_waits.is_set() and storage.read == [3]
+    assert store.folder.state[:32].tolist() == [1] * 30 + [0, 0]
+    assert read_all(store) == list(range(30, NUM)) and store.take_counts().damaged == 0
 
 
-def test_a_thread_does_not_wait_for_ever_for_a_request_that_hangs(storage: Listed, reopen: Open) -> None:
-    reading, end = threading.Event(), threading.Event()
-
-    def hang_first(index: int) -> None:
-        if not reading.is_set():
-            reading.set()
-            end.wait(10)
-
-    storage.each = hang_first
-    store = reopen(patience_seconds=0)
-    first = read_in_thread(store, reading)
-    assert store.read_many(np.array([3])) == [storage.encoded[3]]
-    assert first.is_alive()
-    end.set()
+def test_the_first_samples_that_fit_are_kept(storage: Listed, reopen: Open, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    few, more = storage.sizes[:8].sum() - 1, storage.sizes[:9].sum()
+    store = reopen(few)
+    assert read_all(store) == list(range(NUM)) and read_all(store) == list(range(7, NUM))
+    assert "the limit is data.cache_gb" in caplog.text
+    read_all(reopen(more))
+    assert read_all(reopen(few)) == list(range(9, NUM))  # samples that a larger cache has kept are used
+    read_all(reopen())
+    caplog.clear()
+    assert read_all(reopen()) == [] and not caplog.messages
 
 
-def test_an_error_of_the_storage_is_raised_and_ends_the_claims(storage: Listed, reopen: Open) -> None:
-    def fail(index: int) -> None:
-        if index == 5:
-            raise OSError(5, "Input/output error")
-
-    storage.each = fail
-    store = reopen(patience_seconds=30)
-    with pytest.raises(OSError, match="Input/output error"):
-        store.read_many(np.array([4, 5, 6, 7]))
-    storage.each = lambda index: None
-    read_all(store)
-    read_all(store)
-    assert sorted(set(storage.read)) == list(range(NUM)) and storage.read.count(7) == 1
-
-
-def test_many_hits_do_not_hide_the_latency_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 32 samples comes from a storage that takes a third of a second."""
-    clock = Clock()
-    for module in ("read_ahead", "read_pool"):
-        monkeypatch.setattr(f"imagenet_opt.data.storage.{module}.time.perf_counter", clock)
-    numbers = Numbers(lambda index: clock.spend(0.3))
-    sizes = np.array([len(str(index)) for index in range(len(numbers))])
-    folder = open_cache(tmp_path / "samples/f1", URL, sizes, most_bytes=np.inf)
-    assert folder is not None
-    for index in np.flatnonzero(np.arange(len(numbers)) % 32):
-        folder.write(int(index), str(index).encode())
-    store = CachedStore(numbers, folder)
-    pool = ReadPool(store, timeout_seconds=60)
-    for step in range(8):
-        indices = batch(step, 16)
-        groups = store.groups(indices)
-        for group in groups:
-            task = pool.start([group], [indices[group]], 1, stop_when_slow=False)
-            assert pool.answer(task) == [texts(indices[group])]
-    assert pool.latency() == pytest.approx(0.3)
+def test_a_full_disk_is_one_warning_and_reading_goes_on(
+    storage: Listed, reopen: Open, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage.encoded = [bytes([i]) * 10_000 for i in range(NUM)]
+    disk.fill(leave=450_000)  # 5 % of the disk are 200,000 bytes
+    assert 15 < reopen(parent=disk.seen).folder.num_kept < 26
+    disk.free()
+    store = reopen(parent=disk.seen)
+    store.read_many(np.arange(3))
+    disk.fill()
+    assert set(range(4, NUM)) <= set(read_all(store))
+    (warning,) = [message for message in caplog.messages if "cannot be written" in message]
+    assert "data.cache_dir" in warning
+    disk.free()
+    assert read_all(reopen(parent=disk.seen)) and read_all(reopen(parent=disk.seen)) == []
 
 
-class Clock:
-    """Time that passes in the thread of a read alone."""
-
-    def __init__(self) -> None:
-        self.local = threading.local()
-
-    def __call__(self) -> float:
-        return getattr(self.local, "now", 0.0)
-
-    def spend(self, seconds: float) -> None:
-        self.local.now = self() + seconds
+def test_users_who_share_a_cache_may_finish_what_another_began(reopen: Open, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        read_all(reopen())
+    finally:
+        os.umask(before)
+    for file in (tmp_path / "samples").rglob("*"):
+        assert file.stat().st_mode & stat.S_IWGRP, file
 
 
-def test_batches_are_read_ahead_through_the_cache(storage: Listed, reopen: Open) -> None:
-    reader = reading(reopen())
-    portions: list[Indices] = [np.random.default_rng(step).permutation(NUM)[:8] for step in range(20)]
-    for step, indices in enumerate(portions):
-        following = [((0, later), portions[later]) for later in range(step + 1, min(step + 4, 20))]
-        samples = reader.read((0, step), indices, following).samples
-        assert samples == [storage.encoded[index] for index in indices]
-    assert len(storage.read) == len(set(storage.read))
+def test_a_file_in_place_of_the_folder_is_named(
+    storage: Listed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    assert open_cache(tmp_path / "file/samples/f1", URL, storage.sizes, most_bytes=np.inf) is None
+    assert "file/samples/f1 (data.cache_dir) cannot be a cache: Not a directory" in caplog.text

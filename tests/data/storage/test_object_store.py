@@ -1,6 +1,5 @@
 """Batches from objects and from the local folder are equal to the last bit, also while the service fails."""
 
-import itertools
 import os
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, put, upload
 from tests.processes import on_ranks
 
-FAULTS = ("500", "503", "429", "cut", "away")
 IMAGES = (".JPEG", ".tar")
 
 
@@ -38,12 +36,11 @@ def shards(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_those_of_the_folder(
-    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool, workers: int
+    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool
 ) -> None:
     folder = shards if packed else images_root
-    options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": workers}
+    options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": 2}
     expected = batches(loader(folder, **options))
     made = loader(upload(folder, f"{bucket}/in1k"), added_latency_ms=1 if packed else 0, **options)
     for epoch in (1, 2, 1):
@@ -72,29 +69,6 @@ def test_shards_on_a_web_server_are_read_by_ranges(
         stores[0].read_many(rows)
 
 
-def test_batches_of_a_worker_are_the_same_while_requests_fail(
-    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader
-) -> None:
-    expected = batches(loader(images_root))
-    made = loader(upload(images_root, bucket), num_workers=1)
-    faults = itertools.cycle((*FAULTS, *[""] * 9))
-    proxy.fault = lambda number, path: next(faults)
-    assert_equal(batches(made), expected)
-    metrics = made.pop_metrics()
-    assert 3 < metrics["loader/retries"] <= proxy.num_faults
-    assert 0 < metrics["loader/throttled"] < metrics["loader/retries"]
-
-
-def test_many_requests_are_in_flight_while_answers_are_late(
-    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
-) -> None:
-    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
-    proxy.delay_seconds = 0.5
-    samples = reading(store_of(index, loading(cache_gb=0))).read((0, 0), np.arange(len(index))).samples
-    assert samples == [(images_root / "train" / index.relative(i)).read_bytes() for i in range(len(index))]
-    assert proxy.most_at_once > 8
-
-
 def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket: str, tmp_path: Path) -> None:
     """The client's requests would wait forever."""
     store = store_of(open_index(upload(images_root, bucket), "train", tmp_path / "cache"), loading(cache_gb=0))
@@ -103,8 +77,9 @@ def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fault", [*FAULTS, "short"])
+@pytest.mark.parametrize(
+    ("fault", "packed"), [("500", True), ("429", False), ("cut", True), ("away", False), ("short", True)]
+)
 def test_nothing_is_lost_while_requests_fail(
     images_root: Path, shards: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path, fault: str, packed: bool
 ) -> None:
@@ -124,19 +99,7 @@ def test_nothing_is_lost_while_requests_fail(
     assert proxy.num_faults > 0
 
 
-def test_a_server_that_goes_away_for_a_while_loses_nothing(
-    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
-) -> None:
-    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
-    rows = index.sizes.argsort()
-    gone = itertools.count()
-    proxy.fault = lambda number, path: "away" if next(gone) < 3 * len(rows) else ""
-    samples = reading(store_of(index, loading(cache_gb=0))).read((0, 0), rows).samples
-    assert all(isinstance(sample, bytes) for sample in samples) and proxy.num_faults == 3 * len(rows)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("packed", "workers"), [(False, 1), (True, 0)])
 def test_a_replaced_object_ends_the_run(
     images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool, workers: int
 ) -> None:
@@ -155,8 +118,6 @@ def test_a_replaced_object_ends_the_run(
     ("fault", "words"),
     [
         ("403", "no right to do that"),
-        ("key", "credentials are refused"),
-        ("skewed", "clock of this machine is wrong"),
         ("301", "set AWS_REGION to the region of the bucket"),
     ],
 )
@@ -170,16 +131,6 @@ def test_errors_that_stay_end_the_run(
             act()
         assert "\n" not in str(raised.value) and f"{bucket}/train" in str(raised.value)
         assert "(data.root)" in str(raised.value)
-
-
-def test_a_service_that_stays_away_ends_the_run(
-    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
-) -> None:
-    index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
-    proxy.fault = lambda number, path: "503"
-    with pytest.raises(StorageFailed, match=r"503.*check the network and the service") as raised:
-        reading(store_of(index, loading(cache_gb=0)), timeout_seconds=0.4).read((0, 0), index.sizes.argsort())
-    assert str(raised.value).startswith(f"{bucket} fails")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +148,12 @@ def test_an_object_that_cannot_be_read_is_a_bad_sample(
         open_train(bucket, "train", tmp_path / "cache").read(1)
 
 
+def test_an_object_whose_name_cannot_be_read_is_named_with_a_remedy(bucket: str, tmp_path: Path) -> None:
+    put(f"{bucket}/train/a//x.jpg", b"x")
+    with pytest.raises(StorageFailed, match=r"data\.root.*train/a//x\.jpg.*rename or remove"):
+        open_index(bucket, "train", tmp_path)
+
+
 def test_without_a_strong_etag_the_time_of_the_last_change_marks_an_object(proxy: FaultyProxy, bucket: str) -> None:
     put(f"{bucket}/x.jpg", b"x")
     proxy.fault = lambda number, path: "weak"
@@ -206,9 +163,3 @@ def test_without_a_strong_etag_the_time_of_the_last_change_marks_an_object(proxy
     word, seconds = found.etag.split()
     with pytest.raises(StorageFailed, match="replaced after it was listed"):
         storage.read("x.jpg", etag=f"{word} {int(seconds) - 1}")
-
-
-def test_an_object_whose_name_cannot_be_read_is_named_with_a_remedy(bucket: str, tmp_path: Path) -> None:
-    put(f"{bucket}/train/a//x.jpg", b"x")
-    with pytest.raises(StorageFailed, match=r"data\.root.*train/a//x\.jpg.*rename or remove"):
-        open_index(bucket, "train", tmp_path)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from imagenet_opt.data.storage.read_ahead import ReadAhead
+from imagenet_opt.data.storage.read_ahead import ReadAhead, ReadConcurrency
 from imagenet_opt.data.storage.store import Indices
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
@@ -21,25 +21,6 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
         following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
         assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
     assert reader.read_unplanned(np.array([5, 3])) == [b"5", b"3"]
-
-
-def test_requests_stay_when_the_limit_drops() -> None:
-    """The first answers show that the storage is quick, when many requests are already in flight."""
-    done = threading.Event()
-    store = Numbers(lambda index: done.set() if index == 47 else None)
-    reader = reading(store)
-    for step in range(10):
-        following = [((0, s), batch(s)) for s in range(step + 1, 10)]
-        assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
-        assert done.wait(10)
-    assert sorted(store.read) == list(range(80))
-
-
-def test_following_portions_are_read_ahead() -> None:
-    done = threading.Event()
-    reader = reading(Numbers(lambda index: done.set() if index == 15 else None), reads_in_flight=4)
-    reader.read((0, 0), batch(0), [((0, 1), batch(1))])
-    assert done.wait(10)
 
 
 def test_no_more_requests_than_allowed_run_at_a_time() -> None:
@@ -129,7 +110,7 @@ def test_the_bytes_ahead_are_bounded() -> None:
     store = Large()
     reader = reading(store, reads_in_flight=500, max_bytes=200_000)
     most = 0
-    for step in range(200):
+    for step in range(40):
         following = (((0, s), batch(s)) for s in range(step + 1, 10_000))
         reader.read((0, step), batch(step), following)
         most = max(most, sum(index >= (step + 1) * 8 for index in tuple(store.read)))
@@ -155,3 +136,44 @@ def test_a_forked_process_reads_for_itself() -> None:
     finally:
         answer.set()
         child.kill()
+
+
+def settled(
+    depth: ReadConcurrency,
+    latency: float,
+    line: float = 0.0,
+    *,
+    batches: int = 400,
+    pace: float = 2e-3,
+    most: int = 1200,
+) -> list[int]:
+    """Requests in flight after each batch of 64. A request takes `latency`, and occupies a shared line for `line`
+    seconds."""
+    actual = []
+    for _ in range(batches):
+        depth.update(latency=max(latency, depth.now * line), pace=pace, most=most, answers=64)
+        actual.append(depth.now)
+    return actual
+
+
+@pytest.mark.parametrize(("latency", "least"), [(0.02, 10), (0.329, 165), (2.0, 512)])
+def test_as_many_requests_as_become_due_during_one_answer(latency: float, least: int) -> None:
+    actual = settled(ReadConcurrency(), latency)
+    assert min(actual[60:]) >= least
+    assert max(actual) <= 1.6 * least
+
+
+@pytest.mark.parametrize("line", [0.01, 0.5])
+def test_a_narrow_line_limits_the_requests(line: float) -> None:
+    actual = settled(ReadConcurrency(), 0.001, line)
+    assert max(actual) <= 64
+    assert sorted(actual)[len(actual) // 2] <= 32
+
+
+def test_the_requests_follow_changes_of_the_storage() -> None:
+    depth = ReadConcurrency()
+    assert settled(depth, 0.0005)[-1] == 1
+    assert settled(depth, 0.329)[-1] >= 165
+    assert settled(depth, 0.02)[-1] <= 20
+    assert settled(depth, 0.001, 0.05)[-1] <= 64 * 8
+    assert settled(depth, 0.329, batches=1500)[-1] >= 165

@@ -31,15 +31,6 @@ def test_temporary_errors_are_retried_with_a_warning(code: int, caplog: pytest.L
     assert f"/fsx/x.JPEG: {os.strerror(code)}; retrying for up to" in caplog.text
 
 
-def test_one_warning_tells_of_all_retries_of_a_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert retry_transient(failing(*[errno.EIO] * 9)[1], "/fsx/x.JPEG", 60) == b"bytes"
-    (record,) = caplog.records
-    assert record.getMessage() == f"/fsx/x.JPEG: {os.strerror(errno.EIO)}; retrying for up to 60 s"
-
-
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
 def test_permanent_errors_are_raised_at_once(code: int) -> None:
     left, read = failing(code, errno.EIO)
@@ -62,20 +53,3 @@ def test_an_error_after_a_long_read_is_retried() -> None:
         return read()
 
     assert retry_transient(slowly, "x", 0.2) == b"bytes"
-
-
-def test_pauses_grow_and_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the requests of many processes do not come back all together."""
-    runs: list[list[float]] = [[], []]
-    for pauses in runs:
-        monkeypatch.setattr(time, "sleep", pauses.append)
-        assert retry_transient(failing(*[errno.EIO] * 5)[1], "x", 60) == b"bytes"
-        assert all(
-            longest / 2 <= pause <= longest for pause, longest in zip(pauses, (0.1, 0.2, 0.4, 0.8, 1.6), strict=True)
-        )
-    assert runs[0] != runs[1] and len(runs[0]) == 5
-
-
-def test_other_errors_are_raised_at_once() -> None:
-    with pytest.raises(ZeroDivisionError):
-        retry_transient(lambda: 1 // 0, "x", 60)

@@ -44,7 +44,7 @@ POINT = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 32])
+@pytest.mark.parametrize("size", [2, 32])
 @pytest.mark.parametrize("operation", POINT, ids=lambda operation: operation.name)
 def test_operations_on_points_are_torchvisions(operation: Operation, size: int) -> None:
     reference, arguments = POINT[operation]
@@ -87,7 +87,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 32, 224])
+@pytest.mark.parametrize("size", [2, 224])
 @pytest.mark.parametrize("operation", MOVES, ids=lambda operation: operation.name)
 def test_moves_are_torchvisions(operation: Operation, size: int) -> None:
     arguments = MOVES[operation]

@@ -35,7 +35,7 @@ def arguments_of(layer: Layer, operation: Operation) -> np.ndarray:
 
 
 @pytest.mark.parametrize("increasing", [0, 1])
-@pytest.mark.parametrize("magnitude", [0, 1, 5, 6, 7, 9, 10])
+@pytest.mark.parametrize("magnitude", [0, 7, 10])
 def test_magnitudes_are_timms(magnitude: int, increasing: int) -> None:
     (layer,) = drawn(parse_policy(f"rand-m{magnitude}-n1-p1-inc{increasing}"), 2_000)
     names = auto_augment._RAND_INCREASING_TRANSFORMS if increasing else auto_augment._RAND_TRANSFORMS
@@ -64,9 +64,7 @@ def timms_magnitudes(text: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     return np.array(magnitudes)
 
 
-@pytest.mark.parametrize(
-    "text", [A2, "rand-m6-mstd0.5-inc1", "rand-m9-mstd2", "rand-m8-mstd101-mmax20", "rand-m4-mstdinf"]
-)
+@pytest.mark.parametrize("text", [A2, "rand-m8-mstd101-mmax20", "rand-m4-mstdinf"])
 def test_noise_is_distributed_as_timms(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quantiles of the rotation, whose size is 3 degrees times the magnitude."""
     (layer, _) = drawn(parse_policy(text))

@@ -66,9 +66,7 @@ def check(images: torch.Tensor, sources: list, size: int, interpolation: str = "
         assert off.max() <= 3 / 255, (box, flip)
 
 
-@pytest.mark.parametrize(
-    ("size", "most", "num"), [(1, 9, 100), (8, 40, 900), (24, 24, 400), (32, 100, 400), (32, 4, 200)]
-)
+@pytest.mark.parametrize(("size", "most", "num"), [(1, 9, 50), (24, 24, 100), (32, 100, 200), (32, 4, 50)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 def test_plain_torch_is_torchvision(size: int, most: int, num: int, interpolation: str) -> None:
     sources, ragged = crops(num, most, seed=size + most)
@@ -106,7 +104,7 @@ def kernel_matches() -> None:
 
     for interpolation in ("bilinear", "bicubic", "area"):
         format = ImageFormat(interpolation=interpolation)
-        for size, most, num in ((5, 7, 8), (16, 40, 4), (32, 32, 2), (32, 90, 1)):
+        for size, most, num in ((5, 7, 5), (16, 24, 2)):
             sources, ragged = crops(num, most, seed=size * most)
             images = resize_kernel(*ragged, size=size, format=format)
             assert images.is_contiguous(memory_format=torch.channels_last)

@@ -4,7 +4,6 @@ nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, w
 a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
 """
 
-import time
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any
@@ -24,9 +23,6 @@ from imagenet_opt.data.decode.image_file import (
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
 from imagenet_opt.errors import BadSample
-
-SLOW_SECONDS = 5.0
-"""CPU time after which an image delays training so much that its name is reported. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Decoder:
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
     max_crop_pixels: larger crops are reduced by a whole factor, by averaging. max_pixels: larger images are bad.
     region_decode: False decodes whole images, with the same bits. num_given_up: JPEGs so far that were decoded whole
-    because region decode gave up. slow: names of images that took over SLOW_SECONDS; the caller empties the list.
+    because region decode gave up.
     """
 
     def __init__(
@@ -61,7 +57,6 @@ class Decoder:
         self.max_crop_pixels = max_crop_pixels
         self.max_pixels = max_pixels
         self.region_decode = region_decode
-        self.slow: list[str] = []
         self.num_given_up = 0
 
     def open(self, encoded: bytes, name: str) -> Opened:
@@ -81,13 +76,6 @@ class Decoder:
 
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
-        began = time.thread_time()
-        pixels = self._crop(image, box)
-        if time.thread_time() - began > SLOW_SECONDS:
-            self.slow.append(image.name)
-        return pixels
-
-    def _crop(self, image: Opened, box: Box) -> Pixels:
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels

@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -95,12 +94,12 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     index = _load(cached, folder)
     if index is not None:
         return index
-    with alone(cache_dir / "locks" / f"{cached.name}.lock", str(folder)):
+    with alone(cache_dir / "locks" / f"{cached.name}.lock"):
         index = _load(cached, folder)  # another process may have listed the folder meanwhile
         if index is None:
             started_ns = time.time_ns()
             index, modified = _scan(folder)
-            if _is_settled(folder, modified, started_ns):
+            if max(modified.values()) < started_ns - _CLOCK_STEP_NS:
                 _save(cached, index, modified)
     return index
 
@@ -137,9 +136,9 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
         raise DatasetNotFound(
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
-    links = _Links([folder, *sorted(Path(entry) for entry in entries if entry.is_symlink())])
+    _check_links(folder, sorted(Path(entry) for entry in entries if entry.is_symlink()))
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        listed = list(threads.map(lambda name: _list(folder, name, links), classes))
+        listed = list(threads.map(lambda name: _list(folder, name), classes))
     for name, (images, below) in zip(classes, listed, strict=True):
         if not images:
             raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
@@ -155,69 +154,44 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
     return index, modified
 
 
-def _list(folder: Path, class_name: str, links: "_Links") -> tuple[list[str], dict[str, int]]:
+def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
     """Sorted relative paths of the images in one class folder, and modification times of all folders in it. Raises
     DataError."""
     try:
-        return retry_transient(lambda: _images_below(folder, class_name, links), str(folder / class_name), _PATIENCE)
+        return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
     except OSError as error:
         raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
 
 
-def _images_below(folder: Path, class_name: str, links: "_Links") -> tuple[list[str], dict[str, int]]:
-    images, modified, followed = [], {class_name: os.stat(folder / class_name).st_mtime_ns}, set[Path]()
-    for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
-        below[:] = [name for name in sorted(below) if links.may_follow(Path(place, name), followed)]
+def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+    images, modified = [], {class_name: os.stat(folder / class_name).st_mtime_ns}
+    for place, below, names in os.walk(folder / class_name, onerror=_raise):
+        below.sort()
         relative = os.path.relpath(place, folder)
-        for name in below:  # os.walk lists these folders later
+        for name in below:  # os.walk lists these folders later, unless they are links
             modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
+            if os.path.islink(os.path.join(place, name)):
+                _warn(f"{place}/{name} is not followed: below a class, links to folders are ignored (data.root)")
         images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(images), modified
 
 
-def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool:
-    """Whether any change after the scan would give a folder another modification time than the recorded one."""
-    newest = max(modified, key=lambda name: modified[name])
-    if modified[newest] > started_ns + _CLOCK_STEP_NS:
-        log.warning(
-            f"{folder / newest} has a modification time in the future, so the index is not cached and each start lists "
-            f"all folders of {folder} (data.root); set the current time with: touch {shlex.quote(str(folder / newest))}"
-        )
-    return modified[newest] < started_ns - _CLOCK_STEP_NS
+def _check_links(folder: Path, links: list[Path]) -> None:
+    """Raise DataError for a class that is a link to images of another class: they would get two labels."""
+    others = {folder.resolve(): folder}
+    for link in links:
+        target = link.resolve()
+        same = next((others[place] for place in (target, *target.parents) if place in others), None)
+        if same or target in folder.resolve().parents:
+            raise DataError(
+                f"{link} is a link to {target}, which has images of {same or folder} too: they would get two labels; "
+                "remove one of the two (data.root)"
+            )
+        others[target] = link
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-class _Links:
-    """Decides which links to folders are followed. A link into the split, or to a folder above it, would give images a
-    second label, or never end. tops: the folder of the split, and its classes that are links. Raises DataError for a
-    class that is a link to images of another class."""
-
-    def __init__(self, tops: list[Path]) -> None:
-        self.tops, self.above = dict[Path, Path](), dict[Path, Path]()
-        for top in tops:
-            target = top.resolve()
-            other = next((self.tops[place] for place in (target, *target.parents) if place in self.tops), None)
-            if other := other or self.above.get(target):
-                raise DataError(
-                    f"{top} is a link to {target}, which has images of {other} too: they would get two labels; remove "
-                    "one of the two (data.root)"
-                )
-            self.tops[target] = top
-            self.above = dict.fromkeys(target.parents, top) | self.above
-
-    def may_follow(self, path: Path, followed: set[Path]) -> bool:
-        """Whether `path` is no link, or its images get no other label. followed: targets in the same class so far."""
-        if not path.is_symlink():
-            return True
-        target = path.resolve()
-        if target in self.above or target in followed or not self.tops.keys().isdisjoint([target, *target.parents]):
-            _warn(f"{path} is not followed: {target} is listed already, or contains this data set (data.root)")
-            return False
-        followed.add(target)
-        return True
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
@@ -30,19 +30,12 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 @contextmanager
-def alone(file: Path, place: str) -> Iterator[None]:
-    """Let one process at a time list `place`, or all processes if `file` cannot be locked or stays locked."""
+def alone(file: Path) -> Iterator[None]:
+    """Let one process at a time list a data set, or all processes if `file` cannot be locked or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            log.info(f"another process lists {place}: waiting for its index")
-            try:
-                lock.acquire(timeout=_LOCK_SECONDS)
-            except Timeout:
-                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {place} anyway")
+        lock.acquire(timeout=_LOCK_SECONDS)
     try:
         yield
     finally:

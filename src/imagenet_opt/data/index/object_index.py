@@ -4,13 +4,10 @@ import hashlib
 import json
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +19,7 @@ from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
 from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
 from imagenet_opt.data.index.remote_index import Part, RemoteIndex
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
 from imagenet_opt.regular_file import read_file
@@ -36,7 +33,6 @@ _FORMAT = 1
 _LIST_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which a request is retried while an index is opened."""
-_REPORT_SECONDS = 10.0
 _warn = SparseWarnings(log)
 _COLUMNS = ("labels", "names", "name_offsets", "sizes", "etags")
 
@@ -68,7 +64,7 @@ class ObjectIndex(RemoteIndex, FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        if self.is_whole and _listed(self.folder) == self.listed:  # else another process has removed the files
+        if self.is_whole:
             return _reopen, (self.folder, self.url, self.listed)
         return self._as_copy()
 
@@ -89,7 +85,7 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
     cached = cache_dir / "index" / hashlib.sha256(place.encode()).hexdigest()[:24]
     if (index := _load(cached, url)) is not None:
         return _reported(index)
-    with alone(cache_dir / "locks" / f"{cached.name}.lock", url):
+    with alone(cache_dir / "locks" / f"{cached.name}.lock"):
         if (index := _load(cached, url)) is not None:  # another process has listed the objects meanwhile
             return _reported(index)
         index = _list(cached, url)
@@ -101,18 +97,11 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
 
 
 def _reported(index: ObjectIndex) -> ObjectIndex:
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        _tell(
-            f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
-            f"{index.folder}"
-        )
+    tell_once(
+        f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
+        f"{index.folder}"
+    )
     return index
-
-
-@cache
-def _tell(message: str) -> None:
-    """Log a message once, since a command may open an index several times."""
-    log.info(message)
 
 
 def _list(folder: Path, url: str) -> ObjectIndex:
@@ -120,15 +109,9 @@ def _list(folder: Path, url: str) -> ObjectIndex:
     classes = tuple(patiently(storage.folders, url))
     if not classes:
         raise DatasetNotFound(_none_below(url))
-    count = _Count(url)
-
-    def images_of(name: str) -> list[FoundObject]:
-        images = patiently(lambda: _images(storage, name), f"{url}/{name}")
-        count(len(images))
-        return images
-
+    log.info(f"listing {url}")
     with ThreadPoolExecutor(_LIST_THREADS) as threads:
-        found = list(threads.map(images_of, classes))
+        found = list(threads.map(lambda name: patiently(lambda: _images(storage, name), f"{url}/{name}"), classes))
     for name, images in zip(classes, found, strict=True):
         if not images:
             raise EmptyClass(f"no images in {url}/{name}; remove the folder or put its images back ({KEY})")
@@ -164,22 +147,6 @@ def _none_below(url: str) -> str:
     return f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG{found}"
 
 
-class _Count:
-    """Counts listed images, and logs their number every ten seconds; threads may share it."""
-
-    def __init__(self, url: str) -> None:
-        self.url, self.num = url, 0
-        self._lock, self._next = threading.Lock(), time.monotonic() + _REPORT_SECONDS
-
-    def __call__(self, num: int) -> None:
-        with self._lock:
-            self.num += num
-            if time.monotonic() < self._next:
-                return
-            self._next = time.monotonic() + _REPORT_SECONDS
-        log.info(f"listing {self.url}: {self.num} images so far")
-
-
 def _load(cached: Path, url: str) -> ObjectIndex | None:
     """Load the cached index; None unless it is complete."""
     try:
@@ -194,14 +161,6 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
         return ObjectIndex(cached, classes, url=url, listed=str(about["listed"]), **columns)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _listed(cached: Path) -> str:
-    """Time of a cached listing; "" if there is none."""
-    try:
-        return str(json.loads(read_file(cached / ABOUT))["listed"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _reopen(folder: Path, url: str, listed: str) -> ObjectIndex:

@@ -70,7 +70,7 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectSh
     mark = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
     folder = cache_dir / "index" / mark
     if not _is_whole(folder, about):
-        with alone(cache_dir / "locks" / f"{mark}.lock", url):
+        with alone(cache_dir / "locks" / f"{mark}.lock"):
             if not _is_whole(folder, about):
                 _copy_index(storage, content, about, folder)
     return _load(folder, storage, _etags(storage, about))

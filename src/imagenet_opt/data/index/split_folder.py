@@ -52,10 +52,7 @@ def _remedy(root: Path, split: str) -> str:
         if (folder / split).is_dir():
             return f"Found {folder.name}/{split}/; did you mean data.root={folder}?"
     trees = [folder for folder in below if any(map(_holds_images, _folders(folder)))]
-    if split != "train" and (root / "train").is_dir():
-        others = [folder.name for folder in trees if folder.name != "train"]
-        if others:
-            return f"Found {others[0]}/ with class folders; did you mean data.val_folder={others[0]}?"
+    if (root / "train").is_dir():
         return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
     one_folder = "data.train_folder=. data.val_folder=."
     if trees:

@@ -3,15 +3,14 @@
 Each sample has a fixed place, because the index has the sizes of all samples: samples follow one another in the order
 of the index, in sparse files of about 64 MiB. So there is no file per image, and no index that changes.
 
-    about.json      format, URL, number of samples and their bytes
     starts          int64 (n + 1,): where each sample begins, and where the last one ends
     state           uint8 (n,): 1 for a sample that is present, else 0
     checksums       uint32 (n,): zlib.crc32 of the bytes of a present sample
     segments/00007  the samples that begin from 7 x 64 MiB to 8 x 64 MiB
-    locks           see Claims
 
 All processes of a machine map the columns, and so share them. The bytes of a sample are written before its checksum,
 and its checksum before its state: a killed process leaves whole samples. After a power cut the checksum may not fit.
+Two processes that fetch the same sample write the same bytes at the same place.
 """
 
 import errno
@@ -27,14 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.data.shared_buffers import shared_bytes
-from imagenet_opt.data.storage.claims import Claims, claims_of
+from imagenet_opt.data.storage.retry import tell_once
+from imagenet_opt.display.progress import size as size_text
+from imagenet_opt.errors import printable
+from imagenet_opt.file_lock import lock_file
 from imagenet_opt.measure.storage.page_cache import drop_pages
 
 log = logging.getLogger(__name__)
 
-LOCKS, SEGMENTS = "locks", "segments"
-COLUMNS = {"starts": np.int64, "state": np.uint8, "checksums": np.uint32}
+_SEGMENTS = "segments"
+_COLUMNS = {"state": np.uint8, "checksums": np.uint32, "starts": np.int64}
+_LOCK_SECONDS = 60.0
 _SEGMENT_BYTES = 2**26
 _FREE_SHARE = 0.05
 """Share of the disk that stays free, as in Mountpoint for Amazon S3."""
@@ -46,28 +50,22 @@ class CacheFolder:
     """The samples on disk. Threads, forked and unpickled processes may share it.
 
     num_kept: samples before this number are kept, the others never. stopped: why nothing more is written; "" while the
-    folder can be written. checked: uint8 (n,) in shared memory, 1 for samples whose bytes fit their checksum since the
-    run began. drop_pages: whether to evict bytes from the page cache after reading.
+    folder can be written. drop_pages: whether to evict bytes from the page cache after reading. checked: uint8 (n + 1,)
+    in the shared memory of a run: 1 for samples whose bytes fit their checksum since the run began, and at the end 1
+    once a warning told that the folder cannot be written.
     """
 
-    def __init__(
-        self, path: Path, num_kept: int, *, stopped: str = "", drop_pages: bool = False, checked: Tensor | None = None
-    ) -> None:
-        self.path, self.num_kept, self.stopped, self.drop_pages = path, num_kept, stopped, drop_pages
-        mode: Literal["r+", "c"] = "c" if stopped else "r+"  # "c": changes stay in memory
+    def __init__(self, path: Path, num_kept: int, *, drop_pages: bool = False, checked: Tensor | None = None) -> None:
+        self.path, self.num_kept, self.drop_pages, self.stopped = path, num_kept, drop_pages, ""
         self.starts: NDArray[np.int64] = _mapped(path / "starts", "r")
-        self.state: NDArray[np.uint8] = _mapped(path / "state", mode)
-        self.checksums: NDArray[np.uint32] = _mapped(path / "checksums", mode)
-        self._shared = shared_bytes(len(self.state)).zero_() if checked is None else checked
+        self.state: NDArray[np.uint8] = _mapped(path / "state", "r+")
+        self.checksums: NDArray[np.uint32] = _mapped(path / "checksums", "r+")
+        self._shared = shared_bytes(len(self.starts)).zero_() if checked is None else checked
         self._checked: NDArray[np.uint8] = self._shared.numpy()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        again = partial(CacheFolder, stopped=self.stopped, drop_pages=self.drop_pages, checked=self._shared)
+        again = partial(CacheFolder, drop_pages=self.drop_pages, checked=self._shared)
         return again, (self.path, self.num_kept)
-
-    @property
-    def claims(self) -> Claims:
-        return claims_of(self.path / LOCKS)
 
     def keeps(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each sample is written once it is fetched."""
@@ -101,7 +99,7 @@ class CacheFolder:
             if error.errno not in _LOST:
                 raise
             encoded = b""
-            self._checked[:] = 0  # a segment that was removed comes back with holes
+            self._checked[:-1] = 0  # a segment that was removed comes back with holes
         if len(encoded) == size and self._checked[index]:
             return encoded
         if len(encoded) != size or zlib.crc32(encoded) != self.checksums[index]:
@@ -112,12 +110,12 @@ class CacheFolder:
 
     def write(self, index: int, encoded: bytes) -> None:
         """Keep a sample, if it is one to keep and has the size that the index says. If that fails, nothing more is
-        written by this process, and one process of the machine logs a warning."""
+        written by this process, and one process of the run logs a warning."""
         segment, offset, size = self.place(index)
         if not self.keeps(np.asarray(index)) or len(encoded) != size:
             return
         try:
-            if free_bytes(self.path) < 0:
+            if _free_bytes(self.path) < 0:
                 raise OSError(errno.ENOSPC, f"less than {100 * _FREE_SHARE:g} % of the disk is free")
             _pwrite(segment, offset, encoded)
         except OSError as error:
@@ -131,7 +129,7 @@ class CacheFolder:
         """Path of the segment, and offset and size of the sample in it."""
         start, end = self.starts[index : index + 2].tolist()
         segment, offset = divmod(start, _SEGMENT_BYTES)
-        return f"{self.path}/{SEGMENTS}/{segment:05d}", offset, end - start
+        return f"{self.path}/{_SEGMENTS}/{segment:05d}", offset, end - start
 
     def _pread(self, segment: str, offset: int, size: int) -> bytes:
         descriptor = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
@@ -145,22 +143,23 @@ class CacheFolder:
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
-        if self.claims.take(len(self.state)):  # never given back, so one process of the machine tells
+        if not self._checked[-1]:
+            self._checked[-1] = 1
             log.warning(
                 f"{self.path} (data.cache_dir) cannot be written: {reason}; samples that are not there yet are read "
                 "from the storage in each epoch. Free room, or set data.cache_dir to another disk"
             )
 
 
-def free_bytes(path: Path) -> float:
+def _free_bytes(path: Path) -> float:
     """Bytes that may be written to the disk; negative if less than 5 % of the disk is free."""
     disk = os.statvfs(path)
     return disk.f_frsize * (disk.f_bavail - _FREE_SHARE * disk.f_blocks)
 
 
-def _mapped(path: Path, mode: Literal["r", "r+", "c"]) -> NDArray[Any]:
+def _mapped(path: Path, mode: Literal["r", "r+"]) -> NDArray[Any]:
     """A column; as an array, which is faster than a memmap, item by item."""
-    return np.asarray(np.memmap(path, COLUMNS[path.name], mode))
+    return np.asarray(np.memmap(path, _COLUMNS[path.name], mode))
 
 
 def _pwrite(segment: str, offset: int, content: bytes) -> None:
@@ -172,3 +171,59 @@ def _pwrite(segment: str, offset: int, content: bytes) -> None:
             left, offset = left[written:], offset + written
     finally:
         os.close(descriptor)
+
+
+def open_cache(
+    path: Path, url: str, sizes: NDArray[np.int64], *, most_bytes: float, drop_pages: bool = False
+) -> CacheFolder | None:
+    """The cache of the data set at `url`, made if it does not exist yet; None, with a warning, if that is impossible.
+
+    path: changes with the content of the data set. sizes: bytes of each sample. most_bytes: limit of the samples that
+    are kept. Fewer are kept if less than 5 % of the disk would stay free.
+    """
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    try:
+        _make_sure(path, starts)
+        on_disk = sum(512 * segment.stat().st_blocks for segment in (path / _SEGMENTS).iterdir())
+        room = on_disk + _free_bytes(path)
+        num_kept = max(0, int(np.searchsorted(starts, min(most_bytes, room), "right")) - 1)
+        cache = CacheFolder(path, num_kept, drop_pages=drop_pages)
+    except OSError as error:
+        log.warning(
+            f"{path} (data.cache_dir) cannot be a cache: {error.strerror or error}; each epoch reads all samples from "
+            f"{printable(url)}. Set data.cache_dir to a folder on a local disk that can be written"
+        )
+        return None
+    if (served := cache.served_bytes()) < starts[-1]:
+        limit = "the disk, of which 5 % stay free" if room < most_bytes else "data.cache_gb"
+        tell_once(
+            f"{path} (data.cache_dir) keeps {size_text(served)} of the {size_text(int(starts[-1]))} of "
+            f"{printable(url)}, and each epoch reads the rest from there; the limit is {limit}"
+        )
+    return cache
+
+
+def _make_sure(path: Path, starts: NDArray[np.int64]) -> None:
+    """Make an empty cache, unless there is a whole one. The columns have their full size at once, because a process
+    that wrote to a mapped file on a full disk would be killed."""
+    if _is_whole(path, starts):
+        return
+    (path / _SEGMENTS).mkdir(parents=True, exist_ok=True)
+    lock = lock_file(path.parent / f"{path.name}.lock", wait_seconds=_LOCK_SECONDS, shared=True)
+    if not _is_whole(path, starts):  # another process may have made the cache meanwhile
+        for name, dtype in _COLUMNS.items():  # the starts last, because a cache is whole with them
+            with replacing(path / name) as fresh:
+                (starts if name == "starts" else np.zeros(len(starts) - 1, dtype)).tofile(fresh)
+    del lock
+
+
+def _is_whole(path: Path, starts: NDArray[np.int64]) -> bool:
+    try:
+        lengths = {name: (path / name).stat().st_size / np.dtype(dtype).itemsize for name, dtype in _COLUMNS.items()}
+        return (
+            lengths == dict.fromkeys(_COLUMNS, len(starts) - 1) | {"starts": len(starts)}
+            and np.array_equal(np.fromfile(path / "starts", np.int64), starts)
+            and (path / _SEGMENTS).is_dir()
+        )
+    except OSError:
+        return False

@@ -9,19 +9,15 @@ measured this with the page cache, and proposed a cache that replaces nothing.)
 
 import os
 import threading
-import time
 from typing import NamedTuple
 
 import numpy as np
 
 from imagenet_opt.data.index.remote_index import RemoteIndex
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.storage.cache_folder import CacheFolder
-from imagenet_opt.data.storage.cache_setup import open_cache
+from imagenet_opt.data.storage.cache_folder import CacheFolder, open_cache
 from imagenet_opt.data.storage.store import Indices, Store
 
-_PAUSE = 0.005
-"""Seconds between two looks at samples that another thread or process fetches."""
 _COUNTING = threading.Lock()  # no attribute of a store, because locks cannot be pickled
 
 
@@ -41,17 +37,10 @@ class Counts(NamedTuple):
 
 class CachedStore:
     """`store`, with the samples that were read once in a folder on a local disk. rows: int64 (n,), the samples of
-    `store` that this store has, in order; None: all.
+    `store` that this store has, in order; None: all. Threads and processes of a machine may share the folder."""
 
-    Threads and processes of a machine fetch each sample once: the others wait until it is there, for up to
-    `patience_seconds`, because the request of the first may hang.
-    """
-
-    def __init__(
-        self, store: Store, folder: CacheFolder, *, rows: Indices | None = None, patience_seconds: float = 15.0
-    ) -> None:
+    def __init__(self, store: Store, folder: CacheFolder, *, rows: Indices | None = None) -> None:
         self.store, self.folder, self.rows = store, folder, rows
-        self.patience_seconds = patience_seconds
         self._counts, self._counted_by = Counts(), os.getpid()
 
     def __len__(self) -> int:
@@ -74,14 +63,12 @@ class CachedStore:
 
     def read_many(self, indices: Indices) -> list[bytes]:
         indices, found = self._in_whole(indices), dict[int, bytes]()
-        patient_until = time.monotonic() + self.patience_seconds
         wanted = np.unique(indices)
-        while len(left := np.array([index for index in wanted.tolist() if index not in found], np.int64)):
-            held = self.folder.holds(left)
-            if held.any():
-                self._read_present(left[held], found)
-            elif not self._fetch(left, found, patient=time.monotonic() < patient_until):
-                time.sleep(_PAUSE)
+        held = self.folder.holds(wanted)
+        self._read_present(wanted[held], found)
+        absent = np.array([index for index in wanted.tolist() if index not in found], np.int64)
+        for group in self.store.groups(absent) if len(absent) else []:
+            self._fetch(absent[group], found)
         return [found[index] for index in indices.tolist()]
 
     def _in_whole(self, indices: Indices) -> Indices:
@@ -99,28 +86,7 @@ class CachedStore:
                 num_bytes += len(encoded)
         self._count(Counts(hits=len(indices) - num_damaged, hit_bytes=num_bytes, damaged=num_damaged))
 
-    def _fetch(self, indices: Indices, found: dict[int, bytes], *, patient: bool) -> bool:
-        """Fetch absent samples; False if there are none to fetch. patient: leave samples to another thread or process
-        that fetches them now."""
-        claims, mine, claimed = self.folder.claims, [], []
-        try:
-            for index in indices.tolist():
-                is_kept = self.folder.keeps(index)
-                if is_kept and claims.take(index):
-                    claimed.append(index)
-                elif is_kept and patient:
-                    continue
-                mine.append(index)
-            absent = np.array(mine, np.int64)
-            absent = absent[~self.folder.holds(absent)]  # another process may have been faster
-            for group in self.store.groups(absent) if len(absent) else []:
-                self._fetch_group(absent[group], found)
-        finally:
-            for index in claimed:
-                claims.give_back(index)
-        return bool(mine)
-
-    def _fetch_group(self, indices: Indices, found: dict[int, bytes]) -> None:
+    def _fetch(self, indices: Indices, found: dict[int, bytes]) -> None:
         fetched = self.store.read_many(indices)
         for index, encoded in zip(indices.tolist(), fetched, strict=True):
             self.folder.write(index, encoded)

@@ -3,32 +3,72 @@
 import logging
 import math
 import os
+import threading
 import time
+import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.data.storage.cached_store import CachedStore, uncached
-from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
-from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings, is_out, retry_transient
-from imagenet_opt.data.storage.store import Indices, Store
-from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.data.storage.store import Indices, Store, ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
 from imagenet_opt.object_storage import is_url
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
 Sample = bytes | BadSample
 Results = list[list[Sample]]
 """Samples of each request of a task."""
 
+QUICK_SECONDS = 1e-3
+"""Requests with a lower latency are made one after the other, because threads would cost more time than they save."""
 READS_PER_TASK = 16
 """Quick requests that one task makes."""
+
+
+class DaemonPool:
+    """`num` threads that make calls, and end after all calls once this object has no reference.
+
+    The end of the process does not wait for the threads, unlike for the threads of a ThreadPoolExecutor.
+    """
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self._calls: Calls = SimpleQueue()
+        weakref.finalize(self, self._calls.put, None).atexit = False
+        for _ in range(num):
+            self.add()
+
+    def add(self) -> None:
+        """Add a thread, to replace a thread that hangs."""
+        threading.Thread(target=_work, args=(self._calls,), daemon=True, name="reading").start()
+
+    def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((future, call, arguments))
+        return future
+
+
+def _work(calls: Calls) -> None:
+    while (wanted := calls.get()) is not None:
+        future, call, arguments = wanted
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+        del wanted, future, call, arguments  # a waiting thread keeps nothing alive, not even this pool
+    calls.put(None)  # ends the next thread
 
 
 class ReadTask:

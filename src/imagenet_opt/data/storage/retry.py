@@ -3,9 +3,11 @@
 import errno
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
@@ -115,3 +117,10 @@ class SparseWarnings:
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
             self._log.warning(message)
+
+
+@cache
+def tell_once(message: str) -> None:
+    """Log a message once, in the first process of a machine, since a command may open a data set several times."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        log.info(message)

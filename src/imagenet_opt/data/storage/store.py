@@ -1,10 +1,13 @@
-"""Stores provide the bytes of samples: the interface, a folder tree, and images in memory."""
+"""Stores provide the bytes of samples: the interface, a folder tree, images in memory, and slow storage."""
 
+import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.errors import printable
@@ -12,6 +15,7 @@ from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.regular_file import open_regular, read_part
 
 Indices = NDArray[np.int64]
+_LINK = threading.Lock()  # no attribute of a store, because locks cannot be pickled
 
 
 class Store(Protocol):
@@ -78,3 +82,46 @@ class MemoryStore:
 
     def name(self, index: int) -> str:
         return f"file {index % len(self.encoded)} in memory"
+
+
+class ThrottledStore:
+    """Any store as slow shared storage, for rehearsals on a fast disk.
+
+    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; loader workers
+    have equal shares of it; None: no limit.
+    """
+
+    def __init__(self, store: Store, *, latency_seconds: float = 0.0, bytes_per_second: float | None = None) -> None:
+        self.store = store
+        self.latency_seconds = latency_seconds
+        self.bytes_per_second = bytes_per_second
+        self._link_free_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def groups(self, indices: Indices) -> list[Indices]:
+        return self.store.groups(indices)
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        began = time.monotonic()
+        encoded = self.store.read_many(indices)
+        done = began + self.latency_seconds
+        if self.bytes_per_second is not None:
+            worker = get_worker_info()
+            num_shares = 1 if worker is None else worker.num_workers
+            with _LINK:  # one transfer at a time
+                done = max(self._link_free_at, done) + num_shares * sum(map(len, encoded)) / self.bytes_per_second
+                self._link_free_at = done
+        time.sleep(max(0.0, done - time.monotonic()))
+        return encoded
+
+    def name(self, index: int) -> str:
+        return self.store.name(index)
+
+    @property
+    def settings(self) -> str:
+        """The keys that slow down this store."""
+        latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
+        rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
+        return f"{latency} and data.max_mb_per_second={rate}"

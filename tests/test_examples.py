@@ -16,7 +16,6 @@ import torch
 import imagenet_opt
 from imagenet_opt.cli.init import copy_project
 from imagenet_opt.cli.init import main as init
-from imagenet_opt.cli.main import main as command_line
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.datamodule import demo_folder
 from imagenet_opt.data.options import LoaderOptions
@@ -118,20 +117,6 @@ def test_commands_see_the_experiment_of_a_project(
     words = ["plan", "experiment=mine", "--rate=100", "--loader-rate=100"]
     train(words, project=EXAMPLES / "project", allow_targets=["my_callbacks"])
     assert "1 to 4 " in capsys.readouterr().out  # the demo has 8 epochs
-
-
-def test_a_command_outside_of_a_project_names_the_command_inside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(EXAMPLES / "project")
-    monkeypatch.setattr(sys, "argv", ["imagenet-opt", "plan", "experiment=mine", "data.root=/my images"])
-    with pytest.raises(SystemExit) as ended:
-        command_line()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == (
-        "ConfigError: only the train.py of this folder reads conf/experiment/mine.yaml; "
-        "type python train.py plan experiment=mine 'data.root=/my images'\n"
-    )
 
 
 def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

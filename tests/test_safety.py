@@ -23,7 +23,7 @@ def option(call: ast.Call, name: str) -> Any:
     return value.value if isinstance(value, ast.Constant) else None
 
 
-OWN_PIPES = ("imagenet_opt/processes.py",)
+OWN_PIPES = ("imagenet_opt/probe/isolated.py",)
 """Files that pickle messages between a process and its parent."""
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 

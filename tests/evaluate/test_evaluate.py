@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import timm
 import torch
-from huggingface_hub import constants
 from torch import Tensor, nn
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.transforms.image_format import MEAN, STD
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.evaluate.evaluate import evaluate
-from imagenet_opt.evaluate.network import Network, pretrained
+from imagenet_opt.evaluate.network import Network
 from imagenet_opt.evaluate.result import Result, tables
 from imagenet_opt.evaluate.view import View, view_of
-from imagenet_opt.model import network as networks
 from imagenet_opt.model.saved_network import on_device
 from tests.conftest import loading
 
@@ -108,28 +106,6 @@ def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root:
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
     with pytest.raises(ConfigError, match=r"96 pixels \(data\.val_image_size, eval=\)"):
         evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
-
-
-@pytest.mark.parametrize("reachable", [False, True])
-def test_an_unreachable_hub_is_not_asked_again(reachable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Session:
-        def head(self, *_: object, **__: object) -> None:
-            if not reachable:
-                raise OSError("no route to host")
-
-    asked = []
-
-    def create(*_: object, **__: object) -> nn.Module:
-        asked.append(not constants.HF_HUB_OFFLINE)
-        raise OSError("not in the cache")
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(networks, "get_session", Session)
-    monkeypatch.setattr(networks.timm, "create_model", create)
-    with pytest.raises(ModelError, match="not in the cache" if reachable else "no route to host") as raised:
-        pretrained("resnet18")
-    assert "pretrained=true" in str(raised.value) and "\n" not in str(raised.value)
-    assert asked == [reachable] and not constants.HF_HUB_OFFLINE
 
 
 def test_weights_are_in_the_memory_order_of_the_images_of_a_gpu() -> None:

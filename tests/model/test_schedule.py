@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep, piecewise, polynomial
+from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep, piecewise
 
 
 def test_linear_warms_up_and_falls_in_straight_lines_to_its_final_factor() -> None:
@@ -92,9 +92,3 @@ def test_steps_of_a_third_each_are_torchs_steps_of_30_epochs() -> None:
         assert multistep(11 * epoch + 5, num_steps=990, steps_per_epoch=11) == pytest.approx(sgd.param_groups[0]["lr"])
         sgd.step()
         schedule.step()
-
-
-def test_the_polynomial_of_mlperf() -> None:
-    run: dict[str, Any] = {"num_steps": 1000, "steps_per_epoch": 100.0, "warmup_epochs": 2, "final_factor": 1e-4}
-    expected = {0: 0.0, 50: 0.25, 200: 1.0, 600: 1e-4 + (1 - 1e-4) * 0.25, 1000: 1e-4}
-    assert {step: polynomial(step, **run) for step in expected} == pytest.approx(expected)

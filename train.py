@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from imagenet_opt.cli.main import quiet_pipe
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import completed, prepare_hydra
 from imagenet_opt.config.dataset import check_folders
@@ -55,4 +56,5 @@ if __name__ == "__main__":
     report_mistakes(lambda: check_flags(sys.argv[1:]))
     sys.argv[1:] = report_mistakes(lambda: follow_job(completed(sys.argv[1:])))
     report_mistakes(lambda: prepare_hydra(sys.argv[1:]))
-    report_mistakes(main)
+    with quiet_pipe():
+        report_mistakes(main)

@@ -1,9 +1,8 @@
 """Printable names, and errors in one line."""
 
 import pytest
-import torch
 
-from imagenet_opt.errors import first_line, last_error_line, named_first_line, printable
+from imagenet_opt.errors import last_error_line, printable
 
 
 @pytest.mark.parametrize(
@@ -34,15 +33,3 @@ def test_only_control_characters_and_surrogates_are_escaped(name: str, shown: st
 )
 def test_last_error_of_a_process(output: str, line: str | None) -> None:
     assert last_error_line(output) == line
-
-
-def test_an_error_of_the_compiler_is_shown_by_its_cause() -> None:
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> None:
-        raise ValueError("mat1 and mat2 differ\nand more")
-
-    compiled = torch.compile(lambda tensor: tensor + 1, backend=backend)
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
-        compiled(torch.zeros(1))
-    assert first_line(caught.value) == "mat1 and mat2 differ"
-    assert named_first_line(caught.value) == "ValueError: mat1 and mat2 differ"
-    assert named_first_line(OSError()) == "OSError"

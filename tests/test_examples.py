@@ -6,9 +6,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import fields
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ import torch
 import imagenet_opt
 from imagenet_opt.cli.init import copy_project
 from imagenet_opt.cli.init import main as init
-from imagenet_opt.cli.main import main as command_line
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.options import LoaderOptions
@@ -26,14 +23,9 @@ from tests.object_server import upload
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.fixture
-def small_demo(tmp_path: Path) -> Path:
-    return demo_folder(tmp_path, num_train=200, num_val=60)
-
-
-def test_the_page_lists_every_example() -> None:
-    page = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{file.name}`" in page for file in EXAMPLES.glob("*.py"))
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return demo_folder(tmp_path_factory.mktemp("demo"), num_train=200, num_val=60)
 
 
 @pytest.mark.parametrize(
@@ -56,42 +48,6 @@ def test_an_example_runs(
     assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
 
 
-@pytest.mark.slow
-def test_a_plain_loop_that_is_stopped_goes_on_with_the_next_batch(
-    small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["plain_loop.py", str(small_demo)])
-    spec = spec_from_file_location("plain_loop", EXAMPLES / "plain_loop.py")
-    assert spec is not None and spec.loader is not None
-    loop = module_from_spec(spec)
-    spec.loader.exec_module(loop)
-    loop.SAVE_EVERY = 2  # twice in each of the two epochs
-    loop.accuracy = lambda net, val: sum(float(weight.detach().double().sum()) for weight in net.parameters())
-    save, saved = loop.save, list[object]()
-
-    def save_and_stop(states: dict[str, object]) -> None:
-        save(states)
-        saved.append(states)
-        if len(saved) == 4 + 3:
-            raise KeyboardInterrupt
-
-    loop.save = save_and_stop
-    whole = started(loop, capsys)
-    assert len(whole) == 2 and len(saved) == 4
-    with pytest.raises(KeyboardInterrupt):
-        started(loop, capsys)
-    capsys.readouterr()
-    assert started(loop, capsys) == whole[1:]
-
-
-def started(loop: ModuleType, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that a loop with always the same first weights prints."""
-    torch.manual_seed(0)
-    loop.main()
-    return capsys.readouterr().out.splitlines()
-
-
 def test_the_help_of_the_loader_lists_its_options() -> None:
     text = " ".join((imagenet_opt.loader.__doc__ or "").split())
     for option in fields(LoaderOptions):
@@ -110,6 +66,7 @@ def test_a_split_has_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(val) == 6
 
 
+@pytest.mark.slow
 def test_commands_see_the_experiment_of_a_project(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,20 +75,6 @@ def test_commands_see_the_experiment_of_a_project(
     words = ["plan", "experiment=mine", "--rate=100", "--loader-rate=100"]
     train(words, project=EXAMPLES / "project", allow_targets=["my_callbacks"])
     assert "1 to 4 " in capsys.readouterr().out  # the demo has 8 epochs
-
-
-def test_a_command_outside_of_a_project_names_the_command_inside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(EXAMPLES / "project")
-    monkeypatch.setattr(sys, "argv", ["imagenet-opt", "plan", "experiment=mine", "data.root=/my images"])
-    with pytest.raises(SystemExit) as ended:
-        command_line()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == (
-        "ConfigError: only the train.py of this folder reads conf/experiment/mine.yaml; "
-        "type python train.py plan experiment=mine 'data.root=/my images'\n"
-    )
 
 
 def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,13 +98,6 @@ def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
         copy_project(tmp_path)
-
-
-def test_two_processes_share_the_images_of_an_epoch(small_demo: Path) -> None:
-    options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(small_demo.parent)}
-    loaders = [imagenet_opt.loader(small_demo, rank=rank, world_size=2, **options) for rank in (0, 1)]
-    indices = [torch.cat([batch.indices for batch in loader]) for loader in loaders]
-    assert sorted(torch.cat(indices).tolist()) == list(range(200))
 
 
 def test_validation_marks_padding(small_demo: Path) -> None:

@@ -1,11 +1,7 @@
 """Resources that a process may use, under cgroups, SLURM and limits; mounts and versions."""
 
 import os
-import platform
 import resource
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +9,6 @@ import psutil
 import pytest
 
 from imagenet_opt import machine
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ def test_without_limits_the_cpus_of_the_affinity_are_usable(cgroup: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(("quota", "cpus"), [("100000", 1), ("350000", 3), ("30000", 1), ("unlimited", 64)])
+@pytest.mark.parametrize(("quota", "cpus"), [("350000", 3), ("30000", 1), ("unlimited", 64)])
 def test_a_quota_counts_whole_cpus(
     cgroup: Path, monkeypatch: pytest.MonkeyPatch, version: int, quota: str, cpus: int
 ) -> None:
@@ -59,12 +53,6 @@ def test_a_quota_counts_whole_cpus(
         unlimited = quota.replace("unlimited", "-1")
         write(cgroup / "cpu", cpu__cfs_quota_us=unlimited, cpu__cfs_period_us="100000")
     assert machine.usable_cpus() == cpus
-
-
-def test_a_damaged_quota_is_no_limit(cgroup: Path) -> None:
-    write(cgroup, cpu__max="")
-    write(cgroup / "cpu", cpu__cfs_quota_us="", cpu__cfs_period_us="")
-    assert machine.usable_cpus() == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(("per_task", "cpus"), [("1", 1), ("3", 3), ("200", 64), ("", 64)])
@@ -139,30 +127,12 @@ def test_a_partition_has_the_model_of_its_disk(tmp_path: Path, monkeypatch: pyte
     assert machine.disk_model("/dev/nvme0n1p1") == "Amazon Elastic Block Store"
 
 
-@pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no checkout with git")
-def test_versions_name_the_commit_of_a_checkout() -> None:
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    named = machine.versions()["imagenet-opt"].partition("(")[2].rstrip(")").removesuffix("-dirty")
-    assert len(named) >= 7 and commit.stdout.startswith(named)
-
-
-@pytest.mark.skipif(shutil.which("findmnt") is None, reason="no findmnt to compare with")
-def test_hardware_agrees_with_the_tools_of_the_system(tmp_path: Path) -> None:
-    hardware = machine.hardware(str(tmp_path), on_gpu=False)
-    assert hardware["memory"] == f"{round(psutil.virtual_memory().total / 2**30)} GiB"
-    kind = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", tmp_path], capture_output=True, text=True).stdout
-    assert f"({kind.split()[0]})" in hardware["storage"]
-    assert hardware.keys() == {"memory", "storage"}
-
-
 @pytest.mark.parametrize(
     ("num", "soft", "hard", "expected"),
     [
         (0, 1024, 4096, 4096),
         (0, 1024, 10**6, 2**16),
         (10**5, 1024, 10**6, 10**5),
-        (0, 1024, resource.RLIM_INFINITY, 2**16),
-        (0, 10**5, 10**6, None),
         (0, 4096, 4096, None),
         (0, resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
     ],
@@ -175,29 +145,3 @@ def test_open_files_are_allowed_up_to_the_hard_limit(
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: limits_set.append(limits))
     machine.allow_open_files(num)
     assert limits_set == ([] if expected is None else [(expected, hard)])
-
-
-KEEPS = """
-import resource
-from concurrent.futures import ThreadPoolExecutor
-import numpy as np
-from imagenet_opt import machine
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.ones(100 * 2**20, dtype=np.uint8)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-usual = [faults() for _ in range(3)][-1]
-machine.keep_freed_memory()
-kept = [faults() for _ in range(3)][-1]
-print(usual, kept, ThreadPoolExecutor().submit(faults).result())
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
-def test_freed_memory_is_used_again_without_the_system_also_by_threads() -> None:
-    """The numbers are page faults: pages of 4 KiB, or larger, that the system provides."""
-    words = [sys.executable, "-c", KEEPS]
-    usual, kept, thread = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
-    assert usual > 40 > 20 > max(kept, thread)

@@ -15,9 +15,9 @@ from imagenet_opt.processes import FOR_CALLS, FOR_WORKERS
 
 CALLS = """
 print("once", flush=True)
-from imagenet_opt.processes import call
-print(call("os.path.basename", "folder/name", limit_seconds=60))
-print(call("os.getenv", "OMP_NUM_THREADS", limit_seconds=60, environment=os.environ | {"OMP_NUM_THREADS": "3"}))
+from imagenet_opt.probe.isolated import call_isolated as call
+print(call("os.path.basename", "folder/name"))
+print(call("os.getenv", "OMP_NUM_THREADS", environment={"OMP_NUM_THREADS": "3"}))
 """
 POOL = """
 import time
@@ -44,7 +44,7 @@ def children(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psu
 
 
 @pytest.mark.slow
-def test_calls_do_not_run_the_script_again_and_have_the_variables_that_libraries_read(tmp_path: Path) -> None:
+def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Path) -> None:
     with started(CALLS, tmp_path) as program:
         assert program.communicate(timeout=180)[0] == "once\nname\n3\n"
 

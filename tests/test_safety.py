@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = (REPOSITORY / "src", REPOSITORY / "callbacks")
 SOURCES = sorted([*(file for folder in FOLDERS for file in folder.rglob("*.py")), REPOSITORY / "train.py"])
@@ -23,7 +21,7 @@ def option(call: ast.Call, name: str) -> Any:
     return value.value if isinstance(value, ast.Constant) else None
 
 
-OWN_PIPES = ("imagenet_opt/processes.py",)
+OWN_PIPES = ("imagenet_opt/probe/isolated.py",)
 """Files that pickle messages between a process and its parent."""
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 
@@ -49,15 +47,3 @@ def test_no_source_unpickles_a_file() -> None:
     checked = [file for file in SOURCES if not str(file).endswith(OWN_PIPES)]
     assert len(checked) == len(SOURCES) - len(OWN_PIPES) > 40
     assert [what for file in checked for what in offences(file)] == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("torch.load(f)", "torch.load(f, weights_only=False)", "run.trainer.fit(m, ckpt_path=p)"),
-        *("np.load(f, allow_pickle=True)", "import pickle", "from pickle import loads", "compile(x)", "__import__(x)"),
-    ],
-)
-def test_the_search_finds_offences(line: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(line)
-    assert list(offences(tmp_path / "bad.py"))

@@ -57,20 +57,11 @@ def test_train_py_refuses_a_key_before_it_writes_or_prints_the_key(tmp_path: Pat
 @pytest.mark.parametrize(
     "override",
     [
-        "+api_key=abc",
         "+logger.wandb.api_key=abc",
-        "+logger.wandb.apikey=abc",
         "api_key=abc",  # not there: Hydra would repeat it
-        "++data.secret=abc",
         "++data.aws_secret_access_key=abc",
-        "++data.access_key_id=abc",
-        "++hub.token=abc",
         "++hub.hf_token=abc",
-        "++db.password=abc",
         "++db.db_pass=abc",
-        "++db.mysql_pwd=abc",
-        "++gpg.passphrase=abc",
-        f"logger.wandb.name={WANDB_KEY}",
         f"logger.wandb.name=local-{WANDB_KEY}",
         "logger.wandb.name=wandb_v1_abcdefghijklmnop",
         f"data.root=/data/{CANARIES['AWS_ACCESS_KEY_ID']}",
@@ -78,16 +69,8 @@ def test_train_py_refuses_a_key_before_it_writes_or_prints_the_key(tmp_path: Pat
         f"logger.wandb.name=ghp_{'a1B2' * 9}",
         "data.root=s3://user:pass-word@bucket/imagenet",
         "data.root='https://bucket/i?X-Amz-Signature=77'",
-        "data.root='https://bucket/i?se=1&sig=77'",
-        "data.root='https://bucket/i?X-Goog-Signature=77'",
-        "data.root=https://abcdef@bucket/i",
-        f"logger.wandb.name=sk-proj-{'a1B2' * 9}",
-        f"logger.wandb.name=AIza{'a1B2' * 9}",
-        f"logger.wandb.name=xoxb-{'1234' * 9}",
         f"logger.wandb.name='Bearer {'a1B2' * 9}'",
         "logger.wandb.name=${oc.env:DB_PASS}",
-        f"+{WANDB_KEY}=1",
-        f"+callbacks.x.list=[a,[{WANDB_KEY}]]",
         f"+callbacks.x.map={{a:{WANDB_KEY}}}",
         f"+callbacks.x.{WANDB_KEY}=1",
     ],
@@ -99,43 +82,26 @@ def test_a_key_is_refused_and_not_repeated(override: str) -> None:
     assert value not in str(caught.value) and WANDB_KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("sweep", [False, True])
-def test_train_py_refuses_a_key_in_a_recipe_before_it_writes(sweep: bool, tmp_path: Path) -> None:
+def test_train_py_refuses_a_key_in_a_recipe_before_it_writes(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text(f"# @package _global_\nlogger: {{wandb: {{name: {WANDB_KEY}}}}}\n")
-    words = ["-m", "seed=1,2"] if sweep else []
     folders = (f"hydra.run.dir={tmp_path}/run", f"hydra.sweep.dir={tmp_path}/run")
-    done = command("--config-dir", str(tmp_path), *words, "experiment=mine", *folders)
+    done = command("--config-dir", str(tmp_path), "-m", "seed=1,2", "experiment=mine", *folders)
     assert done.returncode == 2
     assert "ConfigError: logger.wandb.name looks like a key" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and WANDB_KEY not in done.stdout + done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_key_in_a_recipe_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nlogger: {wandb: {api_key: abc}}\n")
-    with pytest.raises(ConfigError, match=r"logger\.wandb\.api_key looks like a key"):
-        composed((f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine"))
-
-
 @pytest.mark.parametrize(
     "override",
     [
-        "+model.class_token=true",
-        "+model.num_tokens=2",
         "+model.global_pool=token",
         "+hub.token=null",
-        "data.root=s3://bucket/imagenet",
         "data.root=/fsx/user@host:8080/imagenet",
-        "logger.wandb.project=keys-and-tokens",
         "logger.wandb.name=abcdef0123456789",
-        "run_folder=/runs/" + "a" * 64,
-        f"data.root=/root/.cache/huggingface/hub/datasets--x/snapshots/{COMMIT}",
         f"data.root=/data/{COMMIT}/imagenet",
-        f"resume_from=runs/resnet50_{COMMIT}.ckpt",
         f"logger.wandb.name=resnet50-{COMMIT}",
-        "data.root=/mnt/asiapacificsoutheast/imagenet",
         "run_folder=runs/${oc.env:SLURM_JOB_ID,none}",
     ],
 )

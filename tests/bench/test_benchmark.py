@@ -26,8 +26,8 @@ from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.image import PackOptions
+from imagenet_opt.pack.pack import pack
 from tests.conftest import loading, write_images
 from tests.object_server import upload
 

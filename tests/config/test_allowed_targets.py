@@ -1,6 +1,5 @@
 """A `_target_` of an experiment file or of a checkpoint belongs to the allowed packages. See docs/trust.md."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt.cli.evaluate import main as evaluate
-from imagenet_opt.config.allowed_targets import check_targets, find, leaves
+from imagenet_opt.config.allowed_targets import check_targets, leaves
 from imagenet_opt.config.build import make
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder
@@ -37,15 +36,10 @@ def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        *(
-            "os.system",
-            "builtins.eval",
-            "torch.hub.load",
-            "imagenet_opt.sweep.job.run_job",
-            "imagenet_opt.callbacksish.Callback",
-            "",
-        ),
-        *("imagenet_opt.callbacks.mixing.os.system", "imagenet_opt.data.datamodule.folder_data.__globals__"),
+        "os.system",
+        "imagenet_opt.sweep.job.run_job",
+        "imagenet_opt.callbacksish.X",
+        "imagenet_opt.callbacks.mixing.os.system",
     ],
 )
 def test_other_targets_are_refused_at_any_depth(target: str) -> None:
@@ -60,19 +54,9 @@ def test_other_targets_are_refused_at_any_depth(target: str) -> None:
     assert f"callbacks.a.b[1][0]._target_={target}" in str(caught.value)
 
 
-def test_a_refused_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\nclass Callback: pass\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"allow_targets=\[a_trap\.Callback\]"):
-        check_targets(OmegaConf.create({"_target_": "a_trap.Callback"}), allowed=[])
-    assert not (tmp_path / "sprung").exists()
-
-
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("callbacks: {x: {_target_: os.system, command: 'touch sprung'}}", "callbacks.x._target_"),
-        ("trainer: {plugins: [{_target_: os.system}]}", "trainer.plugins[0]._target_"),
         ("part: os\ncallbacks: {x: {_target_: '${part}.system'}}", "callbacks.x._target_"),
     ],
 )
@@ -104,32 +88,3 @@ def test_a_checkpoint_brings_no_target(tmp_path: Path, images_root: Path) -> Non
     torch.save({"network": weights, "network_config": recipe | evil}, tmp_path / "evil.ckpt")
     with pytest.raises(ConfigError, match=r"data\.mean\._target_=os\.system"):
         evaluate([f"ckpt={tmp_path}/evil.ckpt", f"data.root={images_root}"])
-
-
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("own.PrintNrom", "own has no PrintNrom; did you mean PrintNorm?"),
-        ("own.print_norm", "own has no print_norm; did you mean PrintNorm?"),
-        ("own.prats.Thing", "own has no prats; did you mean parts?"),
-        ("own.parts.Thnig", "own.parts has no Thnig; did you mean Thing?"),
-        ("own.zzz", "own has no zzz"),
-        ("own.broken.Thing", "No module named 'not_installed'"),
-        ("absent.Thing", "No module named 'absent'"),
-    ],
-)
-def test_a_mistyped_target_is_answered_with_the_names_of_its_module(
-    target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/__init__.py").write_text("class PrintNorm: pass\n")
-    (tmp_path / "own/parts.py").write_text("class Thing: pass\n")
-    (tmp_path / "own/broken.py").write_text("import not_installed\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    try:
-        with pytest.raises(ConfigError) as caught:
-            find(target, "callbacks.mine._target_")
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "own"]:
-            del sys.modules[name]
-    assert str(caught.value) == f"callbacks.mine._target_={target} cannot be found: {reason}"

@@ -4,15 +4,13 @@ torch captures on a GPU only: that training with graphs is right, tests/gpu/test
 """
 
 import copy
-import gc
 import weakref
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
+from imagenet_opt.model.cuda_graph import GraphedForward
 
 
 class Recorder:
@@ -140,58 +138,3 @@ def test_a_capture_leaves_the_network_and_random_numbers_as_they_were(recorder: 
     torch.testing.assert_close(after, (before, gradients, state), rtol=0, atol=0)
     net(images())
     assert bool(recorder.replayed) is not fails
-
-
-def test_autocast_is_captured_as_it_is_without_its_cache(recorder: Recorder) -> None:
-    graphed = GraphedForward(network(), recorder)
-    with torch.autocast("cpu", torch.bfloat16):
-        graphed.capture(images())
-        assert torch.is_autocast_cache_enabled()
-    graphed.capture(images())
-    assert recorder.autocast == [(True, False), (False, False)]
-
-
-def test_the_compiled_forward_returns_when_graphs_are_released(recorder: Recorder) -> None:
-    net = network()
-    net.compile(backend="eager")
-    compiled = net._compiled_call_impl
-    GraphedForward(net, recorder).release()
-    assert net._compiled_call_impl is compiled is not None
-
-
-def test_graphs_of_several_sizes_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pool is not enough: what is free in it is free for captures on the same stream."""
-    options: list[dict[str, Any]] = []
-
-    def make_graphed_callables(net: nn.Module, sample: tuple[Tensor], *, pool: Any) -> nn.Module:
-        for _ in ("forward", "backward"):
-            torch.cuda.graph(object(), pool=pool, stream=object(), capture_error_mode="global")
-        return net
-
-    def graph(graph: Any, **arguments: Any) -> None:
-        options.append(arguments)
-
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
-    monkeypatch.setattr(torch.cuda, "Stream", object)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_graphed_callables)
-    capture = capture_on_gpu()
-    capture(network(), (images(4, 8),))
-    capture(network(), (images(4, 12),))
-    assert len(options) == 4
-    assert all(arguments == options[0] for arguments in options), "one pool and one stream"
-    assert options[0]["capture_error_mode"] == "thread_local", "the loader's thread may pin memory meanwhile"
-    assert torch.cuda.graph is graph
-
-
-def test_released_graphs_are_freed_although_the_garbage_collector_is_frozen(recorder: Recorder) -> None:
-    graphed = GraphedForward(network(), recorder)
-    graphed.capture(images())
-    gc.freeze()
-    try:
-        assert recorder.memory[0]() is not None
-        graphed.release()
-        assert recorder.memory[0]() is None
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()

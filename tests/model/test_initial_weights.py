@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
-from imagenet_opt.model import initial_weights
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 
@@ -83,15 +81,6 @@ def test_files_without_weights_are_refused(name: str, content: Any, error: type,
         torch.save(content, tmp_path / name)
     with pytest.raises(error, match=words):
         load(network(), tmp_path / name)
-
-
-def test_timms_weights_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = timm.create_model("resnet10t")
-    monkeypatch.setattr(initial_weights, "pretrained_network", lambda name: theirs)
-    net = network()
-    sentence = load_initial_weights(net, "resnet10t", pretrained=True) or ""
-    assert "timm's weights of resnet10t" in sentence and "1000 classes is replaced" in sentence
-    assert torch.equal(net.layer1[0].conv1.weight, theirs.layer1[0].conv1.weight)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Learning rates that shrink towards the stem: timm's groups, and their rates throughout a run."""
 
 import math
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ import pytest
 import timm
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim import create_optimizer_v2
 from torch import nn
 from torch.optim import Optimizer
 
 from imagenet_opt.callbacks.learning_rate import LearningRate
-from imagenet_opt.config.build import check_types
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import Memory
 from tests.model import test_optimizer
@@ -49,40 +46,6 @@ def test_rates_and_decay_are_timms(model: str) -> None:
     theirs = options_of(create_optimizer_v2(net, "adamw", weight_decay=0.25, layer_decay=0.7), net, "lr_scale")
     ours = options_of(build(net, "adamw"), net)
     assert ours == {name: (pytest.approx(0.75 * scale), decay) for name, (scale, decay) in theirs.items()}
-
-
-def test_each_block_has_a_factor_of_the_rate_of_the_next_one() -> None:
-    net = timm.create_model("resnet18", num_classes=3)
-    for name, (rate, _) in options_of(build(net, "sgd"), net).items():
-        stage = re.match(r"layer(\d)\.(\d)", name)
-        layers_after = 0 if name.startswith("fc") else 9 if stage is None else 9 - 2 * int(stage[1]) + 1 - int(stage[2])
-        assert rate == pytest.approx(0.75 * 0.7**layers_after), name
-
-
-@pytest.mark.parametrize("rule", ["ndim", "name_bn", "norm", "none"])
-def test_no_decay_still_selects_the_decayed_parameters(rule: Any) -> None:
-    net = timm.create_model("resnet18", num_classes=3)
-    layered, plain = (options_of(build(net, no_decay=rule, layer_decay=factor), net) for factor in (0.7, None))
-    assert {name: decay for name, (_, decay) in layered.items()} == {name: decay for name, (_, decay) in plain.items()}
-
-
-@pytest.mark.filterwarnings("ignore:It is highly recommended to have 'opt_einsum'")
-def test_every_optimizer_has_the_groups_of_sgd() -> None:
-    net = timm.create_model("test_resnet", num_classes=3)
-    expected = options_of(build(net, "sgd"), net)
-    for name in sorted({*list_optimizers()} - test_optimizer.NEEDS_CUDA - {"adahessian"}):
-        assert options_of(build(net, name), net) == expected, name
-
-
-def test_a_step_of_sgd_is_the_gradient_times_the_rate_of_its_layer() -> None:
-    net = resnet()
-    optimizer = build(net, "sgd", weight_decay=0.0, momentum=0.0, nesterov=False)
-    before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
-    net(torch.ones(2, 3, 32, 32)).square().sum().backward()
-    optimizer.step()
-    rates = options_of(optimizer, net)
-    for name, parameter in net.named_parameters():
-        torch.testing.assert_close(parameter.detach(), before[name] - rates[name][0] * parameter.grad)
 
 
 class Rates(Callback):
@@ -135,8 +98,3 @@ def test_a_frozen_stem_changes_no_rate_of_the_layers_after_it() -> None:
 def test_a_factor_out_of_range_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=\S+ must be above 0 and at most 1"):
         build(resnet(), layer_decay=value)
-
-
-def test_a_word_for_a_factor_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=half must be"):
-        check_types(build_optimizer, {"layer_decay": "half"}, "optimizer.")

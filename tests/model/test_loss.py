@@ -6,11 +6,10 @@ import pytest
 import torch
 from timm.loss import BinaryCrossEntropy
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from imagenet_opt.data.transforms.mix import mix_labels
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.loss import check_loss, losses_of, start_bias
+from imagenet_opt.model.loss import losses_of, start_bias
 
 LOGITS = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 0, 9, 3, 3, 7])
@@ -36,26 +35,7 @@ def test_the_sum_over_classes_is_composers_and_c_times_the_mean() -> None:
     torch.testing.assert_close(losses, 10 * losses_of(LOGITS, LABELS, loss="bce_mean", smoothing=0.08))
 
 
-def test_cross_entropy_is_torchs() -> None:
-    expected = cross_entropy(LOGITS, LABELS, reduction="none", label_smoothing=0.1)
-    assert torch.equal(losses_of(LOGITS, LABELS, loss="cross_entropy", smoothing=0.1), expected)
-
-
 def test_the_head_starts_at_equal_probabilities() -> None:
     head = nn.Linear(4, 1000)
     start_bias(head, 1000)
     assert head.bias.tolist() == pytest.approx([-math.log(1000)] * 1000)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (("focal", 0.1, None), "model.loss=focal must be one of cross_entropy"),
-        (("bce_mean", 1.0, None), "model.label_smoothing=1.0"),
-        (("cross_entropy", 0.1, 0.2), "model.target_threshold=0.2 .* model.loss=bce_mean"),
-        (("bce_sum", 0.1, 1.0), "model.target_threshold=1.0"),
-    ],
-)
-def test_values_out_of_range_are_named(values: tuple[str, float, float | None], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_loss(*values)

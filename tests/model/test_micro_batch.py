@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
 
-from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.micro_batch import MicroBatches
 from tests.model.conftest import Synced, batches, fit
@@ -92,10 +92,7 @@ def capturing() -> RuntimeError:
     [
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-        "FIND was unable to find an engine to execute this computation",
         "GET was unable to find an engine to execute this computation",
-        "Unable to find a valid cuDNN algorithm to run convolution",
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "CUDA error: out of memory",
         capturing(),
     ],
@@ -107,14 +104,6 @@ def test_memory_that_runs_out_below_torch_or_in_a_capture_counts_too(error: str 
         return part.start
 
     assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
-
-
-def test_other_errors_of_a_step_come_through() -> None:
-    def broken(part: slice) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        MicroBatches(None).run(broken, 4, take_back=lambda: None)
 
 
 class SaveAtEnd(Callback):
@@ -151,22 +140,6 @@ def test_one_of_several_processes_ends_with_the_size_to_set() -> None:
         MicroBatches(64).run(full, 256, take_back=None)
 
 
-def test_a_validation_or_optimizer_out_of_memory_gives_one_line() -> None:
-    class Full(nn.Sequential):
-        def forward(self, images: Tensor) -> Tensor:
-            if not self.training:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
-            return super().forward(images)
-
-    with pytest.raises(OutOfMemory, match=r"ran out in validation \(CUDA.*\); lower data\.batch_size"):
-        fit(Full(nn.Flatten(), nn.Linear(48, 3)), batches(1))
-
-
-def test_a_bad_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
-        MicroBatches(0)
-
-
 @pytest.mark.parametrize("callbacks", [(), (Synced(),)])
 def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does(callbacks: tuple[Callback, ...]) -> None:
     """After a step of k parts with means m_1 to m_k: running = a^k running + (1 - a)(a^(k-1) m_1 + ... + m_k)."""
@@ -181,12 +154,3 @@ def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does(callb
             mean, var = keep * mean + (1 - keep) * channels.mean(1), keep * var + (1 - keep) * channels.var(1)
         torch.testing.assert_close(norm.running_mean, mean)
         torch.testing.assert_close(norm.running_var, var)
-
-
-def test_batch_norm_follows_micro_batches_that_were_halved() -> None:
-    """After running out of memory a step has more parts, so that each moves the statistics less."""
-    tight, roomy = Small(2), Small(6)
-    options = {"train": batches(4), "batch_norm_momentum": "per_step", "batch_size": 6}
-    trained_alike(tight, options, roomy, {"micro_batch_size": 2})
-    for net in (tight, roomy):
-        assert net.front[1].momentum == pytest.approx(1 - 0.9 ** (1 / 3))

@@ -24,11 +24,6 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
     return build_optimizer(net, name, device=torch.device("cpu"), **settings)
 
 
-def test_fused_is_for_gpus_unless_asked_for() -> None:
-    assert build(network()).defaults["fused"] is False
-    assert build(network(), fused=True).defaults["fused"] is True
-
-
 def test_steps_are_those_of_sgd_by_hand() -> None:
     net = network()
     optimizer = build(net, momentum=0.9, nesterov=True, weight_decay=0.01)
@@ -76,13 +71,6 @@ def test_every_name_of_timm_makes_the_optimizer_that_timm_makes() -> None:
             assert ours.param_groups[0][option] == theirs.param_groups[0][option], (name, option)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="refused without a GPU only")
-@pytest.mark.parametrize("name", sorted(NEEDS_CUDA)[:1])
-def test_an_optimizer_that_cannot_be_loaded_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"optimizer\.name={name} cannot be used on this machine"):
-        build(network(), name)
-
-
 @pytest.mark.parametrize("model", ["test_vit", "swin_tiny_patch4_window7_224", "test_resnet"])
 def test_timm_selects_the_decayed_parameters(model: str) -> None:
     small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (2, 2), "img_size": 56} if "swin" in model else {}
@@ -98,15 +86,6 @@ def test_timm_selects_the_decayed_parameters(model: str) -> None:
 def decay_of(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, float]:
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-
-
-def test_frozen_parameters_are_left_out_and_no_decay_keeps_the_groups() -> None:
-    net = timm.create_model("test_resnet", num_classes=3)
-    net.conv1[0].weight.requires_grad_(False)
-    groups = build(net, weight_decay=0.0).param_groups
-    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-    assert sum(len(group["params"]) for group in groups) == len(trained) > 0
-    assert len(groups) == 2
 
 
 def test_a_checkpoint_with_other_groups_is_refused_in_one_line() -> None:

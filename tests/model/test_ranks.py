@@ -91,14 +91,3 @@ def test_each_process_drops_out_its_own_and_resumes_exactly(tmp_path: Path) -> N
     for (masks, weights), (rest, again) in zip(whole, resumed, strict=True):
         assert rest == masks[3:]
         assert again == weights
-
-
-def test_another_number_of_processes_resumes_too(tmp_path: Path) -> None:
-    (first, _), _ = on_ranks(partial(trained, folder=tmp_path / "two"))
-    masks, _ = trained(0, tmp_path / "one", devices=1, start=step_file(tmp_path / "two", 3))
-    assert masks == first[3:]
-    trained(0, tmp_path / "alone", devices=1)
-    more = on_ranks(partial(trained, folder=tmp_path / "more", start=step_file(tmp_path / "alone", 3)))
-    (mine, weights), (theirs, others) = more
-    assert weights == others
-    assert all(a != b for a, b in zip(mine, theirs, strict=True))

@@ -9,8 +9,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep, piecewise, polynomial
+from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep, piecewise
 
 
 def test_linear_warms_up_and_falls_in_straight_lines_to_its_final_factor() -> None:
@@ -49,12 +48,6 @@ def test_the_triangle_of_ffcv(num_epochs: int) -> None:
         start, end = ffcv_rate(epoch, num_epochs), ffcv_rate(epoch + 1, num_epochs)
         factor = piecewise(step, num_steps=num_epochs * per_epoch, steps_per_epoch=per_epoch, points=points)
         assert factor == pytest.approx(start + (end - start) * within / per_epoch, abs=1e-12)
-
-
-@pytest.mark.parametrize("points", [[[0, 1]], [[0, 1], [0.9, 0]], [[0, 1], [0.6, 1], [0.5, 0], [1, 0]]])
-def test_points_that_are_no_schedule_are_refused(points: list[list[float]]) -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.points=.* from share 0 to share 1"):
-        piecewise(0, num_steps=10, steps_per_epoch=1, points=points)
 
 
 def by_epoch(num_epochs: int, **options: Any) -> list[float]:
@@ -99,15 +92,3 @@ def test_steps_of_a_third_each_are_torchs_steps_of_30_epochs() -> None:
         assert multistep(11 * epoch + 5, num_steps=990, steps_per_epoch=11) == pytest.approx(sgd.param_groups[0]["lr"])
         sgd.step()
         schedule.step()
-
-
-@pytest.mark.parametrize("schedule", [cosine, cosine_by_epoch, linear, polynomial])
-def test_a_negative_warmup_is_refused(schedule: Any) -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.warmup_epochs must be at least 0"):
-        schedule(5, num_steps=100, steps_per_epoch=10.0, warmup_epochs=-1)
-
-
-def test_the_polynomial_of_mlperf() -> None:
-    run: dict[str, Any] = {"num_steps": 1000, "steps_per_epoch": 100.0, "warmup_epochs": 2, "final_factor": 1e-4}
-    expected = {0: 0.0, 50: 0.25, 200: 1.0, 600: 1e-4 + (1 - 1e-4) * 0.25, 1000: 1e-4}
-    assert {step: polynomial(step, **run) for step in expected} == pytest.approx(expected)

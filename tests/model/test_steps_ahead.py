@@ -36,8 +36,3 @@ def test_a_step_is_queued_once_the_device_has_begun_the_one_two_before(monkeypat
         *("mark 2", "wait for 0", "train", "mark 3", "wait for 1", "train"),
         *("mark 4", "wait for 2", "validate"),
     ]
-
-
-def test_on_a_cpu_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cuda, "Event")
-    fit(network(), batches(4), max_epochs=1)

@@ -2,69 +2,53 @@
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
 from imagenet_opt.model.stored_code import load_code, use_private_cache
 
 CPU = torch.device("cpu")
-COMPILE = """
-import sys
-from contextlib import nullcontext
-from pathlib import Path
-
-import torch
-from torch import nn
-from torch._dynamo.utils import counters
-
-from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(12, 3)
-
-    def forward(self, images):
-        return self.head(images.flatten(1)).relu()
-
-said = []
-options = {"on_failure": "stop", "on_graph_failure": "stop", "fullgraph": False, "cuda_graph": False}
-compiler = ShapeCompiler(compile=True, compile_mode="default", **options)
-code = CodePlace(Path(sys.argv[1]), Path(sys.argv[2]), writes=True)
-compiler.begin(Network(), torch.device("cpu"), lambda *, compiling: nullcontext(), said.append, code)
-compiler.prepare([torch.zeros(2, 3, 2, 2)])
-print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"], *said, sep="|")
-"""
 
 
-def compiled(file: Path, cache: Path) -> tuple[int, int, list[str]]:
-    """Hits and misses of torch's cache in a new process that compiles a small network, and what it said."""
-    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-c", COMPILE, str(file), str(cache)]
-    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    hits, misses, *said = output.splitlines()[-1].split("|")
-    return int(hits), int(misses), said
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
 
 
 @pytest.mark.slow
-def test_a_process_on_another_machine_finds_the_stored_code(tmp_path: Path) -> None:
-    file = tmp_path / "compiled_code.bin"
-    hits, misses, said = compiled(file, tmp_path / "here")
-    assert hits == 0 and misses > 0 and len(said) == 1
-    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700 and any((tmp_path / "here").iterdir())
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert compiled(file, tmp_path / "there")[:2] == (misses, 0)
-
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-100])
-    hits, misses_again, said = compiled(file, tmp_path / "third")
-    assert (hits, misses_again) == (0, misses) and f"the compiled code in {file} is not used: checksum is" in said[0]
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_restart_on_another_machine_finds_the_stored_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, said, found = tmp_path / "compiled_code.bin", list[str](), list[tuple[int, int]]()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored after the test
+    switches: Any = {"on_failure": "stop", "on_graph_failure": "stop", "fullgraph": False, "cuda_graph": False}
+    for machine in ("here", "there"):
+        counters.clear()
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+        compiler = ShapeCompiler(compile=True, compile_mode="default", **switches)
+        code = CodePlace(file, tmp_path / machine, writes=True)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3, bias=False))  # products alone need no C++ compiler
+        compiler.begin(net, CPU, lambda *, compiling: nullcontext(), said.append, code)
+        compiler.prepare([torch.zeros(2, 3, 2, 2)])
+        found.append((counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]))
+        torch.compiler.reset()
+    (hits, misses), (hits_there, misses_there) = found
+    assert hits == 0 < misses == hits_there and misses_there == 0
+    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
+    said.clear()
+    file.write_bytes(file.read_bytes()[:-100])
+    load_code(file, CPU, said.append)
+    assert f"the compiled code in {file} is not used: checksum is" in said[0]
 
 
 def stored(file: Path, **about: str) -> Path:

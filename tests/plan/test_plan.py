@@ -49,7 +49,6 @@ def test_ffcvs_recipes(plan_of: PlanOf, num_epochs: int, name: str, peak: float,
 
 
 COSINE = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
-POLYNOMIAL = [1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range(2, 37)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,6 @@ POLYNOMIAL = [1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range
     [
         ("rn50_tv1", [0.1] * 30 + [0.01] * 30 + [0.001] * 30, 224, 5004),  # torchvision's first recipe
         ("rn50_classic90", [0.256 * (epoch + 1) for epoch in range(8)] + COSINE, 224, 625),  # NVIDIA: staircase, cosine
-        ("rn50_mlperf", [0, 1.5, *POLYNOMIAL], 224, 3140),
         ("fixres", [0.008] * 30 + [0.0008] * 26, 384, 2502),  # 8e-3 for 512 images, a tenth after 30 epochs
     ],
 )

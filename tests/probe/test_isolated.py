@@ -122,7 +122,7 @@ def _is_alive(pid: int) -> bool:
 
 def test_a_thread_that_dies_ends_the_process() -> None:
     code = (
-        "import threading, time; from imagenet_opt.processes import _end_with\n"
+        "import threading, time; from imagenet_opt.probe.isolated import _end_with\n"
         "threading.excepthook = _end_with\n"
         "def fail(): raise ValueError('in a thread')\n"
         "threading.Thread(target=fail).start(); time.sleep(60)"

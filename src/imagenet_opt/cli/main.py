@@ -11,7 +11,6 @@ from importlib import import_module
 
 from imagenet_opt import __doc__ as purpose
 from imagenet_opt import __version__
-from imagenet_opt.cli.help_text import print_help
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 FIRST = (
@@ -42,12 +41,16 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Entry point of the console script. Exits with status 2 after a mistake of the user.
-
-    Ends with status 141, without a word, if the reader of stdout is gone, as in `imagenet-opt plan | head`.
-    """
-    try:
+    """Entry point of the console script. Exits with status 2 after a mistake of the user."""
+    with quiet_pipe():
         answer()
+
+
+@contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """End with status 141, without a word, if the reader of stdout is gone, as in `imagenet-opt plan | head`."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         if not _stdout_is_closed():
@@ -62,7 +65,7 @@ def answer() -> None:
     if not name:
         print(first_page())
     elif name in ("--help", "-h", "help"):
-        print_help(usage())
+        print(usage())
     elif name == "--version":
         print(f"imagenet-opt {__version__}")
     else:
@@ -85,7 +88,7 @@ def run(name: str, argv: list[str]) -> None:
         raise ConfigError(f"there is no command {name}; {hint}")
     command = import_module(COMMANDS[name][0])
     if command.HELP and {"--help", "-h"} & set(argv):
-        print_help(command.HELP)
+        print(command.HELP)
     elif name == "train":  # Hydra sets up the log of a run
         command.main(argv)
     else:

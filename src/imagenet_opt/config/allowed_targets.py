@@ -4,15 +4,13 @@ A recipe is code and trusted like code (docs/trust.md). The check stops an accid
 a checkpoint.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pkgutil import iter_modules
 from typing import Any
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.errors import ConfigError, did_you_mean
+from imagenet_opt.errors import ConfigError
 
 PACKAGES = (
     "imagenet_opt.callbacks",
@@ -58,20 +56,8 @@ def find(target: str, place: str) -> Any:
         return get_object(target)
     except Exception as error:  # importing runs a module, which may raise anything
         cause = error.__cause__ or error
-        reason = _missing(target, cause) or " ".join(str(cause).split()) or type(error).__name__
+        reason = " ".join(str(cause).split()) or type(error).__name__
         raise ConfigError(f"{place}={target} cannot be found: {reason}") from error
-
-
-def _missing(target: str, cause: BaseException) -> str | None:
-    """The name that an imported module lacks, with the most similar of its public names; None for other causes."""
-    missing = cause.name if isinstance(cause, ModuleNotFoundError) and cause.name else ""
-    parent, _, name = missing.rpartition(".")
-    if parent not in sys.modules or not is_within(target, [missing]):
-        return None
-    module = sys.modules[parent]
-    public = [key for key, value in vars(module).items() if key[0] != "_" and callable(value)]
-    public += [part.name for part in iter_modules(getattr(module, "__path__", ()))]
-    return "; ".join(filter(None, (f"{parent} has no {name}", did_you_mean(name, public, ""))))
 
 
 def _is_defined_in_packages(target: Any, place: str) -> bool:

@@ -39,11 +39,7 @@ log = logging.getLogger(__name__)
 
 _OWN_WORDS = {"trainer.precision": ("mixed",)}
 """Key -> values that this project accepts in addition to Lightning's."""
-_SYNONYMS = {"fp16": "16-mixed", "float16": "16-mixed", "bfloat16": "bf16-mixed", "fp32": "32-true"}
-"""Other projects' names of precisions -> Lightning's."""
 _LITERAL = re.compile(r"'[^']*'|\b\d+\b")
-_EXTRAS = {"logger.tensorboard": "tensorboard"}
-"""Group -> extra of this package that installs the packages of the group."""
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
@@ -65,8 +61,7 @@ def _expected(key: str, error: ValidationError) -> str:
     words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in messages for word in _LITERAL.findall(text))]
     known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
     forms = [text for text in messages if not _LITERAL.search(text)]
-    value = str(error.errors()[0]["input"])
-    hint = did_you_mean(_SYNONYMS.get(value, value), known, "")
+    hint = did_you_mean(str(error.errors()[0]["input"]), known, "")
     return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))
 
 
@@ -155,9 +150,6 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
-    sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
-    if sharing > (cpus := machine.usable_cpus()):  # and each process has loader workers
-        rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
     return trainer
 
 
@@ -191,9 +183,6 @@ def make(node: DictConfig, name: str) -> Any:
             raise
         if isinstance(cause, ImagenetOptError):
             raise cause from None
-        if isinstance(cause, ModuleNotFoundError) and name in _EXTRAS:
-            package = f'pip install "imagenet-opt[{_EXTRAS[name]}]"'
-            raise ConfigError(f"{name} needs a package that is not installed: {package}") from error
         kind = "" if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: "
         raise ConfigError(f"{name}: {kind}{cause}") from error
 

@@ -1,11 +1,9 @@
 """Composes and checks a configuration, before Hydra writes or builds anything from it."""
 
-import re
 import sys
 import warnings
 from typing import Any
 
-import hydra
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -16,7 +14,6 @@ from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.optional_callbacks import leave_out_idle, switched_on
 from imagenet_opt.config.overrides import complete, config_folder, key_of
-from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 
@@ -50,8 +47,6 @@ def _composed(words: list[str]) -> DictConfig:
 
 def prepare_hydra(words: list[str]) -> None:
     """Everything that must be done before Hydra sees a command line. Raises ConfigError."""
-    if tuple(map(int, re.findall(r"\d+", hydra.__version__)[:2])) >= (1, 4):
-        raise ConfigError(f"hydra-core {hydra.__version__} is untried with this version; pip install 'hydra-core<1.4'")
     check_overrides(words)
     register_resolvers()
     # Ray's plugin has a schema of the same name as conf/hydra/launcher/ray.yaml.
@@ -75,7 +70,6 @@ class CheckConfig(Callback):
 
 def _check(config: DictConfig, words: list[str]) -> None:
     check_secrets(OmegaConf.to_container(config))
-    check_removed(config)
     leave_out_idle(config, words)
     _check_batch(config, words)
     _check_image_size(config, words)

@@ -1,10 +1,7 @@
 """Explains Hydra's and OmegaConf's errors in the words of this project."""
 
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -13,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.overrides import config_folder, train_program
-from imagenet_opt.config.removed_keys import explain_removed, explain_removed_recipe
 from imagenet_opt.errors import did_you_mean
 
 INSTALL = 'pip install "imagenet-opt[sweep]"'
@@ -39,15 +35,14 @@ def explain(error: Exception) -> str:
         return f"{word}: options are KEY=VALUE, such as {example}"
     if not key or "Could not override" not in text:
         return text
-    if explanation := explain_removed(key):
-        return explanation
     if key in (keys := default_keys()):  # of a group for which an experiment chooses another file
         group = key.partition(".")[0]
         hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
         return f"there is no key {key} in the {group} of this experiment; {hint}"
     if option := (others := _keys_of_options("data")).get(key):
         return f"there is no key {key} here; data={option} has it"
-    near = [known for known in dict.fromkeys([*keys, *others, *_groups()]) if _is_like(key, known)]
+    groups = sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
+    near = [known for known in dict.fromkeys([*keys, *others, *groups]) if _is_like(key, known)]
     hint = did_you_mean(key, near, f"{train_program()} --cfg job shows every key")
     return f"there is no key {key}; {hint}"
 
@@ -66,20 +61,10 @@ def _is_like(key: str, known: str) -> bool:
 def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
-    if group == "experiment" and (explanation := explain_removed_recipe(option)):
-        return explanation
-    own = Path("conf", f"{place}.yaml")
-    if group == "experiment" and own.is_file() and Path("train.py").is_file():
-        return f"only the train.py of this folder reads {own}; type python train.py {shlex.join(sys.argv[1:])}"
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
     return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
-
-
-def _groups() -> list[str]:
-    """The groups of conf/, such as experiment, that may be no keys of the configuration."""
-    return sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
 
 
 def default_keys() -> list[str]:

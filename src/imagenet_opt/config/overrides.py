@@ -47,10 +47,9 @@ def complete(overrides: list[str]) -> list[str]:
     """Add implied overrides: data.root implies data=folder, which an experiment may have replaced; demo data alone
     implies experiment=demo.
 
-    The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out. Several
-    additions to callbacks, or to logger, become one.
+    The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
-    overrides = _joined(_joined([_of_default_group(word) for word in overrides], "+callbacks="), "+logger=")
+    overrides = [_of_default_group(word) for word in overrides]
     if _HELP & set(overrides):
         return overrides
     keys, data = set(map(key_of, overrides)), last_value(overrides, "data")
@@ -67,16 +66,6 @@ def _of_default_group(word: str) -> str:
     if name not in ("experiment", "rehearse") or word.startswith(("~", "++")):
         return word
     return f"~{name}" if value_of(word) == "null" else f"{name}={value_of(word)}"
-
-
-def _joined(words: list[str], beginning: str) -> list[str]:
-    """Join `+GROUP=A +GROUP=B` to `+GROUP=[A,B]`: Hydra takes one addition to each group. Additions with alternatives
-    of a sweep (`A,B`) stay as they are."""
-    options = [word.removeprefix(beginning) for word in words if word.startswith(beginning)]
-    if len(options) < 2 or any("," in option and not option.startswith("[") for option in options):
-        return words
-    joined = f"{beginning}[{','.join(option.strip('[]') for option in options)}]"
-    return list(dict.fromkeys(joined if word.startswith(beginning) else word for word in words))
 
 
 def follow_job(overrides: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import precision_of
-from imagenet_opt.config.recorded_rate import why_unrated
+from imagenet_opt.config.recorded_rate import UNRATED
 from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.display.progress import size
@@ -62,7 +62,7 @@ def setup_of(testbed: Testbed) -> Setup:
         cached_share_method=cached.method,
         cache=_cache(samples) if isinstance(samples, RemoteSamples) else None,
         rated_images_per_second=rated,
-        rated_evidence="" if rated else why_unrated(config, testbed.device),
+        rated_evidence="" if rated else UNRATED,
         profile=profile or "",
         profile_estimate=estimate,
     )

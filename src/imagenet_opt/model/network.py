@@ -1,13 +1,11 @@
 """Networks by their timm name, and their parts that are not trained."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import timm
 import torch
-from huggingface_hub import constants, get_session
+from huggingface_hub import constants
 from timm.layers.blur_pool import BlurPool2d
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -18,7 +16,6 @@ RECIPE = ("name", "num_classes", "blurpool", "small_stem")
 """Arguments of `build_network` that are keys of the group model and of checkpoints."""
 STARTING = ("zero_init_last", "drop_path_rate")
 """Arguments of `build_network` for training only: a trained network does not need them."""
-_HUB_SECONDS = 5.0
 _DEFAULTS = {
     "aa_layer": "blurpool=false",
     "zero_init_last": "zero_init_last=true",
@@ -68,38 +65,15 @@ def build_network(
 def pretrained_network(name: str) -> nn.Module:
     """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
     _check_name(name)
-    unreachable = _why_unreachable()
     try:
-        with _offline() if unreachable else nullcontext():
-            network: nn.Module = timm.create_model(name, pretrained=True)
+        network: nn.Module = timm.create_model(name, pretrained=True)
     except Exception as error:  # of the hub, the network or the disk, of many types
         raise ModelError(
             f"model.pretrained=true: the weights of {name} could not be fetched from the Hugging Face hub "
-            f"({unreachable or first_line(error)}) and are not usable in its cache, {constants.HF_HUB_CACHE}; copy "
-            "them there, or set model.pretrained=false and model.init_from=FILE"
+            f"({first_line(error)}) and are not usable in its cache, {constants.HF_HUB_CACHE}; copy them there, or set "
+            "model.pretrained=false and model.init_from=FILE"
         ) from error
     return network
-
-
-def _why_unreachable() -> str | None:
-    """Why one request to the Hugging Face hub failed; None if it answers, or if HF_HUB_OFFLINE forbids requests."""
-    if constants.HF_HUB_OFFLINE:
-        return None
-    try:
-        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-    except Exception as error:  # of the hub's HTTP library, which depends on its version
-        return first_line(error)
-    return None
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """The hub's library uses only its cache. Otherwise it retries an unreachable hub for a minute per file."""
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = False
 
 
 def check_image_size(network: nn.Module, size: int) -> None:

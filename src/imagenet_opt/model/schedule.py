@@ -89,27 +89,6 @@ def multistep(
     return float(gamma ** sum(epoch >= round(share * num_epochs) for share in milestones))
 
 
-def polynomial(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    warmup_epochs: float = 2.0,
-    power: float = 2.0,
-    final_factor: float = 0.0,
-) -> float:
-    """Linear warmup from 0, then (1 - progress) ** power down to `final_factor`.
-
-    Source: MLPerf's reference for ResNet-50 with LARS (mlcommons/training, lars_util.py).
-    """
-    _check_warmup(warmup_epochs)
-    warmup = min(round(warmup_epochs * steps_per_epoch), num_steps // 2)
-    if step < warmup:
-        return step / warmup
-    progress = min(1.0, (step - warmup) / max(1, num_steps - warmup))
-    return final_factor + (1 - final_factor) * math.pow(1 - progress, power)
-
-
 def _check_warmup(length: float) -> None:
     if length < 0:
         raise ConfigError("schedule.warmup_epochs must be at least 0")

@@ -110,7 +110,6 @@ def test_another_file_is_refused(tmp_path: Path, content: str | None, message: s
         ({"measured": 250.0}, "medium", "gives 113% of the expected rate: something changed"),
         ({"ceilings": {"gpu": Ceiling((800.0, 820.0))}}, "medium", "in only 2 windows"),
         ({"ceilings": {"full_cold": Ceiling(SCATTERED)}}, "medium", "varies widely"),
-        ({"ceilings": {"full_cold": Ceiling((FULL,) * 6, {"steady": 0.0})}}, "medium", "raise --budget"),
         ({"cached_share": None, "cached_share_method": "nobody tells"}, "medium", "in memory: nobody tells"),
         ({"no_kernels": "no kernel recorded; ask"}, "medium", "GPU's kernels count as work: no kernel recorded; ask"),
         ({"unverified": "unverified: nobody tells"}, "medium", "cold rates are unverified: nobody tells"),

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from imagenet_opt.doctor.measurements import STAGES, Touches
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.probe.growing_images import SizePhase
+from imagenet_opt.probe.model_flops import SizePhase
 from tests.doctor.diagnoses import QUIET, RATES, make_diagnosis
 
 

@@ -1,3 +1,5 @@
+"""Timing of steps of the real trainer on a loader of one batch, and on a device with a clock of its own."""
+
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -8,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from imagenet_opt.callbacks.acceleration import Acceleration
@@ -15,120 +19,74 @@ from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe.device_steps import random_batch
 from imagenet_opt.probe.fit import fit_timer
-from imagenet_opt.probe.fit.fit_timer import FitTimer, compile_seconds
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, compile_seconds, phase_of
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.run.hook_timer import saves
 from tests.config.configs import tiny
-
-
-class Queue(ResidentLoader):
-    """A loader of one batch. `stock` maps the number of a step to the number of ready batches after its fetch."""
-
-    def __init__(
-        self, batch: Batch, stock: Callable[[int], int], *, prefetch_factor: int = 0, reads_in_flight: int = 1
-    ) -> None:
-        super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads_in_flight)))
-        self.loader = SimpleNamespace(num_workers=1, prefetch_factor=prefetch_factor)
-        self.sampler = SimpleNamespace(num_parts=1)
-        self.stock, self.num_ready = stock, stock(0)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for number, batch in enumerate(super().__iter__(), 1):
-            self.num_ready = self.stock(number)
-            yield batch
-
-
-@pytest.fixture
-def fit(images_root: Path, tmp_path: Path) -> Callable[..., None]:
-    """Runs a fit with a timer on a Queue."""
-
-    def fit(timer: FitTimer, stock: Callable[[int], int], **options: int) -> None:
-        alone = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
-        with run_folder(alone, within=tmp_path) as config:
-            trainer = build_trainer(config)
-            trainer.callbacks.append(timer)  # type: ignore[attr-defined]
-            queue = Queue(random_batch(config, trainer), stock, **options)
-            trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
-
-    return fit
-
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 
 
-@pytest.mark.parametrize(("num_ready", "taken", "steady"), [(1, 0, True), (1_000_000, 0, True), (1_000_000, 1, False)])
-def test_a_stock_that_shrinks_during_the_measurement_is_reported(
-    num_ready: int, taken: int, steady: bool, fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+class Queue(ResidentLoader):
+    """A loader of one worker, which has made batch `number` after `number * seconds`."""
+
+    num_ready = 0
+
+    def __init__(self, batch: Batch, seconds: float, *, reads: int) -> None:
+        super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads)))
+        self.seconds = seconds
+        self.loader = SimpleNamespace(num_workers=1, prefetch_factor=20)
+        self.sampler = SimpleNamespace(num_parts=1)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(super().__iter__()):
+            yield replace(batch, stats=batch.stats._replace(made_at=number * self.seconds))
+
+
+@pytest.fixture
+def fit(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FitTiming]:
+    """The timing of a fit on a Queue; each reading of the clock is a millisecond later."""
+
+    def fit(*, seconds: float, reads: int = 1, multiple: int = 1, limit_seconds: float = 60) -> FitTiming:
+        clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
+        monkeypatch.setattr(fit_timer, "time", clock)
+        timer = FitTimer(
+            seconds=0.0, limit_seconds=limit_seconds, multiple=multiple, sees_kernels=True, sees_waits=True
+        )
+        alone = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
+        with run_folder(alone, within=tmp_path) as config:
+            trainer = build_trainer(config)
+            trainer.callbacks.append(timer)  # type: ignore[attr-defined]
+            queue = Queue(random_batch(config, trainer), seconds, reads=reads)
+            trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
+        return timer.timing
+
+    return fit
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.0, 6000), (5e-4, 6000), (0.01, 600)])
+def test_batches_made_before_the_measurement_do_not_raise_the_rate(
+    seconds: float, rate: float, fit: Callable[..., FitTiming]
 ) -> None:
-    """Each reading of the clock is a millisecond later."""
-    clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
-    monkeypatch.setattr(fit_timer, "time", clock)
-    timer = FitTimer(seconds=0.01, limit_seconds=0.1, multiple=1, sees_kernels=True, sees_waits=True)
-    fit(timer, lambda number: num_ready - taken * number, prefetch_factor=num_ready)
-    assert timer.timing.steady == steady
-    assert timer.timing.phases and timer.timing.kernel_seconds is None
+    """Steps of six images take a millisecond. A slower loader made the batches earlier; its rate counts."""
+    assert fit_ceiling(fit(seconds=seconds)).images_per_second == pytest.approx(rate, rel=0.01)
 
 
-def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Callable[..., None]) -> None:
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
-    fit(timer, lambda number: max(0, 30 - number))
-    assert timer.timing.has_rate and timer.timing.steady
-    assert timer.timing.phases and timer._stock.num_at_begin <= 1
-
-
-@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 5, 15), (16, 28, 51)])
-def test_a_level_stock_is_not_used_up_unless_files_are_read_ahead(
-    reads: int, num_warm: int, num_steps: int, fit: Callable[..., None]
+@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 3, 8), (16, 28, 51)])
+def test_the_warm_up_uses_the_images_in_preparation_if_files_are_read_ahead(
+    reads: int, num_warm: int, num_steps: int, fit: Callable[..., FitTiming]
 ) -> None:
-    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before. In
-    20 steps, a loader that is slower by 5 % would take a batch from the stock."""
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
-    fit(timer, lambda number: 20, prefetch_factor=20, reads_in_flight=reads)
-    assert (len(timer.timing.launch_seconds), len(timer.timing.step_seconds)) == (num_warm, num_steps)
-    assert timer.timing.steady
+    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before."""
+    timing = fit(seconds=0.0, reads=reads)
+    assert (len(timing.launch_seconds), len(timing.step_seconds)) == (num_warm, num_steps)
+    assert timing.phases and timing.kernel_seconds is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [2, 4, 10, 15])
-def test_a_stock_from_which_a_slower_loader_takes_a_batch_in_some_steps_is_used_up_first(
-    num_steps: int, fit: Callable[..., None]
-) -> None:
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
-    fit(timer, lambda number: max(0, 20 - number // num_steps), prefetch_factor=20)
-    assert timer.timing.steady and timer._stock.num_at_begin <= 1
-
-
-def test_a_stock_that_is_level_at_first_and_then_shrinks_until_the_limit_is_reported(
-    fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each reading of the clock is a millisecond later."""
-    clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
-    monkeypatch.setattr(fit_timer, "time", clock)
-    timer = FitTimer(seconds=0.01, limit_seconds=0.2, multiple=1)
-    fit(timer, lambda number: 1000 - max(0, number - 6) // 3, prefetch_factor=1000)
-    assert len(timer.timing.launch_seconds) == 5 and not timer.timing.steady
-
-
-def test_too_few_batches_of_each_of_a_hundred_workers_give_no_rate(fit: Callable[..., None]) -> None:
-    timer = FitTimer(seconds=0.0, limit_seconds=0.01, multiple=100)
-    fit(timer, lambda number: 0)
-    assert timer.timing.phases and not timer.timing.has_rate
-
-
-def test_the_measurement_does_not_restart_at_pauses_of_the_storage(fit: Callable[..., None]) -> None:
-    """The queue of four batches is empty at each fifth step. A restart would leave that pause out of the rate."""
-    begun: list[float] = []
-
-    class Counted(FitTimer):
-        def _begin(self, trainer: Trainer) -> None:
-            begun.append(self._began)
-            super()._begin(trainer)
-
-    timer = Counted(seconds=0.0, limit_seconds=5, multiple=1)
-    timer.least_steps = 20
-    fit(timer, lambda number: 0 if number and number % 5 == 0 else 4, prefetch_factor=4)
-    assert len(begun) == 1 and len(timer.timing.step_seconds) >= 20
+def test_too_few_batches_of_each_of_a_hundred_workers_give_no_rate(fit: Callable[..., FitTiming]) -> None:
+    timing = fit(seconds=0.0, multiple=100, limit_seconds=0.05)
+    assert timing.phases and not timing.has_rate
 
 
 class Gpu:
@@ -186,7 +144,6 @@ def test_the_gpus_clock_counts_if_the_host_launches_ahead(stalls: bool, monkeypa
         if trainer.should_stop:
             break
     assert fit_ceiling(timer.timing).images_per_second == pytest.approx(20 * 8 / 0.201, rel=0.005)
-    assert len(timer.timing.stamps) == len(timer.timing.num_images)
     assert sorted(timer.timing.step_seconds)[len(timer.timing.step_seconds) // 2] == pytest.approx(0.010)
     assert timer.timing.stamps[-1] == pytest.approx(gpu.done)
 
@@ -196,6 +153,31 @@ def test_capturing_a_graph_counts_as_compiling() -> None:
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[acceleration])
     assert compile_seconds(trainer) is None
     acceleration.compiler.cuda_graph_seconds = 2.0
-    assert compile_seconds(trainer) == 2.0
     acceleration.compiler.compile_seconds = 30.0
     assert compile_seconds(trainer) == 32.0
+
+
+class Saver(LightningCheckpoint):
+    """A checkpoint callback with another name."""
+
+
+KEPT = ModelCheckpoint(monitor="val.loss")
+
+
+@pytest.mark.parametrize(
+    ("action", "phase"),
+    [
+        ("[_TrainingEpochLoop].train_dataloader_next", "fetch"),
+        (f"[Callback]{KEPT.state_key}.on_train_batch_end", "checkpoint"),
+        ("[Callback]Saver.on_train_batch_end", "checkpoint"),
+        ("[Callback]Throughput.on_save_checkpoint", "checkpoint"),
+        ("[Callback]GradientCheckpointing.on_train_batch_end", "callback GradientCheckpointing"),
+        ("[Callback]FitTimer.on_train_batch_end", "device"),
+        ("[Callback]RehearsalNotes.on_train_batch_start", "callback RehearsalNotes"),
+        ("[Logger]MetricsCsv.log_metrics", "logging"),
+        ("run_training_batch", "step"),
+    ],
+)
+def test_the_phase_of_an_action(action: str, phase: str) -> None:
+    trainer = Trainer(accelerator="cpu", logger=False, callbacks=[Saver(), KEPT])
+    assert phase_of(action, saves(trainer)) == phase

@@ -1,7 +1,6 @@
 """The rate of a loader, from the times at which its batches were made; the tests set the clock."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +8,8 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
-from imagenet_opt.probe.fit.fit_timer import FitTiming
-from imagenet_opt.probe.fit.stock import batches_per_round
-from imagenet_opt.probe.throughput import Span, drain, fit_ceiling
+from imagenet_opt.probe.ahead import batches_per_round
+from imagenet_opt.probe.throughput import Span, drain
 
 WORKERS = 2
 
@@ -103,17 +101,6 @@ def test_batches_that_were_read_during_the_first_batches_can_be_skipped(rate: Ca
     assert loader.num_delivered > 3 * WORKERS
     with pytest.raises(ConfigError, match="6 batches of 0 images"):
         rate(SlowLoader(0.5, num=3 * WORKERS), Span(1), skipped_rounds=3)
-
-
-def test_a_full_run_is_not_faster_than_the_workers() -> None:
-    """Ten steps of 10 ms and 64 images are 6,400 images/s; two workers with 2 ms an image make at most 1,000."""
-    steps: dict[str, Any] = {"stamps": [0.01 * i for i in range(11)], "num_images": [0] + [64] * 10}
-    timing = FitTiming(**steps, num_workers=2.0, making_seconds=0.002)
-    with pytest.raises(ConfigError, match="not measured: 6,400 img/s need"):
-        fit_ceiling(timing)
-    assert fit_ceiling(replace(timing, images_before=640.0)).images_per_second == pytest.approx(6400), (
-        "all images were made before"
-    )
 
 
 @pytest.mark.parametrize(("num_workers", "num_parts", "batches"), [(8, 1, 8), (8, 8, 1), (2, 8, 1), (5, 2, 3)])

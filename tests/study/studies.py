@@ -8,7 +8,7 @@ from imagenet_opt.study.request import Request, read_study
 
 def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1, **options: Any) -> Request:
     """The shipped study of that name with these `options` in the place of its own, two rounds."""
-    _, file = read_study(name)
+    file = read_study(name)
     return Request(
         name=name,
         title=file.title,
@@ -18,7 +18,6 @@ def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1
         repeats=2,
         seconds=seconds,
         parity_steps=0,
-        price_per_hour=None,
         folder=folder,
     )
 

@@ -1,11 +1,9 @@
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagenet_opt.compare.turn import Turn
 from imagenet_opt.study.losses import Losses, Parity, measure_losses, parity
 from tests.study.turns import Processes, Words, cache_of, steps_study
 
@@ -31,27 +29,21 @@ def curves(processes: Processes) -> Processes:
     return processes
 
 
-def losses_of(folder: Path, steps: list[dict[str, Any]] = STEPS, **turns: list[Turn]) -> Losses:
-    """Losses of a study in which these turns were measured."""
-    study = steps_study(folder, steps, parity_steps=10)
-    measured = {row.name: [Processes().turn(())] for row in study.rows} | turns
+def losses_of(folder: Path) -> Losses:
+    study = steps_study(folder, STEPS, parity_steps=10)
+    measured = {row.name: [Processes().turn(())] for row in study.rows}
     return measure_losses(study, study.rows, measured, cache_of(study))
 
 
-@pytest.mark.slow
-def test_each_loss_is_compared_with_the_loss_without_the_step(
-    tmp_path: Path, curves: Processes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_loss_is_compared_with_the_loss_without_the_step(tmp_path: Path, curves: Processes) -> None:
     """The loss of the mixed row is far from the loss of the start, but `freed` is compared with the mixed row."""
     same = Parity(pytest.approx(0.15), pytest.approx(0.2))  # type: ignore[arg-type]
     losses = losses_of(tmp_path)
     assert losses.parities == {"fused": same, "mixing": "mixed labels", "freed": same}
     assert losses.curves["start"].keys() == {0, 1, 2} and losses.curves["freed"].keys() == {0}
     assert len(curves.jobs) == 6, "three seeds of the start, and each row once"
-    assert "--parity 0" in capsys.readouterr().err
     assert losses_of(tmp_path) == losses
     assert len(curves.jobs) == 6, "stored curves are not trained again"
-    assert not capsys.readouterr().err, "and take no time"
 
 
 @pytest.mark.parametrize(
@@ -72,21 +64,6 @@ def test_rows_that_fail_are_named(
     assert losses["mixing"] == "mixed labels" and len(curves.jobs) == num_jobs
 
 
-def test_nothing_is_trained_if_all_losses_differ_on_purpose(tmp_path: Path, curves: Processes) -> None:
-    losses = losses_of(tmp_path, STEPS[1:2])
-    assert losses.parities == {"mixing": "mixed labels"} and not curves.jobs
-
-
-def test_the_announced_time_includes_the_start_of_each_process(
-    tmp_path: Path, curves: Processes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """10 steps of 4 images at 500 a second take 0.08 s; a turn times about 0.3 s, the rest of the turn is its start."""
-    start = [replace(curves.turn(()), seconds=seconds) for seconds in (12.3, 10.3, 11.3)]
-    fused = [replace(curves.turn(()), seconds=15.3)]
-    losses_of(tmp_path, STEPS[:1], start=start, fused=fused)
-    assert "10 steps 4 times, about 48.3 s with the start of each process;" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("curve", "text"),
     [
@@ -99,8 +76,3 @@ def test_a_curve_agrees_if_it_is_nearer_than_the_seeds_are_to_each_other(curve: 
     comparison = parity(curve, SEEDS[0], SEEDS)
     assert comparison.spread == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
     assert (comparison.agrees, str(comparison)) == (text.startswith("same"), text)
-
-
-def test_one_seed_has_no_spread() -> None:
-    with pytest.raises(ValueError, match="1 seeds have no spread"):
-        parity([1.0], [1.0], SEEDS[:1])

@@ -1,5 +1,6 @@
 """The rows of a study, and mistakes in its steps."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,12 @@ def plan(order: str, *, steps: Steps = STEPS, has_gpu: bool = False, mixed: str 
     return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
 
 
-def row(made: Plan, name: str, failed: dict[str, int] | None = None) -> Row:
-    """failed: by name, the round in which a row failed."""
+def row(made: Plan, name: str, failed: Collection[str] = ()) -> Row:
     return next(row for row in made.rows(failed) if row.name == name)
 
 
 def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
-    file = StepsFile.model_validate(read_study(name)[1].model_extra)
+    file = StepsFile.model_validate(read_study(name).model_extra)
     return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
@@ -61,86 +61,59 @@ X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
 @pytest.mark.parametrize(
     ("order", "steps", "failed", "name", "words", "pair"),
     [
-        ("cumulative", STEPS, {}, "start", (), None),
-        ("cumulative", STEPS, {}, "c", (*X, *Y, *Z, *W), ("c", "b")),
-        ("cumulative", STEPS, {"b": 0}, "c", (*X, *Y, *W), ("c", "on a GPU")),
-        ("cumulative", STEPS, {"b": 1}, "c", (*X, *Y, *Z, *W), ("c", "on a GPU")),
-        ("cumulative", REPLACING, {}, "b", (*X, "z=1"), ("b", "a")),
-        ("cumulative", REPLACING, {}, "b3", (*X, "z=3"), ("b3", "a")),
-        ("cumulative", REPLACING, {}, "c", (*X, "z=1", *W), ("c", "b")),
-        ("cumulative", REPLACING, {"b": 0}, "b2", (*X, "z=2"), ("b2", "a")),
-        ("cumulative", REPLACING, {"b": 0}, "c", (*X, *W), ("c", "a")),
-        ("alone", STEPS, {}, "c", W, ("c", "start")),
-        ("alone", REPLACING, {}, "b2", ("z=2",), ("b2", "start")),
-        ("leave_one_out", STEPS, {}, "all of them", (*X, *Y, *Z, *W), None),
-        ("leave_one_out", STEPS, {}, "a", (*Y, *Z, *W), ("all of them", "a")),
+        ("cumulative", STEPS, (), "start", (), None),
+        ("cumulative", STEPS, (), "c", (*X, *Y, *Z, *W), ("c", "b")),
+        ("cumulative", STEPS, {"b"}, "c", (*X, *Y, *W), ("c", "on a GPU")),
+        ("cumulative", REPLACING, (), "b", (*X, "z=1"), ("b", "a")),
+        ("cumulative", REPLACING, (), "b3", (*X, "z=3"), ("b3", "a")),
+        ("cumulative", REPLACING, (), "c", (*X, "z=1", *W), ("c", "b")),
+        ("cumulative", REPLACING, {"b"}, "b2", (*X, "z=2"), ("b2", "a")),
+        ("cumulative", REPLACING, {"b"}, "c", (*X, *W), ("c", "a")),
+        ("alone", STEPS, (), "c", W, ("c", "start")),
+        ("alone", REPLACING, (), "b2", ("z=2",), ("b2", "start")),
+        ("leave_one_out", STEPS, (), "all of them", (*X, *Y, *Z, *W), None),
+        ("leave_one_out", STEPS, (), "a", (*Y, *Z, *W), ("all of them", "a")),
     ],
 )
 def test_the_overrides_of_a_row_and_its_comparison(
-    order: str, steps: Steps, failed: dict[str, int], name: str, words: tuple[str, ...], pair: tuple[str, str] | None
+    order: str, steps: Steps, failed: Collection[str], name: str, words: tuple[str, ...], pair: tuple[str, str] | None
 ) -> None:
-    """A row builds on no step that failed in round 0. After a later failure the row stays as measured, but has another
-    base."""
+    """A row builds on no step that failed in the first round."""
     planned = row(plan(order, steps=steps, has_gpu=True), name, failed)
     assert (planned.overrides, planned.pair) == (("data.root=d", "s=1", *words), pair)
-
-
-@pytest.mark.parametrize(
-    ("failed", "other_loss", "also"), [({}, None, ()), ({"b": 0}, None, ()), ({"b": 1}, "another batch", ("b",))]
-)
-def test_a_step_that_failed_later_changes_the_loss_of_the_next_row(
-    failed: dict[str, int], other_loss: str | None, also: tuple[str, ...]
-) -> None:
-    ladder = plan("cumulative")
-    assert row(ladder, "b").other_loss == "another batch" and row(ladder, "a").other_loss is None
-    c = row(ladder, "c", failed)
-    assert (c.other_loss, c.also) == (other_loss, also)
 
 
 def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
     ladder = plan("cumulative")
     assert [row.name for row in ladder.rows()] == ["start", "a", "b", "c"]
     assert ladder.absent == {"on a GPU": "there is no GPU here"}
-    assert ladder.remarks("mine") == ["left out, as there is no GPU here: on a GPU"]
+    assert ladder.left_out() == ["Left out, as there is no GPU here: on a GPU."]
 
 
 @pytest.mark.parametrize(
     ("order", "steps", "message"),
     [
         (
-            "cumulative",
-            [{"name": "a", "instead_of": "b"}, {"name": "b"}],
-            "step 'a': instead_of=b must name an earlier step",
-        ),
-        (
             "alone",
-            [*REPLACING, {"name": "d", "instead_of": "b2"}],
-            "step 'd': instead_of=b2 must name an earlier step without instead_of: a, b, c",
+            [{"name": "a", "instead_of": "b"}, {"name": "b"}],
+            "step 'a': instead_of=b must name an earlier",
         ),
-        ("leave_one_out", REPLACING, "step 'b2': instead_of=b contradicts order: leave_one_out"),
+        ("alone", [*REPLACING, {"name": "d", "instead_of": "b2"}], "step 'd': instead_of=b2 must name .* a, b, c"),
+        ("leave_one_out", REPLACING, "step 'b2': instead_of=b must name nothing with order: leave_one_out"),
+        ("alone", [{"name": "a"}, {"name": "a"}], "several are named a"),
+        ("alone", [], "expected one or more"),
+        ("alone", [{"name": "a", "overrides": ["+hydra.run.dir=/tmp"]}], "set it on the command line"),
+        ("alone", [{"name": "a", "overrides": ["hydra/launcher=slurm"]}], "set it on the command line"),
     ],
 )
-def test_a_step_replaces_an_earlier_step(order: str, steps: Steps, message: str) -> None:
+def test_a_file_may_not_contradict_itself(order: str, steps: Steps, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(order, steps=steps)
 
 
 @pytest.mark.parametrize("order", ["alone", "leave_one_out"])
 def test_if_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
-    rows = plan(order).rows()
-    assert plan(order).rows({"b": 0}) == plan(order).rows({"b": 1}) == rows
-    assert not any(row.also for row in rows)
-
-
-@pytest.mark.parametrize("word", ["+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
-def test_a_studys_file_may_not_set_what_only_the_user_may_set(word: str) -> None:
-    with pytest.raises(ConfigError, match="set it on the command line"):
-        plan("alone", steps=[{"name": "a", "overrides": [word]}])
-
-
-def test_names_of_steps_must_differ() -> None:
-    with pytest.raises(ConfigError, match="steps: several are named a; give each a name of its own"):
-        plan("alone", steps=[{"name": "a"}, {"name": "a"}])
+    assert plan(order).rows({"b"}) == plan(order).rows()
 
 
 @pytest.mark.parametrize(("size", "factor", "batch"), [(256, 1.5, 384), (50, 1.5, 72), (6, 1.5, 9), (1, 0.5, 1)])
@@ -160,10 +133,7 @@ def test_mixed_precision_is_left_out_if_it_means_float32() -> None:
 
 def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> None:
     words = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
-    replaced = "trainer.precision=bf16-mixed (the study starts with trainer.precision=32-true)"
-    assert shipped("ladder", *words).remarks("mine") == [
-        f"study=mine replaces overrides of the command line: {replaced}"
-    ]
+    assert shipped("ladder", *words).replaced() == [words[0]]
 
 
 @pytest.mark.parametrize(
@@ -179,32 +149,9 @@ def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> N
 def test_each_way_to_compile_sets_all_its_keys(name: str, more: dict[str, Any]) -> None:
     """The way does not depend on whether the compile step, which it replaces, was useful."""
     ladder = shipped("ladder", "data.root=/data")
-    made = row(ladder, name, {} if name == "compile" else {"compile": 0})
+    made = row(ladder, name, () if name == "compile" else {"compile"})
     ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
-    for words in (made.overrides, ("data.root=/data", *ladder.file.lasting, *made.own)):
-        assert ways.items() <= acceleration(composed(*words)).items()
-
-
-def test_the_order_of_the_ladder() -> None:
-    ladder = shipped("ladder")
-    built_on = [row.name for row in ladder.rows() if row.is_ground]
-    words = ["pinned", "ahead", "mixed", "TF32", "channels_last", "cuDNN", "fused", "None", "compile", "mixup"]
-    assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], built_on, strict=True))
-    replacing = [(step.instead_of, step.name) for step in ladder.steps if step.instead_of]
-    ways = ("compile, full graph", "compile, reduce-overhead", "compile, max-autotune", "compile and a CUDA graph")
-    copies = ("copies ahead, on a stream of their own", "copies ahead, from page-locked shared memory")
-    assert replacing == [copies, ("mixed precision", "float16"), *(("compile", way) for way in ways)]
-    assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows()[-2].step, "not for GPUs alone"
-
-
-@pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-def test_region_decode_is_a_step(name: str) -> None:
-    made = shipped(name, "data.root=/data")
-    step, first = row(made, "region decode"), made.rows()[0]
-    parts = [composed(*made_row.overrides).data.region_decode for made_row in (row(made, str(step.base)), step)]
-    assert parts == ([True, False] if name == "leave_one_out" else [False, True])
-    assert step.other_loss is None, "its pixels are the same"
-    assert composed(*first.overrides).data.region_decode == (name == "leave_one_out")
+    assert ways.items() <= acceleration(composed(*made.overrides)).items()
 
 
 def test_leave_one_out_switches_all_steps_on() -> None:
@@ -221,12 +168,7 @@ def test_leave_one_out_switches_all_steps_on() -> None:
     ("words", "message"),
     [
         (["callbacks.acceleration.compile_mode=maxi"], ".*compile_mode='maxi' must be one of default"),
-        (["callbacks.acceleration.compile=perhaps"], r".*callbacks\.acceleration\.compile=perhaps must be"),
-        (["optimizer.fused=7"], r".*optimizer\.fused=7 must be"),
         (["optimizer.fusd=true"], r"there is no key optimizer\.fusd; did you mean optimizer\.fused\?"),
-        (["data.copies=sideways"], r".*data\.copies=sideways must be one of"),
-        (["trainer.precision=bf17"], r".*trainer\.precision=bf17 must be"),
-        (["model.label_smoothing=much"], r".*model\.label_smoothing=much must be"),
         ([], "it changes nothing; give it overrides or batch_factor"),
     ],
 )
@@ -237,10 +179,10 @@ def test_a_bad_step_is_reported_with_its_name(words: list[str], message: str, tm
         check_rows(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-def test_the_shipped_studies_pass(name: str) -> None:
-    """With a GPU and without one; rows that both have are composed once."""
-    plans = [shipped(name, "data=demo", "+experiment=aggressive", has_gpu=has_gpu) for has_gpu in (True, False)]
-    assert min(len(plan.rows()) for plan in plans) > 5
-    check_rows({row.overrides: row for plan in plans for row in plan.rows()}.values())
+def test_the_overrides_of_the_shipped_studies_are_valid(name: str) -> None:
+    made = shipped(name, "data=demo", "+experiment=aggressive")
+    alone = "CUDA graph" if name == "checklist" else None  # contradicts gradient checkpointing
+    steps = [step for step in made.steps if not step.instead_of and step.name != alone]
+    words = [word for step in steps for word in made.words(step)]
+    check_rows([Row("all steps", None, (), (*made.rows()[0].overrides, *words))])

@@ -10,16 +10,14 @@ from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.overrides import key_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.plan import Plan, StepsFile, Study
-from imagenet_opt.study.speeds import Speeds
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]
 
 
 def speed(compute: float, full: float, **more: Any) -> Turn:
-    """A turn; by default on a CPU."""
-    facts: dict[str, Any] = {"had_work": 0.5, "memory_gib": 2.0, "compile_seconds": None, "kernel_seconds": None}
-    return Turn(full, compute, **({"batch_size": 64, "is_steady": True} | facts | more))
+    facts: dict[str, Any] = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 64}
+    return Turn(full, compute, **(facts | more))
 
 
 @dataclass
@@ -62,9 +60,3 @@ def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: A
 
 def cache_of(study: Study) -> ResultCache:
     return ResultCache(study.request.folder, [study.plan.words(step) for step in study.plan.file.steps])
-
-
-def measured(study: Study) -> Speeds:
-    speeds = Speeds(study, cache_of(study))
-    speeds.measure()
-    return speeds

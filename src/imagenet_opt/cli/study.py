@@ -1,16 +1,15 @@
 """`imagenet-opt study`: measures the gain of each optimisation on this machine, and whether it changes the loss."""
 
-import math
 import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.cli.arguments import Parser, budget_seconds
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
-from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, MOST_ROUNDS, Request, read_study, shipped_names
+from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, MOST_ROUNDS, Request, read_study
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
@@ -36,19 +35,17 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
                       a budget); not of anatomy
   --seconds S         of each timed stretch (default 3 with a budget, else 8); not of queue: see study.num_steps
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
-  --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
   --folder FOLDER     for study.md, study.html, study.json and what was measured (default runs/study_NAME)
-  --json FILE         also write all measurements to this file
   --apply             of steps: write the steps that were faster with the same loss to
                       conf/experiment/tuned_<host>_study.yaml
 
 Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile. After the
-budget, the losses are compared; the command says how long this takes. Stopped? Run the same command again; it resumes
+budget, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes
 (anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
 command once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number
 of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
-DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
+DEFAULTS = {"seconds": 8.0, "parity": 200, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
 LIMITS = {"repeats": (2, MOST_ROUNDS), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
@@ -57,14 +54,11 @@ def main(argv: list[str]) -> None:
     request = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_tables
-    from imagenet_opt.study.run import prepare, removed_if_empty, study, warn_if_busy, write_outputs
+    from imagenet_opt.study.run import prepare, study, write_outputs
 
-    is_new = not request.folder.exists()
     prepare(request)
-    with removed_if_empty(request.folder, is_new):
-        facts = about(request.command)
-        warn_if_busy(facts["machine"]["busy_percent_before"])
-        tables = study(request)
+    facts = about(request.command)
+    tables = study(request)
     print_tables(tables)
     write_outputs(tables, request, facts)
 
@@ -77,9 +71,7 @@ def parse(argv: list[str]) -> Request:
     parser.add_argument("--budget")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--parity", type=int)
-    parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--apply", action="store_true", default=None)
     arguments = parser.parse_intermixed_args(argv)
     for name, (least, most) in LIMITS.items():
@@ -87,26 +79,17 @@ def parse(argv: list[str]) -> Request:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
     if arguments.budget is not None and arguments.repeats is not None:
         raise ConfigError("--budget and --repeats both set how long to measure; use one of them")
-    if arguments.price_per_hour is not None and not 0 < arguments.price_per_hour < math.inf:
-        raise ConfigError(f"--price-per-hour {arguments.price_per_hour} must be dollars above 0, such as 1.21")
     if arguments.apply and arguments.parity == 0:
         raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    return _request(arguments, shlex.join(["imagenet-opt", "study", *argv]))
-
-
-def _request(arguments: Namespace, command: str) -> Request:
     words = arguments.overrides
     for word in words:
-        if word in shipped_names() or ("=" not in word and word.endswith((".yaml", ".yml"))):
+        if "=" not in word and not word.startswith("~"):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
     name = last_value(words, "study") or "ladder"
-    changes = [word.removeprefix("study.") for word in words if word.startswith("study.")]
-    stem, file = read_study(name, changes)
-    flags = _flags(arguments, stem, file.kind)
+    file = read_study(name, [word.removeprefix("study.") for word in words if word.startswith("study.")])
+    flags = _flags(arguments, name, file.kind)
     return Request(
-        name=stem,
+        name=name,
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
@@ -115,24 +98,18 @@ def _request(arguments: Namespace, command: str) -> Request:
         budget_seconds=flags["budget_seconds"],
         seconds=flags["seconds"],
         parity_steps=flags["parity"],
-        price_per_hour=flags["price_per_hour"],
         apply=flags["apply"],
-        folder=arguments.folder or Path("runs", f"study_{stem}"),
-        json=arguments.json,
-        command=command,
-        typed=name,
+        folder=arguments.folder or Path("runs", f"study_{Path(name).stem}"),
+        command=shlex.join(["imagenet-opt", "study", *argv]),
     )
 
 
-def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
+def _flags(arguments: Namespace, study: str, kind: str) -> dict[str, Any]:
     """Values of all FLAGS. Raises ConfigError for a flag that studies of this kind do not have."""
     typed = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
-    for name in typed:
-        if name not in KINDS[kind]:
-            flag, *accepted = (f"--{name.replace('_', '-')}" for name in (name, *KINDS[kind]))
-            raise ConfigError(
-                f"{flag} has no effect in study={stem} (kind: {kind}), which takes {' and '.join(accepted)}"
-            )
+    if unknown := [f"--{name}" for name in typed if name not in KINDS[kind]]:
+        accepted = " and ".join(f"--{name}" for name in KINDS[kind])
+        raise ConfigError(f"{unknown[0]} has no effect in study={study} (kind: {kind}), which takes {accepted}")
     has_budget = "budget" in KINDS[kind] and "repeats" not in typed
     budget = budget_seconds(typed.pop("budget", BUDGET)) if has_budget else 0.0
     lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if has_budget else {"repeats": DEFAULT_ROUNDS}

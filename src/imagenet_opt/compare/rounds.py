@@ -17,13 +17,11 @@ LEAST_ROUNDS = 2
 
 @dataclass
 class Rounds(Generic[T]):
-    """results: by name, one per round until the name failed. failures: reason by name. seconds: time of all rounds.
-    reference: name of the setup with which all others are compared, if any."""
+    """results: by name, one per round until the name failed. failures: reason by name. seconds: time of all rounds."""
 
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
-    reference: str | None = None
 
     @property
     def complete(self) -> dict[str, list[T]]:
@@ -44,7 +42,7 @@ class Rounds(Generic[T]):
         """Call `measure` with each name and the number of the round (from 0), each round in another order of the names.
 
         A name whose measurement raises TurnFailed has no further rounds, and `failed` is called with the name, the
-        round and the reason. If the reference fails, measuring ends with the complete rounds.
+        round and the reason.
         """
         began = time.monotonic()
         for number in numbers:
@@ -55,9 +53,6 @@ class Rounds(Generic[T]):
                     self.results[name].append(measure(name, number))
                 except TurnFailed as error:
                     self.failures[name] = str(error)
-                    if name == self.reference:
-                        self.results = {name: results[:number] for name, results in self.results.items()}
-                        return
                     failed(name, number, str(error))
             self.seconds = time.monotonic() - began
 

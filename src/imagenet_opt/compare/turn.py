@@ -38,35 +38,19 @@ class Job:
 class Turn:
     """What one process measured.
 
-    full, compute: images per second of the full pipeline and of the network alone. had_work: share of the full run in
-    which the device had work; on a CPU, in which the process was inside a step. kernel_seconds: time of the kernels of
-    a step of the network alone, None where they cannot be observed. memory_gib: peak of the full run, reserved on the
-    GPU or of the process. compile_seconds: includes the capture of a CUDA graph, None without compilation. is_steady:
-    False if the full run was timed on prefetched batches, see `FitTiming`. seconds: duration with the start of the
-    process.
+    full, compute: images per second of the full pipeline and of the network alone. busy: share of the full run in which
+    the device had work; on a CPU, in which the process was inside a step. memory_gib: peak of the full run, reserved on
+    the GPU or of the process. compile_seconds: includes the capture of a CUDA graph, None without compilation. seconds:
+    duration with the start of the process.
     """
 
     full: float
     compute: float
-    had_work: float
-    kernel_seconds: float | None
+    busy: float
     memory_gib: float
     compile_seconds: float | None
     batch_size: int
-    is_steady: bool
     seconds: float = 0.0
-
-    @property
-    def step_seconds(self) -> float:
-        """Of the network alone."""
-        return self.batch_size / self.compute
-
-    @property
-    def busy(self) -> float:
-        """Share of the full run in which kernels ran; if they were not observed, in which the device had work."""
-        if self.kernel_seconds is None:
-            return self.had_work
-        return min(1.0, self.kernel_seconds * self.full / self.batch_size)
 
 
 def take_turn(job: Job, folder: Path) -> Turn:
@@ -108,11 +92,9 @@ def measured(job: Job) -> dict[str, Any]:
     turn = Turn(
         full=full,
         compute=fit_ceiling(alone).images_per_second,
-        had_work=min(1.0, run.device_seconds * full / batch_size),
-        kernel_seconds=alone.kernel_seconds,
+        busy=min(1.0, run.device_seconds * full / batch_size),
         memory_gib=memory_gib,
         compile_seconds=run.compile_seconds,
         batch_size=batch_size,
-        is_steady=run.steady,
     )
     return asdict(turn)

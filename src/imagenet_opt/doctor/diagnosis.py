@@ -256,9 +256,6 @@ def _doubts_about_rates(evidence: Evidence) -> Iterator[str]:
     full = evidence.ceilings.get(evidence.stage("full"))
     if full and full.estimate.high - full.estimate.low > _WIDE * full.estimate.median:
         yield "the rate of the full run varies widely"
-    if full and not full.facts.get("steady", True):
-        prepared = "the full run was timed on batches that were already prepared"
-        yield f"{prepared}, so a long run may be slower; raise --budget"
 
 
 def _doubts_about_storage(evidence: Evidence) -> Iterator[str]:

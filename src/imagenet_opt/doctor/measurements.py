@@ -9,7 +9,7 @@ from imagenet_opt.machine import Mount
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.growing_images import SizePhase
+from imagenet_opt.probe.model_flops import SizePhase
 
 STAGES = {
     "gpu": "GPU, batch resident",

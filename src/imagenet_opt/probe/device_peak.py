@@ -11,8 +11,6 @@ SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
 """Rows of square matrices. The fastest size differs from device to device."""
 
 _LEAST_CALLS = 3
-_BLOCK_SECONDS = 0.02
-"""Duration of calls that are timed together, so that clock and launch overhead are negligible."""
 
 
 class MatmulPeak(NamedTuple):
@@ -33,36 +31,25 @@ def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> 
 def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float) -> float:
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=dtype)
-    return 2 * size**3 / best_seconds(lambda: torch.mm(left, right, out=out), device, seconds=seconds) / 1e12
-
-
-def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: float) -> float:
-    """Seconds of one call in the fastest block within `seconds`; at least one block, after a warm-up."""
     settle = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    work()
-    num_calls = max(1, round(_BLOCK_SECONDS / timed(work, num_calls=1, settle=settle)))
-    best, end = timed(work, num_calls=num_calls, settle=settle), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        best = min(best, timed(work, num_calls=num_calls, settle=settle))
-    return best
+    call_seconds = seconds_per_call(lambda: torch.mm(left, right, out=out), seconds=seconds, settle=settle)
+    return 2 * size**3 / call_seconds / 1e12
 
 
 def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Callable[[], None] = lambda: None) -> float:
     """Mean over about `seconds`, and over at least three calls. settle: waits for pending work of the device.
 
     The first call chooses algorithms and allocates memory, so it does not count. The time of the second call determines
-    how many calls fit.
+    how many calls fit. A GPU gets all calls before the host waits once.
     """
+
+    def timed(num_calls: int) -> float:
+        settle()
+        began = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        settle()
+        return (time.perf_counter() - began) / num_calls
+
     call()
-    num_calls = max(_LEAST_CALLS, round(seconds / max(timed(call, num_calls=1, settle=settle), 1e-9)))
-    return timed(call, num_calls=num_calls, settle=settle)
-
-
-def timed(call: Callable[[], object], *, num_calls: int, settle: Callable[[], None] = lambda: None) -> float:
-    """Seconds per call. A GPU gets all calls before the host waits once."""
-    settle()
-    began = time.perf_counter()
-    for _ in range(num_calls):
-        call()
-    settle()
-    return (time.perf_counter() - began) / num_calls
+    return timed(max(_LEAST_CALLS, round(seconds / max(timed(1), 1e-9))))

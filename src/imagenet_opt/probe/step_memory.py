@@ -75,29 +75,13 @@ def step_memory(
     return StepMemory(part, first, (second - first) / (larger - part))
 
 
-def state_bytes(net: nn.Module, optimizer: Callable[[nn.Module], Optimizer], setting: StepSetting) -> tuple[int, int]:
-    """Bytes of the network's tensors, and of the optimizer's state after a step. Arguments and errors as in
-    step_memory."""
-    with torch.random.fork_rng(devices=[]), _fake_mode():
-        fake, stepped = _after_a_step(net, optimizer, setting)
-        return _bytes_in(fake.state_dict()), _bytes_in(stepped.state_dict()["state"])
-
-
-def _bytes_in(tree: Any) -> int:
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
 def _peaks(
     net: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer], setting: StepSetting, sizes: list[tuple[int, int]]
 ) -> list[int]:
     """Peak bytes of a step for each (images, images at once)."""
-    with _fake_mode(), _Alive() as alive:
+    with FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True), _Alive() as alive:
         fake, optimizer = _after_a_step(net, make_optimizer, setting)
         return [_peak(fake, optimizer, setting, alive, *size) for size in sizes]
-
-
-def _fake_mode() -> FakeTensorMode:
-    return FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
 
 
 def _after_a_step(

@@ -38,10 +38,10 @@ from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.probe.ahead import batches_per_round
 from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
-from imagenet_opt.probe.fit.stock import batches_per_round
-from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
+from imagenet_opt.probe.model_flops import SizePhase, size_phases
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index
@@ -186,7 +186,7 @@ class Testbed:
             limit_seconds=span.limit,
             longest_seconds=span.last,
             multiple=self.batches_per_round,
-            sees_kernels=isinstance(data, ResidentLoader),
+            sees_kernels=isinstance(data, ResidentLoader) and not self.compared,
             sees_waits=not self.compared,
         )
         self.train_until(timer, data, config)

@@ -11,11 +11,15 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
+from imagenet_opt.probe.ahead import batches_per_round, images_ahead
 from imagenet_opt.probe.fit.fit_timer import FitTiming
-from imagenet_opt.probe.fit.stock import batches_per_round, images_ahead
 
 SLOWEST = 4.0
 """An experiment with enough batches for a rate takes at most this many times its planned seconds."""
+
+MOST_TAKEN = 1.05
+"""A fit that uses batches up to this many times as fast as they are made counts as fast as it is: our choice, since the
+times at which batches are made scatter."""
 
 
 @dataclass(frozen=True)
@@ -140,18 +144,16 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 
 def fit_ceiling(timing: FitTiming, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
-    """The rate of a fit. Raises ConfigError for more images than the loader's workers can have made."""
-    claim = physics.Claim(
-        num_images=sum(timing.num_images),
-        seconds=timing.stamps[-1] - timing.stamps[0],
-        slack=timing.images_before,
-        cpus=timing.num_workers,
-        busy_seconds=timing.making_seconds,
-    )
-    physics.check(claim)
-    facts = {
-        "device_seconds": timing.device_seconds,
-        "num_steps": float(len(timing.step_seconds)),
-        "steady": float(timing.steady),
-    }
-    return Ceiling(rate_windows(timing.stamps, timing.num_images, multiple=multiple), facts, in_bursts)
+    """The rate of a fit. multiple: number of batches that arrive at once.
+
+    If the fit used batches faster than the workers made them, the rate at which the workers made them counts, as in
+    `drain`: in a long run no prefetched batches are left.
+    """
+    rates = rate_windows(timing.stamps, timing.num_images, multiple=multiple)
+    whole = (len(timing.made_at) - 1) // multiple * multiple
+    if whole > 0:
+        passed, made = (each[-1] - each[-1 - whole] for each in (timing.stamps, timing.made_at))
+        share = passed / made if made > MOST_TAKEN * passed else 1.0
+        rates = tuple(share * rate for rate in rates)
+    facts = {"device_seconds": timing.device_seconds, "num_steps": float(len(timing.step_seconds))}
+    return Ceiling(rates, facts, in_bursts)

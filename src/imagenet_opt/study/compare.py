@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagenet_opt.compare.gain import Gain, Pair, gains
+from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.compare.turn import Turn
 from imagenet_opt.study.losses import FAILED, Losses, Parity
 from imagenet_opt.study.plan import Row
@@ -25,14 +26,17 @@ class Worths(dict[str, Gain]):
         """Whether one measure is faster and none is slower."""
         return "faster" in self.verdicts and "slower" not in self.verdicts
 
+    def __str__(self) -> str:
+        return ", ".join(f"{MEASURES[measure]} {worth}" for measure, worth in self.items())
+
 
 @dataclass(frozen=True)
 class RowResult:
     """All results of a row.
 
-    turns: one per round; empty if the row failed. worth: gain of the row's step. together: gain over the first row, for
-    the last row of a ladder only. losses: loss curve by seed. parity: comparison of the losses, or the reason why they
-    were not compared.
+    turns: one per round; empty if the row failed in the first round. failure: the reason, if it failed. worth: gain of
+    its step. together: gain over the first row, for the last row of a ladder only. losses: loss curve by seed.
+    parity: comparison of the losses, or the reason why they were not compared.
     """
 
     row: Row
@@ -56,31 +60,24 @@ class RowResult:
         return self.failure is not None or (isinstance(self.parity, str) and self.parity.startswith(FAILED))
 
 
-def compare(
-    rows: Sequence[Row], turns: Mapping[str, Sequence[Turn]], failures: Mapping[str, str], losses: Losses
-) -> list[RowResult]:
-    """Compute the result of each row, in the order of the rows. turns, failures: by name."""
-    pairs, together = pairs_of(rows, turns)
-    worths = worths_of(turns, [*pairs, *together])
+def compare(rows: Sequence[Row], rounds: Rounds[Turn], losses: Losses) -> list[RowResult]:
+    """Compute the result of each row, in the order of the rows."""
+    turns = {name: of_row for name, of_row in rounds.results.items() if of_row}
+    pairs = [row.pair for row in rows if row.pair and turns.keys() >= set(row.pair)]
+    ground = [row.name for row in rows if row.is_ground and row.name in turns][-1:]
+    worths = worths_of(turns, [*pairs, *((name, rows[0].name) for name in ground)])
     return [
         RowResult(
             row,
             turns.get(row.name, []),
-            failures.get(row.name),
-            worth=worths.get(row.pair, Worths()) if row.pair else Worths(),
-            together=next((worths[pair] for pair in together if pair[0] == row.name), Worths()),
+            rounds.failures.get(row.name),
+            worth=worths.get(row.pair or ("", ""), Worths()),
+            together=worths[row.name, rows[0].name] if row.name in ground else Worths(),
             losses=losses.curves.get(row.name, {}),
             parity=losses.parities.get(row.name),
         )
         for row in rows
     ]
-
-
-def pairs_of(rows: Sequence[Row], turns: Mapping[str, object]) -> tuple[list[Pair], list[Pair]]:
-    """The pairs to compare of all measured rows; and for a ladder its last and first row as the only pair of a list."""
-    measured = [row for row in rows if row.pair and turns.keys() >= set(row.pair)]
-    ground = [row.name for row in measured if row.is_ground]
-    return [row.pair for row in measured if row.pair], [(ground[-1], rows[0].name)] if ground else []
 
 
 def worths_of(turns: Mapping[str, Sequence[Turn]], pairs: Sequence[Pair]) -> dict[Pair, Worths]:

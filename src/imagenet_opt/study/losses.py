@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
-from statistics import median
 
 import numpy as np
 from lightning.pytorch import seed_everything
@@ -17,7 +16,7 @@ from imagenet_opt.compare.turn import STOPS, Turn, apart
 from imagenet_opt.config.build import at_one_size, device_of, make, num_classes_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.settled_acceleration import settle_acceleration
-from imagenet_opt.display.progress import duration, say
+from imagenet_opt.display.progress import say
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
@@ -54,12 +53,8 @@ class Parity:
 
 
 def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
-    """Compare a loss curve with `base`, which was trained on the same batches. All curves have the same length.
-
-    seeds: curves of one configuration with different seeds. Raises ValueError for fewer than two of them.
-    """
-    if len(seeds) < 2:
-        raise ValueError(f"{len(seeds)} seeds have no spread")
+    """Compare a loss curve with `base`, which was trained on the same batches. All curves have the same length. seeds:
+    curves of one configuration with different seeds."""
     return Parity(distance(curve, base), max(distance(a, b) for a, b in combinations(seeds, 2)))
 
 
@@ -81,28 +76,44 @@ def measure_losses(
     study: Study, rows: Sequence[Row], turns: Mapping[str, Sequence[Turn]], cache: ResultCache
 ) -> Losses:
     """Compare the loss of each row with the loss of its base, with the same seed. The tolerance is the spread of the
-    first row's losses over seeds. turns: by the names of the rows that did not fail."""
-    first, *others = [row for row in rows if row.name in turns]
+    first row's losses over seeds. turns: by name; rows without turns are not compared."""
+    first, *others = [row for row in rows if turns.get(row.name)]
     losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
-    if not (compared := [row for row in others if row.name not in losses.parities]):
+    if not (compared := [row for row in others if not row.other_loss]):
         return losses
-    curves = _Curves(losses.curves, study, turns, cache)
-    names = {name for row in compared for name in row.pair or ()}
-    firsts = [(first, number) for number in range(NUM_SEEDS)]
-    curves.print_time([*firsts, *((row, 0) for row in others if row.name in names)])
-    seeds = []
+    num_steps, seed = study.request.parity_steps, int(first.config["seed"])
+    say(f"comparing losses trains {num_steps} steps for each row; --parity 0 leaves it out")
+    failures: dict[LossJob, str] = {}
+
+    def curve_of(row: Row, number: int = 0) -> list[float] | str:
+        """Loss curve with the `number`th seed, or the reason for its failure."""
+        job = LossJob((*row.overrides, f"seed={seed + number}"), num_steps)
+        key = {"row": row.name, "config": row.config, "loss_steps": num_steps, "seed": seed + number}
+        one = turns[row.name][0]
+        seconds = num_steps * one.batch_size / one.full
+        train = partial(apart, f"{__name__}.train", job, cache.folder, timed_seconds=seconds)
+        label = f"loss of {num_steps} steps: {row.name}, seed {seed + number}"
+        if job not in failures:
+            try:
+                curve: list[float] = cache.take(key, train, label)
+                losses.curves.setdefault(row.name, {})[seed + number] = curve
+                return curve
+            except TurnFailed as error:
+                failures[job] = str(error)
+        return failures[job]
+
+    by_name, seeds = {row.name: row for row in rows}, []
     for number in range(NUM_SEEDS):
-        if isinstance(curve := curves.of(first, number), str):
+        if isinstance(curve := curve_of(first, number), str):
             losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in compared}
             return losses
         seeds.append(curve)
-    by_name = {row.name: row for row in rows}
     for row in compared:
         base = by_name[row.base or first.name]
-        if isinstance(without := curves.of(base), str):
+        if isinstance(without := curve_of(base), str):
             losses.parities[row.name] = f"not compared, as {base.name} failed: {without}"
         else:
-            curve = curves.of(row)
+            curve = curve_of(row)
             losses.parities[row.name] = FAILED + curve if isinstance(curve, str) else parity(curve, without, seeds)
     return losses
 
@@ -113,64 +124,6 @@ class LossJob:
 
     overrides: tuple[str, ...]
     steps: int
-
-
-class _Curves:
-    """Trains the rows to get their loss curves. curves: by row and seed; collects the curves that `of` returns."""
-
-    def __init__(
-        self,
-        curves: dict[str, dict[int, list[float]]],
-        study: Study,
-        turns: Mapping[str, Sequence[Turn]],
-        cache: ResultCache,
-    ) -> None:
-        self.curves, self.turns, self.cache = curves, turns, cache
-        self.first, self.seed = study.rows[0].name, int(study.rows[0].config["seed"])
-        self.num_steps, self.timed_seconds = study.request.parity_steps, study.request.seconds
-        self.failures: dict[LossJob, str] = {}
-
-    def of(self, row: Row, number: int = 0) -> list[float] | str:
-        """Loss curve with the `number`th seed, or the reason for its failure. Each curve is trained once."""
-        job = self._job(row, number)
-        if job in self.failures:
-            return self.failures[job]
-        seconds, seed = self._seconds(row)[0], self.seed + number
-        train = partial(apart, f"{__name__}.train", job, self.cache.folder, timed_seconds=seconds)
-        try:
-            curve: list[float] = self.cache.take(
-                self._key(row, number), train, f"loss of {self.num_steps} steps: {row.name}, seed {seed}"
-            )
-        except TurnFailed as error:
-            self.failures[job] = str(error)
-            return self.failures[job]
-        self.curves.setdefault(row.name, {})[seed] = curve
-        return curve
-
-    def _job(self, row: Row, number: int) -> LossJob:
-        return LossJob((*row.overrides, f"seed={self.seed + number}"), self.num_steps)
-
-    def _key(self, row: Row, number: int) -> dict[str, object]:
-        return {"row": row.name, "config": row.config, "loss_steps": self.num_steps, "seed": self.seed + number}
-
-    def _seconds(self, row: Row) -> tuple[float, float]:
-        """Estimated training time of a row, from its speed or that of the first row, without and with the start of the
-        process."""
-        turns = self.turns.get(row.name) or self.turns[self.first]
-        training = self.num_steps * turns[0].batch_size / turns[0].full
-        start = median(turn.seconds for turn in turns) - 3 * self.timed_seconds
-        return training, training + max(0.0, start)
-
-    def print_time(self, curves: Sequence[tuple[Row, int]]) -> None:
-        """Print on stderr how long the training of these rows, each with the number of its seed, will take. Stored
-        curves take no time."""
-        new = [row for row, number in curves if not self.cache.has(self._key(row, number))]
-        if new:
-            time = duration(sum(self._seconds(row)[1] for row in new))
-            say(
-                f"comparing losses trains {self.num_steps} steps {len(new)} times, about {time} with the start of each "
-                "process; --parity 0 leaves it out"
-            )
 
 
 def train(job: LossJob) -> list[float]:

@@ -1,10 +1,7 @@
 """Runs one study, from the request to its tables and files."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -15,11 +12,8 @@ from imagenet_opt.display.table import Table, how_to_decide
 from imagenet_opt.display.terminal_table import about_texts, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.request import KINDS, Request
-from imagenet_opt.training.folder_lock import FILE, lock_folder
+from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.quiet import quiet
-
-BUSY_PERCENT = 20
-"""Above this percentage of CPU used by other programs, the study prints a warning."""
 
 
 def prepare(request: Request) -> None:
@@ -27,25 +21,6 @@ def prepare(request: Request) -> None:
     quiet()
     composed(request.overrides)
     lock_folder(request.folder, wait_seconds=0, remedy="--folder FOLDER")
-
-
-@contextmanager
-def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
-    """Remove a new folder again if an error leaves nothing in it. is_new: whether this process created it."""
-    try:
-        yield
-    except BaseException:
-        if is_new and [file.name for file in folder.iterdir()] == [FILE]:
-            with suppress(OSError):
-                (folder / FILE).unlink()
-                folder.rmdir()
-        raise
-
-
-def warn_if_busy(percent: float) -> None:
-    """Print a warning on stderr if other programs use much of the CPUs."""
-    if percent > BUSY_PERCENT:
-        print(f"other programs use {percent:.0f} % of the CPUs: intervals will be wide", file=sys.stderr, flush=True)
 
 
 def study(request: Request) -> list[Table]:
@@ -56,10 +31,7 @@ def study(request: Request) -> list[Table]:
 
 
 def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) -> None:
-    """Write study.md, study.html and study.json into the study's folder, and the JSON into `request.json` as well.
-
-    The page shows the plots of each table above the table. Raises ConfigError.
-    """
+    """Write study.md, study.html and study.json into the study's folder. Raises ConfigError."""
     host, command = facts["machine"], facts["command"]
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
@@ -69,25 +41,11 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     }
     lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
-    page = page_of_tables(
-        request.title,
-        request.title,
-        tables,
-        about=about_texts(facts),
-        command=command,
-    )
-    _write(request.folder / "study.md", text, "--folder")
-    _write(request.folder / "study.json", numbers, "--folder")
-    _write(request.folder / "study.html", page, "--folder")
-    if request.json is not None:
-        _write(request.json, numbers, "--json")
-    print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
-
-
-def _write(file: Path, text: str, flag: str) -> None:
-    """Write a file. flag: the option that sets its place, named in the error. Raises ConfigError."""
+    page = page_of_tables(request.title, request.title, tables, about=about_texts(facts), command=command)
     try:
-        write_atomically(file, text)
+        for name, content in {"study.md": text, "study.json": numbers, "study.html": page}.items():
+            write_atomically(request.folder / name, content)
     except OSError as error:
-        reason = f"the tables above could not be written to {file}: {error.strerror}"
-        raise ConfigError(f"{reason}; free space or choose another {flag}") from error
+        reason = f"the tables above could not be written to {request.folder}: {error.strerror}"
+        raise ConfigError(f"{reason}; free space or choose another --folder") from error
+    print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)

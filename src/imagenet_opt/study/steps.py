@@ -19,7 +19,7 @@ from imagenet_opt.study.compare import compare
 from imagenet_opt.study.losses import Losses, measure_losses
 from imagenet_opt.study.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.request import Request, checked_options, mistakes_in_file
-from imagenet_opt.study.speeds import Speeds
+from imagenet_opt.study.speeds import measure_speeds
 from imagenet_opt.study.table import tables
 
 _MOST_OF_MEMORY = 0.5
@@ -31,14 +31,14 @@ _WARMING_SECONDS = 60.0
 def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     study, cache = begin(request)
-    speeds = Speeds(study, cache)
+    num_turns = request.repeats and request.repeats * len(study.rows) - cache.report_resumed()
     with cache.report_if_stopped():
-        with announced(speeds.num_missing, budget_seconds=request.budget_seconds or None) as cache.report:
-            speeds.measure()
+        with announced(num_turns, budget_seconds=request.budget_seconds or None) as cache.report:
+            rows, rounds = measure_speeds(study, cache)
         with announced(None) as cache.report:
-            losses = measure_losses(study, speeds.rows, speeds.turns, cache) if request.parity_steps else Losses()
-            results = compare(speeds.rows, speeds.turns, speeds.failures, losses)
-            shown = tables(study, results, speeds.ended)
+            losses = measure_losses(study, rows, rounds.results, cache) if request.parity_steps else Losses()
+            results = compare(rows, rounds, losses)
+            shown = tables(study, results)
             return [*shown, keep_winners(study, results, cache)] if request.apply else shown
 
 
@@ -50,34 +50,29 @@ def begin(request: Request) -> tuple[Study, ResultCache]:
         for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
             if reason := unwritable(word):
                 raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or use KEY=VALUE in the study's file")
-    with mistakes_in_file(request, "start: "):
+    with mistakes_in_file(request):
         config = composed((*request.overrides, *file.below))
     testbed = Testbed(config)
     if testbed.simulated is not None:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
     with mistakes_in_file(request):
-        plan = Plan(
-            file,
-            request.overrides,
-            batch_size=testbed.loading.batch_size,
-            has_gpu=testbed.device.type == "cuda",
-            mixed=precision_of("mixed", testbed.device),
-        )
+        mixed = precision_of("mixed", testbed.device)
+        has_gpu, batch_size = testbed.device.type == "cuda", testbed.loading.batch_size
+        plan = Plan(file, request.overrides, batch_size=batch_size, has_gpu=has_gpu, mixed=mixed)
         rows = plan.rows()
         check_rows(rows)
     steps = [plan.words(step) for step in file.steps]
     cache = ResultCache(request.folder, {"start": rows[0].config, "steps": steps, "seconds": request.seconds})
     is_in_memory = (testbed.samples.residency().share or 0.0) >= MOSTLY
     cold = cache.take("cold", lambda: not is_in_memory and not _fits_into_memory(testbed))
-    study = Study(plan, request, rows, cold=cold)
-    for line in (*plan.remarks(request.name), study.summary()):
+    if replaced := plan.replaced():
+        say(f"study={request.name} replaces overrides of the command line: {', '.join(replaced)}")
+    for line in (*plan.left_out(), f"{len(rows)} rows"):
         say(line)
     if not cold:
-        if not is_in_memory:
-            say(f"reading the files of the study into memory, for about {_WARMING_SECONDS:.0f} s at most")
+        say(f"reading the files of the study into memory, for about {_WARMING_SECONDS:.0f} s at most")
         Testbed(composed(rows[0].overrides), seed=SEED).samples.warm(_WARMING_SECONDS)
-    cache.report_resumed()
-    return study, cache
+    return Study(plan, request, rows, cold=cold), cache
 
 
 def _fits_into_memory(testbed: Testbed) -> bool:

@@ -1,50 +1,47 @@
-"""Builds the tables and plots of a study of steps."""
+"""Builds the tables, plots and notes of a study of steps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
+from imagenet_opt.display.progress import as_budget
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.study.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.losses import Parity
-from imagenet_opt.study.notes import notes, warnings
 from imagenet_opt.study.plan import Plan, Study
-from imagenet_opt.study.request import Request
+from imagenet_opt.study.request import MOST_ROUNDS, Request
 
-_ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
-_LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
 _COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
+_BUSY = 0.9
+"""A device that is busy for this share of a full run does not wait for its pipeline."""
+_HELD_UP = 0.8
+"""The pipeline slows a full run down if the full run reaches less than this share of the network's own speed."""
 
 
-def tables(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Table]:
-    """The tables of a study: ratios of each measure, details, and the overrides of each row.
-
-    ended: the reason if measuring ended early.
-    """
-    together = next((result.together for result in results if result.together), Worths())
-    data = numbers(study, results) | {"all_together": worth_numbers(together)}
+def tables(study: Study, results: Sequence[RowResult]) -> list[Table]:
+    """The tables of a study: ratios of each measure, details, and the overrides of each row."""
     ratios = [
         Table(
             f"{study.request.title}: {name}",
             _COLUMNS,
             tuple(_ratio_row(result, measure) for result in results),
-            warnings(study, results, measure),
+            tuple(advice(results, study.request)) if measure == "full" else (),
             plots=(ratio_plot(results, measure),),
-            data=data if measure == "compute" else {},
+            data=numbers(study, results) if measure == "compute" else {},
             finding=_finding(results, measure),
         )
         for measure, name in MEASURES.items()
     ]
-    sets = what_rows_set(study.plan, results)
-    below = notes(study, results, together, ended)
-    return [*ratios, _details(study, results, below), sets]
+    return [*ratios, _details(study, results), _what_rows_set(study.plan, results)]
 
 
 def _finding(results: Sequence[RowResult], measure: str) -> str:
     """Which steps make the measure faster, the most useful first."""
-    ratios = [(result.worth[measure].ratio.ratio, result) for result in results if result.turns and result.worth]
-    faster = sorted(((r, each.row.name) for r, each in ratios if each.worth[measure].verdict == "faster"), reverse=True)
+    gains = [(result.worth[measure], result.row.name) for result in results if result.worth]
+    faster = sorted(((gain.ratio.ratio, name) for gain, name in gains if gain.verdict == "faster"), reverse=True)
     if not faster:
         return f"No step is certain to make the {MEASURES[measure]} faster."
     shown = ", ".join(f"{name} ({ratio:.2f} x)" for ratio, name in faster[:3])
@@ -53,22 +50,34 @@ def _finding(results: Sequence[RowResult], measure: str) -> str:
 
 
 def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, ...]:
-    if measure in result.worth:
+    if result.worth:
         return result.row.name, *result.worth[measure].cells
-    speed = f"{median(result.rates(measure)):,.0f}" if result.turns else None
-    return result.row.name, "failed" if result.failure is not None else speed, None, None, None
+    speed = f"{median(result.rates(measure)):,.0f}" if result.turns else "failed"
+    return result.row.name, speed, None, None, None
 
 
-def _details(study: Study, results: Sequence[RowResult], below: tuple[str, ...]) -> Table:
+def advice(results: Sequence[RowResult], request: Request) -> list[str]:
+    """How to decide all that is undecided, as a sentence; none if nothing is."""
+    worths = [worth for result in results for each in (result.worth, result.together) for worth in each.values()]
+    undecided = [worth for worth in worths if worth.verdict == UNDECIDED and worth.ratio.coverage]
+    if not undecided:
+        return []
+    if request.repeats is not None:
+        rounds = max(worth.ratio.num_rounds + worth.more_rounds for worth in undecided)
+        number = f", probably to {rounds:.0f}" if request.repeats < rounds <= MOST_ROUNDS else ""
+        return [f"To decide all that is {UNDECIDED}, raise --repeats{number}."]
+    budget = as_budget(max(worth.more_seconds for worth in undecided))
+    return [f"To decide all that is {UNDECIDED}, run the command again with --budget {budget}; it resumes."]
+
+
+def _details(study: Study, results: Sequence[RowResult]) -> Table:
     request = study.request
     columns = [Column("step"), Column("pipeline / alone", "{:.0%}"), Column("device busy", "{:.0%}")]
     columns += [Column("memory GiB", "{:.1f}"), Column("compile s", "{:.0f}")]
-    columns += [Column("M images per $", "{:.1f}")] if request.price_per_hour else []
     columns += [Column("loss")] if request.parity_steps else []
     rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
-    plots = (rate_plot(results),)
-    left_out = tuple(f"Left out, as {reason}." for reason in study.plan.left_out())
-    return Table(f"{request.title}: details", tuple(columns), rows, below, plots, left_out=left_out)
+    notes, left_out = _notes(study, results), tuple(study.plan.left_out())
+    return Table(f"{request.title}: details", tuple(columns), rows, notes, (rate_plot(results),), left_out=left_out)
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
@@ -79,14 +88,40 @@ def _cells(result: RowResult, request: Request) -> list[Cell]:
         max(turn.memory_gib for turn in result.turns),
         max((turn.compile_seconds for turn in result.turns if turn.compile_seconds is not None), default=None),
     ]
-    cells += [full * 3600 / request.price_per_hour / 1e6] if request.price_per_hour else []
-    cells += [None if result.parity is None else str(result.parity)] if request.parity_steps else []
-    return cells
+    return [*cells, None if result.parity is None else str(result.parity)] if request.parity_steps else cells
+
+
+def _notes(study: Study, results: Sequence[RowResult]) -> tuple[str, ...]:
+    """Sentences below the details."""
+    num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
+    place = "storage" if study.cold else "memory, or from the local cache of a URL"
+    lines = [
+        f"The last table names the row that each row is compared with. The intervals of all {len(MEASURES) * num} "
+        f"comparisons, of {len(results[0].turns)} rounds, hold at once with a probability of {CONFIDENCE:.0%}.",
+        RATIOS,
+        f"Full runs read files from {place}.",
+        *(f"{result.row.name} failed {result.failure}." for result in results if result.failure is not None),
+        *(f"All together against the start: {result.together}." for result in results if result.together),
+    ]
+    return (*lines, *_held_up(results, has_gpu=study.plan.has_gpu))
+
+
+def _held_up(results: Sequence[RowResult], *, has_gpu: bool) -> list[str]:
+    fastest = max((result for result in results if result.turns), key=lambda result: median(result.rates("compute")))
+    alone, full = (median(fastest.rates(measure)) for measure in MEASURES)
+    if full >= _HELD_UP * alone or median(turn.busy for turn in fastest.turns) >= _BUSY:
+        return []
+    rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
+    if not has_gpu:
+        return [f"{rates}: loader and network share the cores, so a speed-up of one also speeds up the other."]
+    return [
+        f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."
+    ]
 
 
 def ratio_plot(results: Sequence[RowResult], measure: str) -> Plot:
     """The ratio of each step with its interval."""
-    known = {result.row.name: result.worth[measure].ratio for result in results if result.turns and result.worth}
+    known = {result.row.name: result.worth[measure].ratio for result in results if result.worth}
     middle, low, high = (tuple(getattr(ratio, name) for ratio in known.values()) for name in ("ratio", "low", "high"))
     title = "Speed with the step / without it. Green: faster, red: slower, grey: no difference, hollow: undecided"
     return Plot(title, "ratio", "", "ratios", (Series(MEASURES[measure], tuple(known), middle, low, high),))
@@ -104,51 +139,35 @@ def rate_plot(results: Sequence[RowResult]) -> Plot:
 
 
 def numbers(study: Study, results: Sequence[RowResult]) -> dict[str, Any]:
-    """All measured numbers as JSON values."""
-    plan = study.plan
-    left_out = [
-        {"name": step.name, "overrides": plan.words(step), "failure": f"left out: {plan.absent[step.name]}"}
-        for step in plan.file.steps
-        if step.name in plan.absent
+    """All measured numbers as JSON values. With too few rounds, low and high are not finite."""
+
+    def gains(worths: Worths) -> dict[str, Any]:
+        return {name: worth.ratio._asdict() | {"verdict": worth.verdict} for name, worth in worths.items()}
+
+    rows = [
+        {
+            "name": result.row.name,
+            "overrides": list(result.row.own),
+            "compared_with": result.row.base,
+            "turns": list(map(asdict, result.turns)),
+            "ratios": gains(result.worth),
+            "all_together": gains(result.together),
+            "losses": result.losses,
+            "parity": asdict(result.parity) if isinstance(result.parity, Parity) else result.parity,
+            "failure": result.failure,
+        }
+        for result in results
     ]
-    return {"order": plan.file.order, "cold": study.cold, "rows": [*map(_numbers, results), *left_out]}
+    return {"order": study.plan.file.order, "cold": study.cold, "left_out": study.plan.absent, "rows": rows}
 
 
-def _numbers(result: RowResult) -> dict[str, Any]:
-    return {
-        "name": result.row.name,
-        "overrides": list(result.row.own),
-        "compared_with": result.row.base,
-        "turns": list(map(asdict, result.turns)),
-        "ratios": worth_numbers(result.worth),
-        "losses": result.losses,
-        "parity": _parity_numbers(result.parity),
-        "failure": result.failure,
-    }
-
-
-def worth_numbers(worths: Worths) -> dict[str, Any]:
-    """The gains by measure, as JSON values. With too few rounds, low and high are not finite."""
-    return {
-        measure: {name: getattr(worth.ratio, name) for name in ("ratio", "low", "high")} | {"verdict": worth.verdict}
-        for measure, worth in worths.items()
-    }
-
-
-def _parity_numbers(parity: Parity | str | None) -> dict[str, Any] | None:
-    if isinstance(parity, Parity):
-        return {**asdict(parity), "agrees": parity.agrees}
-    return None if parity is None else {"not_compared": parity}
-
-
-def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
-    """Table of the overrides of each row."""
+def _what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
     columns = (Column("step"), Column("its overrides"), Column("compared with"))
     rows: list[tuple[Cell, ...]] = [
         (result.row.name, " ".join(result.row.own) or "none", result.row.base) for result in results
     ]
-    rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
-    meaning = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
-    return Table(
-        "What each row sets", columns, tuple(rows), (f"All rows have the overrides of the command line. {meaning}",)
-    )
+    meaning = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
+    if plan.file.order == "leave_one_out":
+        meaning = "The first row trains with the overrides of all steps, each other row without its own overrides."
+    notes = (f"All rows have the overrides of the command line. {meaning}",)
+    return Table("What each row sets", columns, tuple(rows), notes)

@@ -21,7 +21,7 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.fit.stock import images_ahead
+from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed

@@ -93,6 +93,14 @@ def test_small_files_that_would_take_gigabytes_or_minutes_are_refused(data: byte
         crop(data, (0, 0, 9, 9))
 
 
+def test_a_slow_image_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("imagenet_opt.data.decode.decoder.SLOW_SECONDS", -1.0)
+    decoder = decoding()
+    for name in ("a.JPEG", "b.JPEG", "a.JPEG"):
+        decoder.crop(decoder.open(encoded(picture(48, 64)), name), (0, 0, 32, 32))
+    assert [message.partition(":")[0] for message in caplog.messages] == ["a.JPEG", "b.JPEG"]
+
+
 def test_many_scans_of_a_small_image_are_decoded() -> None:
     assert crop(claiming(48, "JPEG", scans=300, progressive=True), (0, 0, 48, 48)).shape == (48, 48, 3)
 

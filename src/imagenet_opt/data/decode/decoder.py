@@ -4,6 +4,8 @@ nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, w
 a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
 """
 
+import logging
+import time
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any
@@ -23,6 +25,11 @@ from imagenet_opt.data.decode.image_file import (
 )
 from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
 from imagenet_opt.errors import BadSample
+
+log = logging.getLogger(__name__)
+
+SLOW_SECONDS = 5.0
+"""CPU time after which an image delays training so much that its name is reported. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Decoder:
         self.max_pixels = max_pixels
         self.region_decode = region_decode
         self.num_given_up = 0
+        self._slow: set[str] = set()
 
     def open(self, encoded: bytes, name: str) -> Opened:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
@@ -76,6 +84,17 @@ class Decoder:
 
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
+        began = time.thread_time()
+        pixels = self._crop(image, box)
+        if time.thread_time() - began > SLOW_SECONDS and image.name not in self._slow:
+            self._slow.add(image.name)
+            log.warning(
+                f"{image.name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
+                "smaller or remove the file (data.root)"
+            )
+        return pixels
+
+    def _crop(self, image: Opened, box: Box) -> Pixels:
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels

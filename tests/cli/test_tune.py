@@ -63,28 +63,6 @@ def test_tuned_settings_become_an_experiment_that_trains(own_conf: Path, images_
     assert run.trainer.global_step == 1 and run.model.micro_batch_size == 2
 
 
-def test_an_unwritable_json_file_keeps_the_experiment(
-    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of the JSON file vanishes during the measurement."""
-    (folder := tmp_path / "found").mkdir()
-
-    def gone(testbed: Any, setting: Setting, seconds: float) -> float:
-        if folder.exists():
-            folder.rmdir()
-        return a_hundred_each(testbed, setting, seconds)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.tune.loader.rate_of", gone)
-    monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
-    root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    overrides = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
-    with pytest.raises(ConfigError, match=r"--json .*found/tune\.json could not be written: No such file"):
-        main([*overrides, "--budget=10s", f"--json={folder}/tune.json"])
-    (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
-    assert yaml.safe_load(file.read_text()) == {"data": {"num_workers": 4}}
-
-
 def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[str, Any]:
     """In place of a process: channels first, compiled, in batches of four is the fastest; batches of eight fit."""
     config = job["config"]

@@ -69,13 +69,12 @@ def study(folder: Path) -> str:
 
 
 def sweep(folder: Path) -> str:
-    rows: list[Row] = [
-        {
-            "job": job, "status": "ok" if job else "failed", "error": None if job else "MemoryError: " + "x" * 90,
-            "overrides": [f"data.num_workers={4 * (job // 2)}", f"data.batch_size={64 * (1 + job % 2)}"],
-            "parameters": {"data.num_workers": str(4 * (job // 2)), "data.batch_size": str(64 * (1 + job % 2))},
-            "seconds": 60.0, "exit_code": 0, "summary": {"throughput/images_per_second": 100.0 * job, "val/acc1": 0.7},
-        }
+    rows = [
+        Row(
+            job=job, status="ok" if job else "failed", error=None if job else "MemoryError: " + "x" * 90,
+            overrides=[f"data.num_workers={4 * (job // 2)}", f"data.batch_size={64 * (1 + job % 2)}"],
+            seconds=60.0, exit_code=0, summary={"throughput/images_per_second": 100.0 * job, "val/acc1": 0.7},
+        )
         for job in range(8)
     ]  # fmt: skip
     folder.joinpath("sweep").mkdir()

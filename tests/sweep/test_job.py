@@ -99,7 +99,7 @@ def test_every_job_becomes_a_row(app: Path) -> None:
     rows = collect_rows(sweep)
 
     mistake = "DatasetNotFound: no <train>/ under /d (data.root)"
-    assert [(row["job"], row["status"], row["exit_code"], row["error"]) for row in rows] == [
+    assert [(row.job, row.status, row.exit_code, row.error) for row in rows] == [
         (0, "ok", 0, None),
         (1, "failed", 2, mistake),
         (2, "failed", 1, "MemoryError"),
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_the_rows_so_far_and_a_second_one_kills_the_job(app: Path) 
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "KeyboardInterrupt" in err
-    rows = [(row["status"], row["exit_code"]) for row in collect_rows(sweep)]
+    rows = [(row.status, row.exit_code) for row in collect_rows(sweep)]
     assert rows == [("ok", 0), ("interrupted", -signal.SIGKILL)]
     assert "interrupted" in out and "interrupted" in (sweep / "sweep.csv").read_text()
 
@@ -149,7 +149,7 @@ def test_a_preempted_sweep_resumes_after_the_finished_jobs(app: Path) -> None:
     assert "Preempted: the sweep stopped in job #1; `python " in err
     assert err.endswith("kind=ok,preempted,waits size=2` resumes the sweep\n")
     rows = collect_rows(app / "runs" / "s")
-    assert [(row["status"], row["exit_code"]) for row in rows] == [("ok", 0), ("interrupted", 75)]
+    assert [(row.status, row.exit_code) for row in rows] == [("ok", 0), ("interrupted", 75)]
 
     (app / "runs/s/0/seen.json").unlink()
     process = start(app, "-m", "kind=ok,waits", "size=2", "hydra.sweep.dir=runs/s")
@@ -159,7 +159,7 @@ def test_a_preempted_sweep_resumes_after_the_finished_jobs(app: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     row = collect_rows(app / "runs" / "s")[1]
-    assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGTERM)
+    assert (row.status, row.exit_code) == ("interrupted", -signal.SIGTERM)
 
 
 @pytest.mark.slow
@@ -172,5 +172,5 @@ def test_a_signal_between_two_jobs_records_the_jobs_and_requeues_the_sweep(app: 
     _, err = process.communicate(timeout=120)
     assert process.returncode == 75, err
     assert "Preempted: the sweep ends before job #1; `python " in err
-    assert [row["status"] for row in collect_rows(app / "runs" / "s")] == ["ok"]
+    assert [row.status for row in collect_rows(app / "runs" / "s")] == ["ok"]
     assert (app / "asked").read_text() == "requeue 7\n" and "asks" in (app / "as_asked.csv").read_text()

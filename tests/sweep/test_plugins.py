@@ -93,7 +93,7 @@ def test_options_and_rows_of_slurm_jobs(app: Path) -> None:
     path = commands(app, sbatch=SBATCH.format(folder=app), srun=SRUN, sacct=SACCT)
     launcher = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "+hydra.launcher.setup=[touch was_set_up]")
     out, _ = finished(app, *launcher, "kind=ok,mistake", "size=3", "hydra.sweep.dir=runs/s", PATH=path)
-    assert [row["status"] for row in collect_rows(app / "runs/s")] == ["ok", "failed"]
+    assert [row.status for row in collect_rows(app / "runs/s")] == ["ok", "failed"]
     assert str(app / "runs/s/sweep.html") in out and (app / "was_set_up").exists()
     script = (app / "submitted.sh").read_text().splitlines()
     for flag in ("signal=USR1@300", "partition=gpu", "gpus-per-node=1", "time=1440", "array=0-1%2"):
@@ -113,7 +113,7 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
     task.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=60)
     assert (app / "asked").read_text() == "requeue 7\n"
-    assert [row["status"] for row in collect_rows(app / "runs/s")] == ["interrupted"]
+    assert [row.status for row in collect_rows(app / "runs/s")] == ["interrupted"]
     assert process.returncode == 2 and "TrainingError: Job" in err and "Traceback" not in err
     assert f"python {shlex.quote(str(app / 'app.py'))} -m hydra.sweep.dir=" in err
     assert "hydra/launcher=slurm_local kind=waits` resumes the sweep" in err
@@ -131,13 +131,13 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
     )
     out, _ = finished(app, *search)
     rows = collect_rows(app / "runs/s")
-    assert {row["status"] for row in rows} == {"ok", "failed"} and len(rows) == 4
-    most = max(int(row["parameters"]["size"]) for row in rows if row["status"] == "ok")
+    assert {row.status for row in rows} == {"ok", "failed"} and len(rows) == 4
+    most = max(int(row.parameters["size"]) for row in rows if row.status == "ok")
     found = OmegaConf.load(app / "runs/s/optimization_results.yaml")
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
 
     again, _ = finished(app, *search)
-    assert again.count("succeeded before") == [row["status"] for row in rows].count("ok")
+    assert again.count("succeeded before") == [row.status for row in rows].count("ok")
 
 
 @needs_plugins

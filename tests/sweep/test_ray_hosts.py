@@ -61,7 +61,7 @@ def test_rows_of_jobs_on_a_cluster(app: Path) -> None:  # noqa: F811
         app, *RAY, *OF_TWO_CPUS, *cpus, "kind=ok,mistake,preempted", "size=2", f"hydra.sweep.dir={sweep}", status=2,
         **VARIABLES,
     )  # fmt: skip
-    statuses = [(row["status"], row["error"]) for row in collect_rows(sweep)]
+    statuses = [(row.status, row.error) for row in collect_rows(sweep)]
     mistake = "DatasetNotFound: no <train>/ under /d (data.root)"
     assert statuses == [("ok", None), ("failed", mistake), ("interrupted", None)]
     assert err.count("Preempted: SIGTERM: step 7") == 2

@@ -24,8 +24,7 @@ def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", *
     return Row(
         job=job,
         overrides=[f"seed={seed}", "+data.root=/my data", f"data.batch_size={batch_size}"],
-        parameters={"seed": str(seed), "data.root": "/my data", "data.batch_size": batch_size},
-        status=status,
+        status=status,  # type: ignore[arg-type]
         error=None if status == "ok" else "MemoryError",
         seconds=60.0,
         exit_code=0,
@@ -74,7 +73,7 @@ def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
 def test_without_two_settings_and_two_seeds_nothing_is_compared(rows: list[Row]) -> None:
     assert compared(rows) is None
     (jobs,), fastest = tables_of(rows)
-    assert fastest is not None and f"Job {fastest['job']} was the fastest" in jobs.finding and "seed=" in jobs.finding
+    assert fastest is not None and f"Job {fastest.job} was the fastest" in jobs.finding and "seed=" in jobs.finding
 
 
 def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +82,7 @@ def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: p
     rows = [row(job, "64", 0, rate, steps=num, **loader) for job, (num, rate) in enumerate(steps)]
     rows.append(row(3, "128", 0, 5000.0, status="failed"))
     assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps to trust"] * 2, "failed"]
-    assert [found and found["job"] for found in (best(rows), best(rows[1:]), best(rows[3:]))] == [0, 1, None]
+    assert [found and found.job for found in (best(rows), best(rows[1:]), best(rows[3:]))] == [0, 1, None]
     print_results(rows, tmp_path)
     shown = capsys.readouterr().out
     assert "raise trainer.max_steps to at least 36" in shown and "Job 3: MemoryError" in shown
@@ -100,7 +99,7 @@ def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> N
         (tmp_path / str(job) / "job.json").write_text(json.dumps({"job": job, "overrides": ["a=1"], **outcome}))
     (tmp_path / "1/summary.json").write_text('{"throughput/images_per')  # died while writing
     (tmp_path / "2/job.json").write_text("{")
-    assert [(row["job"], row["summary"]) for row in collect_rows(tmp_path)] == [(0, {}), (1, {})]
+    assert [(row.job, row.summary) for row in collect_rows(tmp_path)] == [(0, {}), (1, {})]
 
 
 def test_the_page_has_both_tables_and_the_overrides_of_the_fastest(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def main(argv: list[str]) -> None:
     check_writable_experiments()
     begin_measuring()
     from imagenet_opt.atomic_file import write_atomically
-    from imagenet_opt.display.terminal_table import about
-    from imagenet_opt.tune.outputs import page, print_tuning, write_experiment, write_json
+    from imagenet_opt.display.terminal_table import about, strict_json
+    from imagenet_opt.tune.outputs import as_json, page, print_tuning, write_experiment
     from imagenet_opt.tune.tuner import tune
 
     facts = about(shlex.join(["imagenet-opt", "tune", *argv]))
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     print_tuning(tuning)
     write_experiment(tuning, facts, options.overrides)
     if options.json is not None:
-        write_json(tuning, facts, options.json)
+        write_atomically(options.json, strict_json(as_json(tuning, facts)))
     if options.page is not None:
         write_atomically(options.page, page(tuning, facts))
 

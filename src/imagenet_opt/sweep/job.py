@@ -163,11 +163,11 @@ def _write_tables(sweep_dir: Path) -> list[Row]:
 
 def _record(sweep_dir: Path, num: int) -> float | None:
     rows = _write_tables(sweep_dir)
-    row = next(row for row in rows if row["job"] == num)
-    log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
-    if row["status"] == "interrupted":
+    row = next(row for row in rows if row.job == num)
+    log.info(f"\t#{num} {row.status} after {row.seconds:.0f} s{': ' + row.error if row.error else ''}")
+    if row.status == "interrupted":
         print_results(rows, sweep_dir)
-        if row["exit_code"] == STATUS or handover.why:
+        if row.exit_code == STATUS or handover.why:
             _leave(f"the sweep stopped in job #{num}", sweep_dir)
         log.warning(_left(f"the sweep stopped in job #{num}", sweep_dir))
         raise KeyboardInterrupt

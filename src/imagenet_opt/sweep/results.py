@@ -49,12 +49,12 @@ _ONE_RUN_EACH = (
 
 def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     """Write sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
-    metrics = sorted({key for row in rows for key in row["summary"]})
+    metrics = sorted({key for row in rows for key in row.summary})
     ending = ("status", "seconds", "exit_code", "error")
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *ending], extrasaction="ignore")
     writer.writeheader()
-    writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
+    writer.writerows({**row.model_dump(), **row.parameters, **row.summary} for row in rows)
     write_atomically(sweep_dir / CSV, text.getvalue())
 
 
@@ -65,7 +65,7 @@ def tables_of(rows: list[Row]) -> tuple[list[Table], Row | None]:
     fastest = best(rows)
     finding = "No job has measured a speed."
     if fastest is not None:
-        finding = f"Job {fastest['job']} was the fastest of {len(rows)}, with {speed(fastest):,.0f} images/s."
+        finding = f"Job {fastest.job} was the fastest of {len(rows)}, with {speed(fastest):,.0f} images/s."
         finding += f" {_ONE_RUN_EACH}" * (len(rows) > 1)
     return [_jobs(rows, finding)], fastest
 
@@ -78,19 +78,19 @@ def _jobs(rows: list[Row], finding: str) -> Table:
     columns = [Column("job"), *map(Column, headings), *metrics.values(), Column("status")]
     cells: list[tuple[Cell, ...]] = []
     for row in rows:
-        values = [*(row["parameters"].get(name) for name in names), *(_number(row, key) for key in metrics)]
-        cells.append((str(row["job"]), *values, outcome(row)))
-    notes = [f"Job {row['job']}: {shorten(row['error'], 200)}" for row in rows if row["error"]]
+        values = [*(row.parameters.get(name) for name in names), *(_number(row, key) for key in metrics)]
+        cells.append((str(row.job), *values, outcome(row)))
+    notes = [f"Job {row.job}: {shorten(row.error, 200)}" for row in rows if row.error]
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         notes.append(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}")
     timed = [row for row in rows if not math.isnan(speed(row))]
-    bars = Series("", tuple(f"{row['job']}: {setting_of(row, names)}" for row in timed), tuple(map(speed, timed)))
+    bars = Series("", tuple(f"{row.job}: {setting_of(row, names)}" for row in timed), tuple(map(speed, timed)))
     plots = (Plot("Images per second of each job", "", "images/s", "bars", (bars,)),) if timed else ()
     return Table("jobs", tuple(columns), tuple(cells), tuple(notes), plots, finding=finding)
 
 
 def _number(row: Row, key: str) -> Cell:
-    value = row["summary"].get(key)
+    value = row.summary.get(key)
     return value if isinstance(value, int | float) else None
 
 
@@ -99,7 +99,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
 
     tables, fastest = tables_of(rows)
     names = {name for name in varying(rows) if name != SEED}
-    chosen = [] if fastest is None else [word for word in fastest["overrides"] if key_of(word) in names]
+    chosen = [] if fastest is None else [word for word in fastest.overrides if key_of(word) in names]
     text = page_of_tables(
         f"Sweep {sweep_dir.name}",
         "",

@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -19,22 +19,8 @@ _LEAST_STEPS = 20
 """The first ten steps are not timed."""
 
 
-class Row(TypedDict):
-    """A job. overrides: as typed. parameters: their values by name. status: ok, failed or interrupted. summary: content
-    of summary.json."""
-
-    job: int
-    overrides: list[str]
-    parameters: dict[str, str]
-    status: str
-    error: str | None
-    seconds: float
-    exit_code: int
-    summary: dict[str, Any]
-
-
-class _Job(BaseModel):
-    """Fields of job.json."""
+class Row(BaseModel):
+    """A job. overrides: as typed. summary: content of summary.json. The other fields are those of job.json."""
 
     job: int = Field(ge=0, lt=2**31)
     overrides: list[str]
@@ -42,6 +28,12 @@ class _Job(BaseModel):
     error: str | None
     seconds: float
     exit_code: int = Field(ge=-(2**31), lt=2**31)
+    summary: dict[str, Any] = {}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Values by name."""
+        return {key_of(word): value_of(word) for word in self.overrides}
 
 
 def collect_rows(sweep_dir: Path) -> list[Row]:
@@ -49,46 +41,44 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
     rows: list[Row] = []
     for file in sweep_dir.rglob(JOB):
         try:
-            job = _Job.model_validate_json(file.read_bytes())
+            row = Row.model_validate_json(file.read_bytes())
         except ValidationError as error:
             log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
             continue
-        parameters = {key_of(word): value_of(word) for word in job.overrides}
-        row: Any = job.model_dump() | {"parameters": parameters, "summary": read_summary(file.parent)}
-        rows.append(row)
-    return sorted(rows, key=lambda row: row["job"])
+        rows.append(row.model_copy(update={"summary": read_summary(file.parent)}))
+    return sorted(rows, key=lambda row: row.job)
 
 
 def parameters(rows: list[Row]) -> list[str]:
     """Names of the parameters of all jobs."""
-    return list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+    return list(dict.fromkeys(name for row in rows for name in row.parameters))
 
 
 def varying(rows: list[Row]) -> list[str]:
     """Names of the parameters whose value is not the same in all jobs."""
-    return [name for name in parameters(rows) if len({row["parameters"].get(name) for row in rows}) > 1]
+    return [name for name in parameters(rows) if len({row.parameters.get(name) for row in rows}) > 1]
 
 
 def setting_of(row: Row, names: list[str]) -> str:
     """The values of these parameters, in words."""
-    return " ".join(f"{name}={row['parameters'].get(name, '-')}" for name in names)
+    return " ".join(f"{name}={row.parameters.get(name, '-')}" for name in names)
 
 
 def speed(row: Row) -> float:
     """Images per second; nan for a job that failed or measured no rate."""
-    value = float(row["summary"].get(IMAGES_PER_SECOND) or math.nan)
-    return value if row["status"] == "ok" and 0 < value < math.inf else math.nan
+    value = float(row.summary.get(IMAGES_PER_SECOND) or math.nan)
+    return value if row.status == "ok" and 0 < value < math.inf else math.nan
 
 
 def needed_steps(row: Row) -> int:
     """Number of steps after which the prefetched batches no longer determine the speed."""
-    return _LEAST_STEPS + 2 * int(row["summary"].get(WORKERS, 0) * row["summary"].get(PREFETCH, 0))
+    return _LEAST_STEPS + 2 * int(row.summary.get(WORKERS, 0) * row.summary.get(PREFETCH, 0))
 
 
 def outcome(row: Row) -> str:
     """The status, with a warning if the speed is not reliable."""
-    steps = row["summary"].get("steps", math.inf)
-    return f"{row['status']}, {FEW_STEPS}" if row["status"] == "ok" and steps < needed_steps(row) else row["status"]
+    steps = row.summary.get("steps", math.inf)
+    return f"{row.status}, {FEW_STEPS}" if row.status == "ok" and steps < needed_steps(row) else row.status
 
 
 def is_reliable(row: Row) -> bool:

@@ -30,7 +30,7 @@ def compared(rows: list[Row]) -> tuple[Table, list[Row]] | None:
     names = [name for name in varying(rows) if name != SEED]
     timed = defaultdict[str, dict[str | None, Row]](dict)
     for row in filter(is_reliable, rows):
-        timed[setting_of(row, names)][row["parameters"].get(SEED)] = row
+        timed[setting_of(row, names)][row.parameters.get(SEED)] = row
     repeated = {setting: jobs for setting, jobs in timed.items() if len(jobs) > 1}
     seeds = [seed for seed in next(iter(repeated.values()), ()) if all(seed in jobs for jobs in repeated.values())]
     if len(repeated) < 2 or len(seeds) < 2:
@@ -47,7 +47,7 @@ def _table(rows: list[Row], rates: dict[str, list[float]], means: dict[str, floa
         rates,
         [(setting, fastest) for setting in rates if setting != fastest],
         num_comparisons=math.comb(len(rates), 2),  # the measurements chose the pairs that are compared
-        round_seconds=len(rates) * median(row["seconds"] for row in rows),
+        round_seconds=len(rates) * median(row.seconds for row in rows),
     )
     cells: dict[str, tuple[Cell, ...]] = {setting: gain.cells[1:] for (setting, _), gain in found.items()}
     cells[fastest] = (None, None, "the fastest")

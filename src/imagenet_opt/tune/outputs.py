@@ -1,18 +1,15 @@
-"""Writes the results of tuning: tables on the terminal, a page, a JSON file, and the experiment to train with."""
+"""Writes the results of tuning: tables on the terminal, a page, JSON, and the experiment to train with."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import as_budget, say
-from imagenet_opt.display.terminal_table import about_texts, print_tables, strict_json
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.display.terminal_table import about_texts, print_tables
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.tune.climb import ROUNDS
 from imagenet_opt.tune.tuner import Tuning
@@ -53,14 +50,9 @@ def page(tuning: Tuning, facts: dict[str, Any]) -> str:
     )
 
 
-def write_json(tuning: Tuning, facts: Mapping[str, Any], file: Path) -> None:
-    """Write all results. facts: of the machine before the tuning. Raises ConfigError."""
-    content = {**facts, **asdict(tuning), "overrides": tuning.overrides, "conclusion": conclusion(tuning)}
-    try:
-        write_atomically(file, strict_json(content))
-    except OSError as error:
-        remedy = "the tables above have all results"
-        raise ConfigError(f"--json {file} could not be written: {error.strerror}; {remedy}") from error
+def as_json(tuning: Tuning, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """All results. facts: of the machine before the tuning."""
+    return {**facts, **asdict(tuning), "overrides": tuning.overrides, "conclusion": conclusion(tuning)}
 
 
 def write_experiment(tuning: Tuning, facts: Mapping[str, Any], given: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import imagenet_opt.doctor.apply
 import imagenet_opt.doctor.examination
 import imagenet_opt.doctor.terminal_view  # noqa: F401  # slow imports, before each examination is forked
 from imagenet_opt.cli.doctor import main as doctor
@@ -31,9 +31,13 @@ from suites.faults.not_tried import NotTried
 
 
 def main() -> None:
-    parser = case_parser(__doc__, rounds=20)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", default="", help="NAME,... of cases")
     parser.add_argument("--budget", default="15s", help="of an examination, unless the case has a budget")
-    parser.add_argument("--record", type=Path, help="write the measurements for tests/doctor/test_recorded.py")
+    parser.add_argument("--record", type=Path, help="write the measurements for tests/doctor/test_causes.py")
     options = parser.parse_args()
     for name, file in missing(options):
         began = time.monotonic()
@@ -43,15 +47,6 @@ def main() -> None:
     print(table(options.out))
     if options.record is not None:
         record(options.out, options.record)
-
-
-def case_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--only", default="", help="NAME,... of cases")
-    return parser
 
 
 def missing(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -112,11 +107,11 @@ def record(out: Path, file: Path) -> None:
 
 @dataclass
 class Tally:
-    """Counts over the runs of one case. also: rules that fired besides the right one. levels: of confidence. sentence:
-    the last verdict."""
+    """Counts over the runs of one case. levels: of confidence. efficiencies: measured / expected rate of each run.
+    sentence: the last verdict."""
 
     causes: Counter[str] = field(default_factory=Counter)
-    also: Counter[str] = field(default_factory=Counter)
+    efficiencies: list[float] = field(default_factory=list)
     levels: Counter[str] = field(default_factory=Counter)
     sentence: str = ""
 
@@ -126,18 +121,17 @@ def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     tallies = {name: Tally() for name in CASES}
     for name, plain in runs:
         diagnosis, tally = judge(evidence_of(plain)), tallies[name]
-        fired = {finding.rule for finding in diagnosis.findings if finding.fired and not finding.environment}
         tally.causes[diagnosis.cause] += 1
-        tally.also.update(fired - set(CASES[name].right))
+        tally.efficiencies.append(diagnosis.efficiency)
         tally.levels[diagnosis.confidence.level] += 1
         tally.sentence = diagnosis.sentence
     return tallies
 
 
 def table(out: Path) -> str:
-    """Markdown: case, expected and given verdicts, other rules that fired, confidence, last sentence."""
+    """Markdown: case, expected and given verdicts, median of measured / expected rate, confidence, last sentence."""
     runs = ((_case(file), json.loads(file.read_text())) for file in sorted(out.glob("*.json")))
-    headings = ("what was done", "expected", "named", "other verdicts", "also fired", "confidence", "verdict")
+    headings = ("what was done", "expected", "named", "other verdicts", "measured / expected", "confidence", "verdict")
     rows = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for name, tally in tallied(runs).items():
         if not tally.causes:
@@ -145,7 +139,7 @@ def table(out: Path) -> str:
         right = CASES[name].right
         wrong = Counter({cause: num for cause, num in tally.causes.items() if cause not in right})
         named = f"{tally.causes.total() - wrong.total()} of {tally.causes.total()}"
-        counts = " | ".join(map(_listed, (wrong, tally.also, tally.levels)))
+        counts = f"{_listed(wrong)} | {median(tally.efficiencies):.2f} | {_listed(tally.levels)}"
         rows.append(f"| {name} | {' or '.join(right)} | {named} | {counts} | {tally.sentence} |")
     return "\n".join(rows)
 

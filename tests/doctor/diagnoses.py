@@ -14,7 +14,7 @@ import numpy as np
 from imagenet_opt.doctor.diagnosis import Diagnosis, Step
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.measurements import Host, Setup
+from imagenet_opt.doctor.first_look import Host, Setup
 from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit

@@ -4,7 +4,8 @@ from typing import Any
 
 from imagenet_opt.doctor.diagnosis import judge
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.measurements import Occupancy, Touches, UrlCache
+from imagenet_opt.doctor.first_look import UrlCache
+from imagenet_opt.doctor.measurements import Occupancy, Touches
 from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
@@ -94,7 +95,6 @@ STORIES = {
     "throttled": throttled(37.0, 1000.0),
     "cold_cache": of_url(),
     "cache_too_small": of_url(0.4, 0.4),
-    "slow_cache": of_url(1.0, rates={"loader_warm": 60.0, "storage_cached": 65.0, "full_warm": 58.0}),
     "shared_gpu": story(dict.fromkeys(ON_GPU, 200.0), gpu=OTHERS),
     "slow_gpu": story(dict.fromkeys(ON_GPU, 120.0), facts=DEVICE_BUSY),
     "storage_latency": story(SLOW_STORAGE, READING, bound="latency", touches=EAGER),
@@ -108,7 +108,7 @@ STORIES = {
     ),
     "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, cpu_limits={"affinity": 1}, num_workers=1),
     "slow_decode": story(SLOW_DECODE, STARVED, megapixels=12.0),
-    "busy_neighbour": story(SLOW_DECODE, STARVED, occupancy=Occupancy(9.0, 2.0, ("stress (pid 7)",))),
+    "busy_neighbour": story(SLOW_DECODE, STARVED, occupancy=Occupancy(2.0, ("stress (pid 7)",))),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),
     "launch_bound": story(dict.fromkeys(ON_GPU, 200.0)),

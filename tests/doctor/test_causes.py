@@ -1,17 +1,21 @@
-"""The rules of the causes on made-up measurements; for those of real runs, see test_recorded.py."""
+"""The rules of the causes on made-up measurements, and on those of real runs: see suites/doctor/suite.py."""
 
+import gzip
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagenet_opt.doctor.causes import CAUSES
 from imagenet_opt.doctor.diagnosis import VERDICTS, judge
-from imagenet_opt.doctor.evidence import READS, Evidence
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.measurements import Occupancy, PackForecast, Touches
-from imagenet_opt.doctor.rule import Rule, changing
+from imagenet_opt.doctor.rule import changing
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
+from suites.doctor.cases import CASES
+from suites.doctor.suite import tallied
 from tests.doctor.stories import (
     EAGER,
     LAZY,
@@ -29,37 +33,30 @@ from tests.doctor.stories import (
     throttled,
 )
 
+RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
+MOST_WRONG = 1
+"""Of the 20 runs of a case: on a shared machine, other processes sometimes slow down a run."""
+
+
+def test_the_rules_name_the_known_causes_of_real_runs() -> None:
+    rows = map(json.loads, gzip.decompress(RECORDED.read_bytes()).splitlines())
+    tallies = tallied((row.pop("case"), row) for row in rows)
+    assert sum(tally.causes.total() for tally in tallies.values()) == 260
+    for name, tally in tallies.items():
+        wrong = [cause for cause in tally.causes.elements() if cause not in CASES[name].right]
+        assert len(wrong) <= MOST_WRONG, (name, wrong)
+
 
 @pytest.mark.parametrize("cause", STORIES)
-def test_each_story_has_its_cause_and_no_other(cause: str) -> None:
+def test_each_story_has_its_cause(cause: str) -> None:
     diagnosis = judge(STORIES[cause])
-    assert diagnosis.cause == cause
-    fired = [finding.rule for finding in diagnosis.findings if finding.fired and not finding.environment]
-    assert fired == ([] if cause in ("healthy", "unexplained") else [cause])
+    assert diagnosis.cause == cause and STORIES.keys() == VERDICTS.keys()
     *parts, run = diagnosis.waterfall
     assert sum(part.seconds for part in parts) == pytest.approx(run.seconds)
     assert run.seconds == pytest.approx(32 / STORIES[cause].measured_rate)
-    if fired and cause != "host_sync":
+    if cause not in ("healthy", "unexplained", "host_sync"):
         finding = finding_of(cause, STORIES[cause])
         assert finding.remedy and (finding.overrides or finding.commands)
-
-
-def test_every_cause_has_a_story_and_yields_to_earlier_rules_only() -> None:
-    assert STORIES.keys() == VERDICTS.keys()
-    for number, rule in enumerate(CAUSES):
-        assert set(rule.unless) <= {earlier.name for earlier in CAUSES[:number]}, rule.name
-
-
-@pytest.mark.parametrize("rule", CAUSES, ids=lambda rule: rule.name)
-def test_each_rule_names_all_stages_that_it_needs(rule: Rule) -> None:
-    """Without one of them the rule is not checked. A stage that is not on its list raises KeyError."""
-    run = story(installed_cpus=8, num_workers=2)
-    keys = set(map(run.stage, READS if rule.needs is None else rule.needs))
-    ceilings = {name: ceiling for name, ceiling in run.ceilings.items() if name in keys}
-    assert "not measured" not in rule.look(replace(run, ceilings=ceilings)).evidence
-    for key in keys:
-        finding = rule.look(replace(run, ceilings={name: ceilings[name] for name in keys - {key}}))
-        assert finding.fired is None and finding.evidence.startswith("not measured: ")
 
 
 LAZY_BUT_TOUCHED: dict[str, Any] = {"touches": Touches(0.3, 0.003, True, 64, ""), "in_flight": 8.0}
@@ -161,7 +158,7 @@ def open_100_ms() -> Evidence:
         ),
         pytest.param(story(SLOW_DECODE, STARVED, **SHARE_OF_8_GPUS), "slow_decode", "pack", id="its share of the CPUs"),
         pytest.param(
-            story(SLOW_DECODE, STARVED, **ONE_CPU, slurm={"SLURM_JOB_ID": "7"}), "few_cpus",
+            story(SLOW_DECODE, STARVED, **ONE_CPU, in_slurm=True), "few_cpus",
             "sbatch --cpus-per-task=4", id="SLURM binds the job",
         ),
         pytest.param(
@@ -172,7 +169,7 @@ def open_100_ms() -> Evidence:
         pytest.param(story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_", id="shared"),
         pytest.param(story(gpu=OTHERS), "healthy", "", id="an idle notebook on the GPU"),
         pytest.param(
-            story(dict.fromkeys(ON_GPU, 200.0), occupancy=Occupancy(9.0, 1.5)), "busy_neighbour", "top", id="busy CPUs"
+            story(dict.fromkeys(ON_GPU, 200.0), occupancy=Occupancy(1.5)), "busy_neighbour", "top", id="busy CPUs"
         ),
         pytest.param(
             story(dict.fromkeys(ON_GPU, 200.0), config={"callbacks": {"acceleration": {"cuda_graph": True}}}),

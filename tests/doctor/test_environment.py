@@ -6,21 +6,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
-import torch
 
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.doctor import neighbours
 from imagenet_opt.doctor.diagnosis import judge
 from imagenet_opt.doctor.environment import ENVIRONMENT
-from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.measurements import Occupancy
 from imagenet_opt.doctor.neighbours import Neighbours
-from imagenet_opt.doctor.rule import Finding, data_place
+from imagenet_opt.doctor.rule import Finding, data_words, hydrate, pack
 from imagenet_opt.machine import Mount
 from imagenet_opt.measure.telemetry import gpu
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.fit.fit_timer import convolutions_take_tf32
 from tests.doctor.diagnoses import changed, make_evidence
 from tests.doctor.stories import STORIES
 
@@ -30,21 +28,10 @@ NFS = (
     "fs-1.efs.us-east-1.amazonaws.com:/ /data nfs4 rw,relatime,vers=4.1,rsize=1048576,wsize=1048576,namlen=255,hard,"
     "proto=tcp,timeo=600,retrans=2,sec=sys,clientaddr=10.0.0.5,local_lock=none,addr=10.0.0.9 0 0"
 )
-S3 = "mountpoint-s3 /s3 fuse rw,nosuid,nodev,noatime,user_id=0,group_id=0,default_permissions 0 0"
-RCLONE = "bucket:imagenet /s3 fuse.rclone ro,nosuid,nodev,relatime,user_id=1000,group_id=1000 0 0"
 EXT4 = "/dev/mapper/vg-nfs / ext4 rw,relatime,discard 0 0"
 TMPFS = "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0"
-LIMITS = {
-    "osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight": 8.0,
-    "osc.abcd-OST0001-osc-ffff8881.max_rpcs_in_flight": 4.0,
-    "mdc.abcd-MDT0000-mdc-ffff8881.max_rpcs_in_flight": 8.0,
-}
-WIDE = {name: 8.0 for name in LIMITS}
-CPUS = {"installed_cpus": 96, "cpu_limits": {"affinity": 96}}
 GPU = GpuState(index=3, name="NVIDIA A10G", clock_reasons=0, others=())
-FLOAT32 = {"precision": "32-true", "capability": (8, 6)}
-SLURM = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"}
-ALL_IN_RAM = {"available_memory": 400 * GIB}
+SLOWED = {"gpu": replace(GPU, clock_reasons=0x20)}
 
 
 def mounted(line: str, **changes: Any) -> dict[str, Any]:
@@ -53,67 +40,39 @@ def mounted(line: str, **changes: Any) -> dict[str, Any]:
 
 
 def check(rule: str, **changes: Any) -> Finding:
-    run: Evidence = make_evidence(**{"gpu": GPU, **changes})
+    run = make_evidence(**{"gpu": GPU, **changes})
     return next(each for each in ENVIRONMENT if each.name == rule).look(run)
 
 
 @pytest.mark.parametrize(
     ("rule", "changes", "fired", "word"),
     [
-        ("cpu_limits", {}, False, "may use all 8"),
+        ("cpu_limits", {}, False, "8 of 8 CPUs"),
         ("cpu_limits", {"cpu_limits": {"affinity": 2}}, True, "taskset --cpu-list 0-7 "),
         ("cpu_limits", {"cpu_limits": {"affinity": 8, "cgroup quota": 2}}, True, "docker run --cpus=8"),
-        ("cpu_limits", {"cpu_limits": {"affinity": 1}, "slurm": SLURM}, True, "without it, as in this job"),
+        ("cpu_limits", {"cpu_limits": {"affinity": 1}, "in_slurm": True}, True, "sbatch --cpus-per-task=8"),
         ("cpu_limits", {"cpu_limits": {"affinity": 4, "SLURM_CPUS_PER_TASK": 6}}, True, "SLURM_CPUS_PER_TASK allows 6"),
         ("small_shared_memory", {}, False, "8 workers x 2 batches ahead need up to 2.83 GiB"),
         ("small_shared_memory", {"free_shared_memory": 64 * MIB}, True, "docker run --shm-size=6g ..."),
         ("small_shared_memory", {"num_processes": 8}, True, "8 processes x 8 workers"),
         ("small_memory", {"available_memory": 5 * GIB}, True, "sbatch --mem=6G ..."),
         ("page_cache", {}, True, "imagenet-opt pack data.root=/fsx/imagenet out=/local/disk/packed max_side=256"),
-        ("page_cache", ALL_IN_RAM, False, "all of it stays in memory"),
+        ("page_cache", {"available_memory": 400 * GIB}, False, "all of it stays in memory"),
         ("page_cache", mounted(TMPFS), False, "in memory already"),
-        ("slow_mount", {}, None, "no mount"),
-        ("slow_mount", mounted(LUSTRE), False, "asks a server"),
-        ("slow_mount", mounted(NFS), False, "asks a server"),
-        ("slow_mount", mounted(S3), True, "object storage"),
-        ("slow_mount", mounted(RCLONE, packed=True), True, "cp -r /fsx/imagenet /local/disk/packed"),
-        ("slow_mount", mounted(EXT4), False, "a disk of this machine"),
-        ("slow_mount", mounted(EXT4, disk_model="Amazon Elastic Block Store"), False, "125 MB/s"),
         ("mount_options", mounted(NFS), True, "nconnect=16"),
         ("mount_options", mounted(NFS.replace("rsize=1048576", "rsize=65536,nconnect=8")), True, "rsize=1048576"),
-        (
-            "mount_options",
-            mounted(NFS.replace("hard", "sync,noac,lookupcache=none,nconnect=8")),
-            True,
-            "async,ac,lookup",
-        ),
         ("mount_options", mounted(NFS.replace("hard", "nconnect=16")), False, ""),
         ("mount_options", mounted(NFS.replace("proto=tcp", "proto=rdma")), False, ""),
-        ("mount_options", mounted(LUSTRE.replace("noatime", "sync")), True, "remount,async,noatime"),
-        ("mount_options", mounted(EXT4), False, ""),
+        ("mount_options", mounted(LUSTRE), False, ""),
         ("released_files", mounted(EXT4), None, "not on Lustre"),
         ("released_files", mounted(LUSTRE, checked_files=4, released_files=1), True, "25%"),
-        ("released_files", mounted(LUSTRE, checked_files=4, lost_files=1), True, "copy the lost files again"),
-        ("lustre_limits", mounted(LUSTRE, lustre_limits=LIMITS), True, "lctl set_param osc.*.max_rpcs_in_flight=8"),
-        ("lustre_limits", mounted(LUSTRE, lustre_limits=WIDE), False, "osc.*.max_rpcs_in_flight=8"),
-        ("lustre_limits", mounted(LUSTRE, lustre_limits=WIDE, **CPUS), True, "mdc.*.max_rpcs_in_flight=64"),
-        ("lustre_limits", mounted(LUSTRE), None, "root"),
         ("gpu_clocks", {"gpu": None}, None, "no CUDA GPU"),
         ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x04)}, False, "as usual"),
-        ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x24)}, True, "sudo nvidia-smi -i 3 -pl WATTS"),
         ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x48)}, True, "hardware slowdown for heat"),
         ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x02, clock_mhz=(900, 1710))}, True, "-rac"),
         ("gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x02, clock_mhz=(1710, 1710))}, False, "as usual"),
         ("gpu_others", {"gpu": replace(GPU, others=None)}, None, "does not report"),
         ("gpu_others", {"gpu": replace(GPU, others=((41, "python", 9000),))}, True, "python (pid 41, 9000 MiB)"),
-        ("channels_last", {}, True, "callbacks.acceleration.channels_last=true"),
-        ("channels_last", {"config": {"callbacks": {"acceleration": {"channels_last": True}}}}, False, ""),
-        ("float32_convolutions", FLOAT32, True, "callbacks.acceleration.tf32=true"),
-        ("float32_convolutions", {**FLOAT32, "conv_tf32": True}, False, ""),
-        ("float32_convolutions", {**FLOAT32, "conv_tf32": True, "capability": (7, 5)}, True, "trainer.precision=mixed"),
-        ("float32_convolutions", {"precision": "bf16-mixed"}, False, ""),
-        ("swapping", {"occupancy": Occupancy(10.0, swapped_mb=9.0)}, False, ""),
-        ("swapping", {"occupancy": Occupancy(10.0, swapped_mb=11.0)}, True, "data.prefetch_factor=1"),
     ],
 )
 def test_a_check_fires_with_its_evidence_and_remedy(
@@ -121,18 +80,17 @@ def test_a_check_fires_with_its_evidence_and_remedy(
 ) -> None:
     finding = check(rule, **changes)
     assert finding.fired is fired and finding.environment
-    assert word in " ".join([finding.evidence, finding.remedy, *finding.overrides, *finding.commands])
+    assert word in " ".join([finding.evidence, finding.remedy, *finding.commands])
     assert not fired or finding.remedy
 
 
-@pytest.mark.parametrize("size_mib", [64, 4000, 13_999, 14_337, 60_000])
+@pytest.mark.parametrize("size_mib", [64, 13_999, 14_337])
 def test_shared_memory_is_judged_as_the_loader_judges_it(size_mib: int) -> None:
     """8 workers x (4 + 3) x 64 MiB, twice, in half of the room: 14336 MiB."""
     memory = {"memory": 1000 * GIB, "shared_memory": size_mib * MIB}
     budget = fit_loader(num_workers=8, prefetch_factor=4, batch_bytes=64 * MIB, cpus=8, **memory)
     finding = check("small_shared_memory", asked_prefetch=4, batch_bytes=64 * MIB, free_shared_memory=size_mib * MIB)
     assert finding.fired == (budget.message is not None) == (size_mib < 14_336)
-    assert not finding.overrides, "the loader has these numbers already"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +99,8 @@ def test_shared_memory_is_judged_as_the_loader_judges_it(size_mib: int) -> None:
         ("healthy", "page_cache", {}, 1.0),
         ("storage_latency", "page_cache", {}, 318 / 58),  # the next limit
         ("few_cpus", "cpu_limits", {}, 320 / 139),  # 4 CPUs instead of 1, but the GPU trains 320 images/s
-        ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20)}, 320 / 120),
-        ("slow_gpu", "gpu_clocks", {"gpu": replace(GPU, clock_reasons=0x20), "rated_images_per_second": None}, None),
+        ("slow_gpu", "gpu_clocks", SLOWED, 320 / 120),
+        ("slow_gpu", "gpu_clocks", {**SLOWED, "rated_images_per_second": None}, None),
         ("storage_latency", "mount_options", mounted(NFS), None),  # no experiment measures this
     ],
 )
@@ -153,15 +111,14 @@ def test_the_experiments_predict_the_gain(cause: str, rule: str, changes: dict[s
 
 def test_commands_can_be_typed() -> None:
     quoted = make_evidence(config={"data": {"root": "/my data/$x", "train_folder": ".", "val_folder": "val"}})
-    assert shlex.split(data_place(quoted).pack())[2:4] == ["data.root=/my data/$x", "data.train_folder=."]
+    assert shlex.split(pack(quoted))[2:4] == ["data.root=/my data/$x", "data.train_folder=."]
     for config in ({}, {"data": {"root": None}}, {"data": {"root": "${oc.env:DATA}"}}):
-        assert data_place(make_evidence(config=config)).words == "data.root=YOUR_FOLDER"
-    packed = make_evidence(packed=True)
-    assert "/fsx/imagenet" not in data_place(packed).pack("max_side=500"), "only the originals can become smaller"
+        assert data_words(make_evidence(config=config)) == "data.root=YOUR_FOLDER"
+    assert "/fsx/imagenet" not in pack(make_evidence(packed=True), "max_side=500"), "only originals can become smaller"
     url = make_evidence(config={"data": {"root": "s3://b/in", "cache_dir": "/nvme/my cache", "cache_gb": 40}})
-    hydrate = "imagenet-opt hydrate data.root=s3://b/in 'data.cache_dir=/nvme/my cache'"
-    assert data_place(url).hydrate() == f"{hydrate} data.cache_gb=40"
-    assert data_place(url).hydrate("data.cache_gb=null") == f"{hydrate} data.cache_gb=null"
+    command = "imagenet-opt hydrate data.root=s3://b/in 'data.cache_dir=/nvme/my cache'"
+    assert hydrate(url) == f"{command} data.cache_gb=40"
+    assert hydrate(url, "data.cache_gb=null") == f"{command} data.cache_gb=null"
 
 
 class Driver:
@@ -197,31 +154,16 @@ def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
     assert state.clock_reasons is None and state.clock_mhz == (900, 1710)
     assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
     assert gpu._state(Driver(os.getppid(), in_slices=True), None).others is None, "processes of other slices"
-
-
-def test_in_a_container_one_unknown_pid_may_be_our_own() -> None:
-    unknown = 2**22 + 1, 2**22 + 2  # above any pid
+    unknown = 2**22 + 1, 2**22 + 2  # above any pid: in a container, one of them may be our own
     assert gpu._state(Driver(unknown[0]), None).others == ()
     assert gpu._state(Driver(*unknown), None).others == ((unknown[1], "in another container", 0),)
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_tf32_is_read_from_torch_by_its_old_switch_and_its_new_one(on: bool) -> None:
-    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
-    try:
-        cudnn.allow_tf32 = on
-        assert convolutions_take_tf32() is on
-        cudnn.conv.fp32_precision = "ieee" if on else "tf32"  # type: ignore[attr-defined]
-        assert convolutions_take_tf32() is not on
-    finally:
-        cudnn.allow_tf32 = before  # of convolutions and RNNs
 
 
 def test_processes_outside_the_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not ourselves, not those that no user can end, not the steady ones. 5 s of a CPU in 10 s."""
     seconds = {1: 1.0, 9: 2.0, 7000: 3.0, os.getpid(): 1.0}
     commands = {1: ("init", ["/sbin/init"]), 9: ("kworker/0:1", []), 7000: ("blender", ["blender"])}
-    clock, swap = [50.0], SimpleNamespace(sin=5_000_000, sout=0)
+    clock, busy = [50.0], SimpleNamespace(user=0.0, nice=0.0, system=0.0)
 
     def processes(_: list[str]) -> list[SimpleNamespace]:
         rows = []
@@ -231,16 +173,13 @@ def test_processes_outside_the_run_are_named(monkeypatch: pytest.MonkeyPatch) ->
             rows.append(SimpleNamespace(pid=pid, info=info | {"create_time": 0.0}))
         return rows
 
-    busy = SimpleNamespace(user=0.0, nice=0.0, system=0.0, steal=0.0)
-    monkeypatch.setattr(neighbours.psutil, "process_iter", processes)
-    monkeypatch.setattr(neighbours.psutil, "cpu_times", lambda percpu: [busy] * 64)
-    monkeypatch.setattr(neighbours.psutil, "swap_memory", lambda: swap)
+    monkeypatch.setattr(psutil, "process_iter", processes)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [busy] * 64)
     monkeypatch.setattr(neighbours, "busy_seconds_of_descendants", lambda: seconds[os.getpid()])
     monkeypatch.setattr(neighbours, "monotonic", lambda: clock[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(neighbours, "usable_cpus", lambda: 1)
     watched = Neighbours()
     seconds |= {7000: 8.0, os.getpid(): 3.0}
-    busy.user, swap.sout, clock[0] = 7.0, 30_000_000, 60.0
-    occupancy = watched.stop()
-    assert occupancy == Occupancy(10.0, pytest.approx(0.5), ("blender (pid 7000)",), pytest.approx(30.0))
+    busy.user, clock[0] = 7.0, 60.0
+    assert watched.stop() == Occupancy(pytest.approx(0.5), ("blender (pid 7000)",))

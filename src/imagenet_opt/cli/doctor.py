@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:  # slow imports wait until the arguments are checked
     from omegaconf import DictConfig
 
     from imagenet_opt.doctor.diagnosis import Diagnosis
-    from imagenet_opt.doctor.examination import Examination
 
 HELP = """Why does the GPU wait? Measures each stage alone and all together, and answers in one sentence with evidence.
 
@@ -27,8 +27,8 @@ imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the r
                  slow storage, large batches and a network on the CPU take up to 4 times as long, because each
                  experiment needs a few batches
   --json FILE    write the verdict and all measurements; imagenet-opt report FILE shows them as a page
-  --apply        measure full runs with and without the overrides of the first rule that fired and has overrides;
-                 print the measured gain beside the predicted gain; if the run becomes faster, write the overrides to
+  --apply        measure full runs with and without the overrides of the verdict; print the measured gain beside the
+                 predicted gain; if the run becomes faster, write the overrides to
                  conf/experiment/tuned_<host>_doctor.yaml
   --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere;
                  add the overrides that will train, such as experiment=NAME: compile, CUDA graph, precision and batch
@@ -38,7 +38,7 @@ It measures images per second of the GPU with a batch that stays on it, alone an
 with files in memory and on storage; decoding from memory with one worker and with all; reading with 1 to 256 requests
 in flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the
 slowest of these stages; if the run is slower, the doctor looks for the reason in the training process. Checks of the
-machine come first and need no experiment. If an experiment fails, the doctor names it and continues with the others.
+machine need no experiment. If an experiment fails, the doctor names it and continues with the others.
 Exit status: 0; 1 if an experiment failed that the verdict needs; 2 if nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
@@ -50,35 +50,24 @@ _TURNS = 18
 """Each run of --apply takes the budget divided by this number: 5 s with the default budget."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line. json: None for no file."""
-
-    overrides: tuple[str, ...]
-    budget_seconds: float
-    json: Path | None
-    apply: bool
-    record_profile: bool
-
-
 def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.config.compose import composed
 
-    config = composed(options.overrides)
+    config = composed(tuple(options.overrides))
     from imagenet_opt.doctor.apply import apply
     from imagenet_opt.doctor.gpu_profile import record_profile
 
     if options.record_profile:
-        record_profile(config, seconds=options.budget_seconds)
+        record_profile(config, seconds=options.budget)
         return
-    diagnosis = examine(config, options.budget_seconds, shlex.join(["imagenet-opt", "doctor", *argv]))
+    diagnosis = examine(config, options.budget, shlex.join(["imagenet-opt", "doctor", *argv]))
     write(diagnosis, options.json)
     if options.apply:
-        trial = apply(diagnosis, options.overrides, seconds=options.budget_seconds / _TURNS)
+        trial = apply(diagnosis, tuple(options.overrides), seconds=options.budget / _TURNS)
         if trial is not None:
-            write(replace(diagnosis, trial=trial.plain()), options.json)
+            write(replace(diagnosis, trial=trial), options.json)
     if not diagnosis.is_judged:
         sys.exit(1)
 
@@ -95,19 +84,8 @@ def write(diagnosis: "Diagnosis", file: Path | None) -> None:
         raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
-def print_stopped(examination: "Examination") -> None:
-    """Print the rates that were measured before a signal ended the doctor."""
-    from imagenet_opt.doctor.measurements import stage_names
-
-    print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
-    has_device = examination.setup.has_gpu or examination.testbed.simulated is not None
-    names = stage_names(is_remote=examination.setup.cache is not None, has_device=has_device)
-    for name, ceiling in examination.ceilings.items():
-        print(f"  {names[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
-
-
-def parse(argv: list[str]) -> Options:
-    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
+def parse(argv: list[str]) -> Namespace:
+    """Parse the command line; budget in seconds. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("doctor")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default="90s")
@@ -117,8 +95,8 @@ def parse(argv: list[str]) -> Options:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.json is not None:
         check_writable(arguments.json)
-    seconds = budget_seconds(arguments.budget)
-    return Options(tuple(arguments.overrides), seconds, arguments.json, arguments.apply, arguments.record_profile)
+    arguments.budget = budget_seconds(arguments.budget)
+    return arguments
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
@@ -129,8 +107,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import terminal
     from imagenet_opt.doctor.diagnosis import judge
-    from imagenet_opt.doctor.examination import Examination
-    from imagenet_opt.doctor.reading import planned_seconds
+    from imagenet_opt.doctor.examination import Examination, planned_seconds
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.probe.testbed import Testbed
     from imagenet_opt.probe.throughput import SLOWEST
@@ -148,10 +125,6 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     )
     with announced(len(planned), planned=planned) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
-        try:
-            diagnosis = judge(examination.evidence(command=command))
-        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            print_stopped(examination)
-            raise
+        diagnosis = judge(examination.evidence(command=command))
     print_diagnosis(diagnosis, terminal())
     return diagnosis

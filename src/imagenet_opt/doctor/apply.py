@@ -1,10 +1,8 @@
 """Tests the remedy of a verdict in full runs, alternately with and without its overrides."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from imagenet_opt.compare.gain import Gain, gain_of
+from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
@@ -14,71 +12,52 @@ from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 
-ROUNDS = 3
+_ROUNDS = 3
 """Full runs with the overrides, and as many full runs without the overrides."""
 _WITHOUT, _WITH = "without", "with"
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Full runs without and with the overrides of a finding, whose `gain` is the predicted one, if any."""
+def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> dict[str, Any] | None:
+    """Test the overrides of a rule that fired; if they help, write them as conf/experiment/tuned_<host>_doctor.yaml.
 
-    remedy: Finding
-    rounds: Rounds[float]
-
-    @property
-    def gain(self) -> Gain:
-        return gain_of(self.rounds, _WITH, _WITHOUT)
-
-    @property
-    def helps(self) -> bool:
-        return self.gain.verdict == "faster"
-
-    def plain(self) -> dict[str, Any]:
-        """As a dict for a JSON file. before, after: images per second of each round."""
-        return {
-            "rule": self.remedy.rule,
-            "overrides": self.remedy.overrides,
-            "before": self.rounds.results[_WITHOUT],
-            "after": self.rounds.results[_WITH],
-            "predicted": self.remedy.gain,
-            "gain": self.gain.ratio._asdict(),
-            "helps": self.helps,
-        }
-
-    def __str__(self) -> str:
-        predicted = "" if self.remedy.gain is None else f"; predicted {self.remedy.gain:.2f} x"
-        return f"{self.gain.before:,.0f} -> {self.gain.after:,.0f} images/s, {self.gain}{predicted}"
-
-
-def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
-    """Test the overrides of a rule that fired; if they help, write them as an experiment. None, with a printed reason,
-    if there is nothing to test.
-
-    seconds: of each run. Raises ImagenetOptError if a run fails, or if the experiment cannot be written.
+    seconds: of each run. Returns `Diagnosis.trial`; None, with a printed reason, if there is nothing to test. Raises
+    ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
-    if (remedy := remedy_of(diagnosis)) is None:
-        causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
-        reason = f"the verdict is {diagnosis.cause}"
-        if causes:
-            advice = "; ".join(causes[0].commands) or causes[0].remedy
-            reason = f"no key of the configuration fixes {causes[0].rule}; {advice}"
-        print(f"nothing to apply: {reason}")
+    remedy = next((finding for finding in diagnosis.findings if finding.fired and finding.overrides), None)
+    if remedy is None:
+        lines = dict(diagnosis.explanation)
+        advice = lines.get("command") or lines.get("remedy") or "no rule fired"
+        print(f"nothing to apply: the verdict is {diagnosis.cause}, which no key of the configuration fixes; {advice}")
         return None
-    cold = diagnosis.measurements.is_cold
-    trial = Trial(remedy, try_out(overrides, remedy.overrides, seconds=seconds, cold=cold))
-    print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {trial}")
-    if trial.gain.verdict == UNDECIDED:
-        say(f"what is {UNDECIDED} is not kept: raise --budget, which makes the {2 * ROUNDS} runs longer")
-    if trial.helps:
-        say(how_to_train(write_experiment(diagnosis, trial), overrides))
-    return trial
+    rounds = try_out(overrides, remedy.overrides, seconds=seconds, cold=diagnosis.measurements.is_cold)
+    return kept(diagnosis, remedy, rounds, overrides)
 
 
-def remedy_of(diagnosis: Diagnosis) -> Finding | None:
-    """The first rule that fired and has overrides: causes in their order, then the environment."""
-    fired = [finding for finding in diagnosis.findings if finding.fired and finding.overrides]
-    return min(fired, key=lambda finding: finding.environment, default=None)
+def kept(
+    diagnosis: Diagnosis, remedy: Finding, rounds: Rounds[float], overrides: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Print the gain of the overrides, and write them if they help. Returns `Diagnosis.trial`, with the images per
+    second of each round."""
+    gain = gain_of(rounds, _WITH, _WITHOUT)
+    predicted = "" if remedy.gain is None else f"; predicted {remedy.gain:.2f} x"
+    result = f"{gain.before:,.0f} -> {gain.after:,.0f} images/s, {gain}{predicted}"
+    print(f"{remedy.rule}, {' '.join(remedy.overrides)}: {result}")
+    if gain.verdict == UNDECIDED:
+        say(f"what is {UNDECIDED} is not kept: raise --budget, which makes the {2 * _ROUNDS} runs longer")
+    if helps := gain.verdict == "faster":
+        run = diagnosis.measurements
+        simulated = f", simulated {run.simulated}" if run.simulated else ""
+        header = f"{run.date}, {host()}{simulated}: {remedy.rule}; {result}"
+        say(how_to_train(write_tuned("doctor", remedy.overrides, (header, run.command)), overrides))
+    return {
+        "rule": remedy.rule,
+        "overrides": remedy.overrides,
+        "before": rounds.results[_WITHOUT],
+        "after": rounds.results[_WITH],
+        "predicted": remedy.gain,
+        "gain": gain.ratio._asdict(),
+        "helps": helps,
+    }
 
 
 def try_out(overrides: tuple[str, ...], changes: tuple[str, ...], *, seconds: float, cold: bool) -> Rounds[float]:
@@ -86,18 +65,10 @@ def try_out(overrides: tuple[str, ...], changes: tuple[str, ...], *, seconds: fl
     testbeds = {_WITHOUT: Testbed(composed(overrides)), _WITH: Testbed(composed((*overrides, *changes)))}
     # The second testbed reads the files in reverse order, so that no server has them in memory from the first.
     testbeds[_WITH].samples.rows = testbeds[_WITHOUT].samples.rows[::-1]
-    with announced(2 * ROUNDS) as announce:
+    with announced(2 * _ROUNDS) as announce:
 
         def rate(name: str, number: int) -> float:
-            announce(f"round {number + 1} of {ROUNDS}, {name} {' '.join(changes)}")
+            announce(f"round {number + 1} of {_ROUNDS}, {name} {' '.join(changes)}")
             return testbeds[name].full_run(seconds, cold=cold)[1]
 
-        return in_rounds(testbeds, rate, range(ROUNDS))
-
-
-def write_experiment(diagnosis: Diagnosis, trial: Trial) -> Path:
-    """Write conf/experiment/tuned_<host>_doctor.yaml, with the measured rates in its header."""
-    run = diagnosis.measurements
-    simulated = f", simulated {run.simulated}" if run.simulated else ""
-    result = f"{run.date}, {host()}{simulated}: {trial.remedy.rule}; {trial}"
-    return write_tuned("doctor", trial.remedy.overrides, (result, run.command))
+        return in_rounds(testbeds, rate, range(_ROUNDS))

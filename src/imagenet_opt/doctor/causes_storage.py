@@ -3,21 +3,15 @@
 import math
 
 from imagenet_opt.doctor.environment import SMALL_MEMORY, SMALL_SHARED_MEMORY
-from imagenet_opt.doctor.evidence import SLOWER, STALL_SECONDS, Evidence
-from imagenet_opt.doctor.rule import (
-    LOCAL_CACHE,
-    Rule,
-    Texts,
-    data_place,
-    smaller_pack,
-)
+from imagenet_opt.doctor.evidence import STALL_SECONDS, Evidence
+from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.doctor.rule import LOCAL_CACHE, Rule, Texts, hydrate, pack, smaller_pack
 
 _LEAST_THROTTLED = 0.01
 """Share of refused requests from which they count as a cause: our choice. Each costs a pause of a tenth of a second and
 more."""
 _LEAST_GAIN = 1.05
 """Least predicted gain for which the doctor advises to prefetch more batches."""
-_OF_URLS = ("throttled", "cold_cache", "cache_too_small", "slow_cache")
 
 
 def _deeper(e: Evidence) -> Texts:
@@ -30,19 +24,25 @@ def _deeper(e: Evidence) -> Texts:
     return (f"data.reads_in_flight={number if e.setup.reads_in_flight == 'auto' else 'auto'}",)
 
 
-def _nearer(e: Evidence) -> str:
-    return "copy the shards to a local disk" if e.setup.packed else "pack the data into shards on a local disk"
+def _passes(e: Evidence, otherwise: str) -> str:
+    """The remedy; of a cause that passes after the first epoch, first that it passes."""
+    once = "this passes after the first epoch; to wait once, instead of in each run, hydrate before training; or "
+    return once * e.is_slow_at_first + otherwise
+
+
+def _epochs(e: Evidence) -> str:
+    rates = f"the first epoch gives about {e.epochs[0]:.0f} img/s, later ones {e.epochs[1]:.0f}"
+    return f"; {rates}" if e.is_slow_at_first else ""
+
+
+def _gain(e: Evidence, rate: float | None = None) -> float:
+    """Gain if files are read at `rate`, by default as fast as from memory, as later epochs may do by themselves."""
+    if e.is_slow_at_first:
+        return e.epochs[1] / e.epochs[0]
+    return e.reading_gain if rate is None else e.loader_gain(rate)
 
 
 # Data below a URL
-
-
-def _throttled_remedy(e: Evidence) -> str:
-    remedy = (
-        "keep fewer requests in flight, spread the objects over more prefixes, or ask the service for a higher limit"
-    )
-    remedy += "" if e.setup.packed else "; packed shards need fewer requests"
-    return remedy + "; later epochs read from the local cache" * e.is_cold_cache
 
 
 def _fewer_requests(e: Evidence) -> Texts:
@@ -51,82 +51,63 @@ def _fewer_requests(e: Evidence) -> Texts:
     return (f"data.reads_in_flight={max(1, math.floor(depth / max(1, e.setup.num_workers)))}",)
 
 
-def _cold_cache_says(e: Evidence) -> str:
-    has = f"the local cache has {e.cached_share:.0%} of the data and room for {e.room:.0%}"
-    rates = f"about {e.present_rate:.0f} img/s; later epochs give about {e.later_rate:.0f}"
-    return f"{has}: the first epoch reads from the storage, {rates}"
-
-
-def _small_cache_says(e: Evidence) -> str:
-    rates = f"about {e.later_rate:.0f} img/s, and {e.whole_rate:.0f} if all of it were kept"
-    kept = e.setup.cache.evidence if e.setup.cache else "data.root is a folder"
-    return f"{kept}, and each epoch reads what is not kept from the storage: {rates}"
-
-
-def _small_cache_remedy(e: Evidence) -> str:
-    raised = "raise data.cache_gb, or " * (e.configured("data.cache_gb") is not None)
-    return f"{raised}put the cache on a larger local disk (data.cache_dir), or pack smaller images"
-
-
 def _small_cache_commands(e: Evidence) -> Texts:
     is_limited = e.configured("data.cache_gb") is not None
     room = "data.cache_gb=null" if is_limited else f"data.cache_dir={LOCAL_CACHE}"
-    return data_place(e).hydrate(room), data_place(e).pack("max_side=256")
+    return hydrate(e, room), pack(e, "max_side=256")
 
 
 _URL_RULES = (
     Rule(
         name="throttled",
         cause="Storage-bound: the service refuses requests, because it gets too many",
-        when=lambda e: e.is_slow_reading and 0 < e.num_requests * _LEAST_THROTTLED <= e.num_refused,
-        says=lambda e: (
-            f"the service refused {e.num_refused:.0f} of {e.num_requests:.0f} requests as too many (429, 503), with "
-            f"{e.requests_in_flight:.0f} in flight"
+        when=lambda e: (
+            e.is_slow_reading and 0 < e.fact("loader", "requests") * _LEAST_THROTTLED <= e.fact("loader", "throttled")
         ),
-        remedy=_throttled_remedy,
+        says=lambda e: (
+            f"the service refused {e.fact('loader', 'throttled'):.0f} of {e.fact('loader', 'requests'):.0f} requests "
+            f"as too many (429, 503), with {e.requests_in_flight:.0f} in flight"
+        ),
+        remedy="keep fewer requests in flight, spread the objects over more prefixes, ask the service for a higher "
+        "limit, or pack: shards need fewer requests",
         overrides=_fewer_requests,
-        commands=lambda e: () if e.setup.packed else (data_place(e).pack(),),
+        commands=lambda e: () if e.setup.packed else (pack(e),),
     ),
     Rule(
         name="cache_too_small",
         cause="Storage-bound: the local cache has too little room for the data",
         when=lambda e: e.is_cache_too_small,
-        says=_small_cache_says,
-        remedy=_small_cache_remedy,
+        says=lambda e: (
+            f"{e.setup.cache.evidence if e.setup.cache else 'data.root is a folder'}, and each epoch reads the rest "
+            f"from the storage: about {e.epochs[1]:.0f} img/s, and {e.whole_rate:.0f} if all of it were kept"
+        ),
+        remedy="raise data.cache_gb, put the cache on a larger local disk (data.cache_dir), or pack smaller images",
         commands=_small_cache_commands,
-        gain=lambda e: e.whole_rate / e.later_rate,
-        unless=("throttled",),
+        gain=lambda e: e.whole_rate / e.epochs[1],
     ),
     Rule(
         name="cold_cache",
         cause="Storage-bound: the local cache is not filled yet",
-        when=lambda e: e.is_cold_cache,
-        says=_cold_cache_says,
+        when=lambda e: e.setup.cache is not None and e.is_cold and e.is_slow_reading and e.is_slow_at_first,
+        says=lambda e: (
+            f"the local cache has {e.cached_share:.0%} of the data and room for "
+            f"{e.setup.cache.room if e.setup.cache else 0:.0%}{_epochs(e)}"
+        ),
         remedy=lambda e: (
             "this passes after the first epoch; to wait once instead of in each run, fill the cache before training"
             + "; more requests in flight fill it sooner" * bool(_deeper(e))
         ),
         overrides=_deeper,
-        commands=lambda e: (data_place(e).hydrate(),),
-        gain=lambda e: e.later_rate / e.present_rate,
-        unless=("throttled", "cache_too_small"),
-    ),
-    Rule(
-        name="slow_cache",
-        cause="Storage-bound: the disk of the local cache is slow",
-        when=lambda e: e.setup.cache is not None and not e.is_cold and e.is_slow_reading,
-        says=lambda e: (
-            f"the disk of the local cache gives {e.rate('storage') * e.mb_per_image:.0f} MB/s: "
-            f"{e.rate('storage'):.0f} img/s"
-        ),
-        remedy="put the cache on a faster local disk, such as the NVMe disk of the machine (data.cache_dir)",
-        commands=lambda e: (data_place(e).hydrate(f"data.cache_dir={LOCAL_CACHE}"),),
-        gain=lambda e: e.reading_gain,
+        commands=lambda e: (hydrate(e),),
+        gain=_gain,
     ),
 )
 
+# Data in a folder, or in a full local cache
 
-# Data in a folder
+
+def _nearer(e: Evidence) -> str:
+    return "copy the shards to a local disk" if e.setup.packed else "pack the data into shards on a local disk"
 
 
 def _lazy_says(e: Evidence) -> str:
@@ -134,53 +115,26 @@ def _lazy_says(e: Evidence) -> str:
     if e.touches is not None and e.touches.lazy is not None:
         first_ms, second_ms = 1000 * e.touches.first_seconds, 1000 * e.touches.second_seconds
         text = f"files take {first_ms:.0f} ms at the first read, {second_ms:.0f} ms at the second"
-    if e.is_lazy_at_first:
-        text += f": the first epoch gives about {e.first_touch_rate:.0f} img/s, later epochs {e.measured_rate:.0f}"
-    return text
-
-
-def _later(e: Evidence) -> str:
-    """The rates of the epochs, if later epochs read from memory."""
-    rates = f"the first epoch gives about {e.measured_rate:.0f} img/s, later ones {e.whole_rate:.0f}"
-    return f"; memory keeps all files, so {rates}" if e.passes else ""
-
-
-def _first(e: Evidence, remedy: str) -> str:
-    """The remedy; of a cause that passes, first that it passes."""
-    passes = "this passes after the first epoch; to wait once before training, hydrate"
-    return f"{passes}; or {remedy}" if e.passes else remedy
+    return text + _epochs(e)
 
 
 def _hydrate(e: Evidence) -> Texts:
-    return (data_place(e).hydrate(),) if e.passes else ()
-
-
-def _reading_gain(e: Evidence, rate: float) -> float:
-    return e.whole_rate / e.measured_rate if e.passes else e.loader_gain(rate)
+    return (hydrate(e),) if e.is_slow_at_first else ()
 
 
 def _bandwidth_remedy(e: Evidence) -> str:
     measured = f" ({e.pack.bytes_ratio:.2f} of the bytes, measured with some images)" if e.pack else ""
-    return _first(e, f"pack smaller images{measured}, or {_nearer(e)}")
+    return _passes(e, f"pack smaller images{measured}, or {_nearer(e)}")
 
 
 def _latency_says(e: Evidence) -> str:
-    text = (
-        f"files arrive {1000 * e.latency_seconds:.0f} ms after their request, with {e.requests_in_flight:.0f} requests"
-    )
+    limit = e.limits.get(e.stage("storage"))
+    seconds = limit.latency if limit else e.fact("storage", "latency_median")
+    text = f"files arrive {1000 * seconds:.0f} ms after their request, with {e.requests_in_flight:.0f} requests"
     text += f" in flight: {e.rate('loader'):.0f} img/s"
     if e.longest_gap_seconds >= STALL_SECONDS:
         text += f", with pauses of up to {e.longest_gap_seconds:.1f} s"
-    return text + _later(e)
-
-
-def _latency_gain(e: Evidence) -> float:
-    rate = e.rate("decode_all")
-    return _reading_gain(e, min(rate, e.best_depth[1]) if _deeper(e) else rate)
-
-
-def _is_slow_folder(e: Evidence) -> bool:
-    return e.is_slow_reading and not e.is_lazy
+    return text + _epochs(e)
 
 
 _FOLDER_RULES = (
@@ -191,38 +145,35 @@ _FOLDER_RULES = (
             f"could not be checked: {e.touches.evidence if e.touches else 'no file was read twice'}"
             * (e.is_lazy is None)
         ),
-        when=lambda e: bool(e.is_lazy) and (e.is_lazy_at_first or e.is_slow_reading),
+        when=lambda e: bool(e.is_lazy) and (e.is_slow_at_first or e.is_slow_reading),
         says=_lazy_says,
         remedy=lambda e: f"fetch every file once before training, or {_nearer(e)}",
-        commands=lambda e: (data_place(e).hydrate(), data_place(e).pack()),
-        gain=lambda e: e.measured_rate / e.rate_in_trouble if e.is_lazy_at_first else e.reading_gain,
+        commands=lambda e: (hydrate(e), pack(e)),
+        gain=_gain,
     ),
     Rule(
         name="storage_bandwidth",
         cause="Storage-bound: storage gives too few MB/s",
-        when=lambda e: _is_slow_folder(e) and e.storage_bound == "bandwidth",
+        when=lambda e: e.is_slow_reading and e.storage_bound == "bandwidth",
         says=lambda e: (
             f"storage gives {e.rate('storage') * e.mb_per_image:.0f} MB/s, and more requests in flight bring no more: "
-            f"{e.rate('storage'):.0f} img/s{_later(e)}"
+            f"{e.rate('storage'):.0f} img/s{_epochs(e)}"
         ),
         remedy=_bandwidth_remedy,
-        commands=lambda e: (*_hydrate(e), smaller_pack(e), *((data_place(e).pack(),) if e.setup.packed else ())),
-        gain=lambda e: _reading_gain(e, e.rate("decode_all")),
-        unless=_OF_URLS,
+        commands=lambda e: (*_hydrate(e), smaller_pack(e), *((pack(e),) if e.setup.packed else ())),
+        gain=_gain,
     ),
     Rule(
         name="storage_latency",
         cause="Storage-bound: storage answers late",
-        when=lambda e: _is_slow_folder(e) and e.storage_bound != "bandwidth",
+        when=lambda e: e.is_slow_reading,
         says=_latency_says,
-        remedy=lambda e: _first(e, "keep more requests in flight, or " * bool(_deeper(e)) + _nearer(e)),
+        remedy=lambda e: _passes(e, "keep more requests in flight, or " * bool(_deeper(e)) + _nearer(e)),
         overrides=_deeper,
-        commands=lambda e: (*_hydrate(e), data_place(e).pack()),
-        gain=_latency_gain,
-        unless=_OF_URLS,
+        commands=lambda e: (*_hydrate(e), pack(e)),
+        gain=lambda e: _gain(e, min(e.rate("decode_all"), e.best_depth[1]) if _deeper(e) else None),
     ),
 )
-
 
 # Batches ahead
 
@@ -263,7 +214,6 @@ _BATCH_RULES = (
     Rule(
         name="small_prefetch",
         cause="Loader-bound: too few batches are prepared ahead",
-        in_run=True,
         when=_pauses,
         says=lambda e: (
             f"the loader gives {e.rate('loader'):.0f} img/s on average, with pauses of up to "
@@ -272,7 +222,6 @@ _BATCH_RULES = (
         remedy="prepare more batches ahead",
         overrides=_enough_ahead,
         gain=lambda e: e.stages_gain,
-        unless=("little_memory",),
     ),
 )
 

@@ -1,9 +1,10 @@
 """Runs all experiments of the doctor in order, and makes their evidence."""
 
-import platform
+import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,90 +12,184 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.data.order import LEAST_BLOCK
+from imagenet_opt.data.storage.concurrency import FIRST
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
-from imagenet_opt.doctor.environment import FIRST_CHECKS
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import mean_sizes
-from imagenet_opt.doctor.measurements import Occupancy, PackForecast
-from imagenet_opt.doctor.neighbours import Neighbours
-from imagenet_opt.doctor.reading import Reading
-from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure.stats import physics
+from imagenet_opt.doctor.first_look import hardware_of, host_of, mean_sizes, setup_of
+from imagenet_opt.doctor.measurements import PackForecast, Touches
+from imagenet_opt.doctor.neighbours import Neighbours, main_cpu_seconds
+from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
-from imagenet_opt.measure.storage.limit import mixed_rate
+from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
+from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
+from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
+from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.image import PRESETS, preset_for
 from imagenet_opt.probe.fit.fit_timer import FitTiming
+from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
+_DEPTHS_CACHED = (1, 4, 16)
+"""Requests in flight from memory; more threads of a Python process read no faster and take longer."""
+_START_SECONDS = 1.5
+"""Of an experiment, for the processes of a loader; about as much on 2 CPUs."""
+_TOUCHING = 3.0
+"""Least seconds for first touches: files behind a lazy mount take a third of a second each."""
+_PATIENCE = 10.0
+"""Seconds that a storage may stall before it counts as not answering."""
 _LEAST_BATCH = 8
 """Least number of images in a batch from slow storage."""
 _NUM_WAITS = 3
 """Places of waits for the GPU that are named."""
+_FIRST = "checking the machine and the files"
 
 
-class Examination(Reading):
-    """All experiments."""
+class Examination:
+    """All experiments on a testbed.
+
+    budget_seconds: for all experiments without start-up; slow storage takes longer. announce: called with the name of
+    each experiment. found: fields of `Measurements`. failed: experiment -> reason of its failure; the others continue.
+    """
+
+    def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Callable[[str], None]) -> None:
+        self.testbed, self.samples, self.announce = testbed, testbed.samples, announce
+        self.unit = budget_seconds / UNITS
+        self.announce(_FIRST)
+        self.setup, self.host = setup_of(testbed), host_of(self.samples)
+        self.ceilings: dict[str, Ceiling] = {}
+        self.limits: dict[str, StorageLimit] = {}
+        self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
+        self.failed: dict[str, str] = {}
+        self.found: dict[str, Any] = {"left_out": "", "unverified": ""}
+        self.runs: dict[str, FitTiming] = {}
+        self.kernel_seconds: float | None = None
+        """Of a step; None if they were not observed."""
 
     def evidence(self, *, command: str) -> Evidence:
         """Run all experiments: first stages that read from memory, then stages that empty the page cache.
 
         Raises ImagenetOptError if nothing can be read or the network cannot be built.
         """
-        self._print_limits()
-        self.read()
         neighbours = Neighbours()
-        with self._experiment("decoding from memory"):
-            self._decode()
-        with self._experiment("the loader, files in memory"):
-            if not self.found["left_out"]:
-                index = self.samples.listed(self.samples.warm_rows)
-                self._note_ceiling("loader_warm", self.testbed.load(index, self._span(2), cold=False))
-        kernel_seconds = self._compute()
-        runs: dict[str, FitTiming] = {}
-        with self._experiment("the full run, files in memory"):
-            if not self.found["left_out"]:
-                runs["warm"] = self._train("warm", self.samples.warm_rows, kernel_seconds)
-        with self._experiment("the loader, files on storage"):
-            self._load_from_storage()
-        with self._experiment("the full run, files on storage"):
-            self._check_time_for_run()
-            runs["cold"] = self._train("cold", self._cold_rows(), kernel_seconds)
-        return self._evidence(command, runs, neighbours.stop())
-
-    def _print_limits(self) -> None:
-        """Print the checks that fire before any experiment."""
-        first = self._evidence("", {}, Occupancy())
-        for finding in (rule.look(first) for rule in FIRST_CHECKS):
-            if finding.fired:
-                print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
-
-    def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
-        """Keep a ceiling. Raises ConfigError for a rate that the CPUs or the storage cannot deliver."""
-        cold = self.limits.get("storage_cold")
-        in_flight = ceiling.facts.get("reads_in_flight", 0.0) * max(1.0, ceiling.facts.get("num_workers", 0.0))
-        is_limited = cold is not None and name == "loader_cold" and cold.at(in_flight) == "bandwidth"
-        claim = physics.Claim(
-            num_images=ceiling.images_per_second,
-            seconds=1.0,
-            cpus=self.host.usable_cpus,
-            megapixels=self.found["megapixels"],
-            mb_per_image=self.found["mb_per_image"],
-            mb_per_second=cold.megabytes_per_second if cold and is_limited else None,
+        for name, (units, measure) in EXPERIMENTS.items():
+            self.announce(name)
+            try:
+                measure(self, Span(units * self.unit, longest=UNITS * self.unit))
+            except (ImagenetOptError, torch.OutOfMemoryError) as error:
+                self.failed[name] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
+                print(f"{name} could not be measured: {self.failed[name]}", file=sys.stderr, flush=True)
+        testbed = self.testbed
+        mb_per_image, megapixels = mean_sizes(self.samples.encoded)
+        evidence = Evidence(
+            batch_size=testbed.loading.batch_size,
+            simulated=None if testbed.simulated is None else testbed.simulated.name,
+            setup=self.setup,
+            host=self.host,
+            mb_per_image=mb_per_image,
+            megapixels=megapixels,
+            ceilings=self.ceilings,
+            limits=self.limits,
+            curves=self.curves,
+            occupancy=neighbours.stop(),
+            failed=self.failed,
+            growing=testbed.growing,
+            machine=hardware_of(testbed),
+            versions=machine.versions(),
+            config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
+            command=command,
+            date=now(),
+            **self.found,
         )
-        physics.check(claim)
-        self.ceilings[name] = ceiling
+        if (run := self.runs.get(evidence.state)) is None:
+            return evidence
+        return replace(
+            evidence,
+            phases=run.phases,
+            step_seconds=tuple(run.step_seconds),
+            waits_per_step=sum(run.waits.values()) / max(1, run.num_ordinary),
+            waits=tuple(place for place, _ in run.waits.most_common(_NUM_WAITS)),
+        )
 
-    def _decode(self) -> None:
+    # Reading
+
+    def touch(self, span: Span) -> None:
+        if isinstance(self.samples, RemoteSamples):
+            return  # a service has no files that come from elsewhere at the first touch
+        groups = self._groups(self.samples.take(40), self.samples.storage)
+        longest = max(_TOUCHING, 2 * span.seconds)
+        touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=longest)
+        configured = self.testbed.loading.reads_in_flight
+        per_worker = FIRST if configured == "auto" else int(configured)
+        first, second = (float(np.median(seconds)) for seconds in (touch.first_seconds, touch.second_seconds))
+        in_flight = per_worker * max(1, self.setup.num_workers)
+        self.found["touches"] = Touches(first, second, touch.lazy, in_flight, touch.evidence)
+
+    def read_from_storage(self, span: Span) -> None:
+        rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
+        self._note_eviction(self.samples.evict(rows))
+        groups = self._groups(rows, self.samples.storage)
+        self.found["images_per_request"] = sum(map(len, groups)) / len(groups)
+        touches = self.found.get("touches")
+        # of a lazy mount, a second touch would measure a cache instead
+        again = itertools.chain(groups, [] if touches and touches.lazy else itertools.cycle(groups))
+        read, seconds = self.samples.read_and_drop, span.seconds / 8
+        curve = read_at_depths(read, again, DEPTHS, seconds=seconds, patience_seconds=_PATIENCE)
+        self._note_curve("storage_cold", "reads_in_flight", curve)
+
+    def warm(self, span: Span) -> None:
+        self.samples.warm(2 * span.seconds)
+        kept = self.samples.kept()
+        if kept.share is not None and kept.share < MOSTLY:  # a mount without a cache keeps none
+            self._leave_out_memory(f"{kept.share:.0%} of them are there; {kept.method}")
+
+    def read_from_memory(self, span: Span) -> None:
+        if self.found["left_out"] or not len(self.samples.warm_rows):
+            return
+        groups = itertools.cycle(self._groups(self.samples.warm_rows, self.samples.store))
+        seconds = span.seconds / len(_DEPTHS_CACHED)
+        curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=seconds, patience_seconds=_PATIENCE)
+        latency = curve[0].latency_median
+        if self.setup.cache is None and latency >= NOT_MEMORY_SECONDS:  # opening may wait, though the bytes are here
+            self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
+        else:
+            self._note_curve("storage_cached", "reads_in_flight_cached", curve)
+
+    def _note_curve(self, stage: str, name: str, curve: tuple[DepthReads, ...]) -> None:
+        self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
+        self.curves[name] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
+        if len(curve) > 1:
+            self.limits[stage] = storage_limit(curve)
+
+    def _leave_out_memory(self, reason: str) -> None:
+        what, where = ("files", "memory") if self.setup.cache is None else ("samples", "the local cache")
+        left_out = f"so the stages with {what} in {where} are left out"
+        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}), {left_out}"
+
+    def _note_eviction(self, eviction: Eviction) -> None:
+        """Keep the evidence of the first eviction that is not verified."""
+        if not eviction.verified:
+            self.found["unverified"] = self.found["unverified"] or eviction.evidence
+
+    def _groups(self, rows: Rows, store: Store) -> list[Rows]:
+        """The rows that each request to the store reads, batch by batch."""
+        size = self.testbed.loading.batch_size
+        batches = (rows[start : start + size] for start in range(0, len(rows), size))
+        return [batch[group] for batch in batches for group in store.groups(batch)]
+
+    # The loader
+
+    def decode(self, span: Span) -> None:
         testbed, workers, usable = self.testbed, self.setup.num_workers, self.setup.usable_cpus
-        one = testbed.decode(self._span(1.5), 1)
-        self._note_ceiling("decode_one", one)
-        rates = [one, testbed.decode(self._span(2)) if workers != 1 else one]
-        self._note_ceiling("decode_all", rates[1])
-        if workers < usable:
-            rates.append(testbed.decode(self._span(1.5), usable))
+        part = replace(span, seconds=span.seconds / 3)
+        one = testbed.decode(part, 1)
+        configured = testbed.decode(part) if workers != 1 else one
+        self.ceilings |= {"decode_one": one, "decode_all": configured}
+        rates = [one, configured, *([testbed.decode(part, usable)] if workers < usable else [])]
         # the workers that ran: memory may have no room for as many as there are CPUs
         points = {rate.facts["num_workers"]: rate.images_per_second for rate in rates}
         self.curves["workers"] = tuple(sorted(points.items()))
@@ -102,49 +197,22 @@ class Examination(Reading):
         if not self.setup.packed and (expected := forecast(testbed, PRESETS[width])) is not None:
             self.found["pack"] = PackForecast(f"for={width}", expected.speedup.ratio, expected.bytes_ratio)
 
-    def _compute(self) -> float | None:
-        """Seconds of kernels in a step; None if they were not observed."""
-        testbed, found = self.testbed, self.found
-        on_gpu, kernel_seconds = testbed.device.type == "cuda", None
-        with self._experiment("the device alone"):
-            alone = testbed.compute(self._span(2), beside=False)
-            kernel_seconds = alone.kernel_seconds
-            if on_gpu and kernel_seconds is None:
-                found["no_kernels"] = f"the profiler recorded no kernel; {PERMISSION}"
-            facts = {"main_cpu_seconds": main_cpu_seconds(alone, spins=on_gpu)}
-            ceiling = fit_ceiling(_with_kernels(alone, kernel_seconds))
-            self.ceilings["gpu"] = replace(ceiling, facts={**ceiling.facts, **facts})
-            found["gpu"], found["conv_tf32"] = alone.gpu_state, alone.conv_tf32
-        with self._experiment("the device while the loader runs"):
-            beside = testbed.compute(self._span(3), beside=True, from_files=not found["left_out"])
-            self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
-            found["gpu"] = beside.gpu_state or found.get("gpu")  # the GPU is warm by now
-            if beside.copy_seconds:
-                self.ceilings["copy_overlapped"] = Ceiling((testbed.loading.batch_size / beside.copy_seconds,))
-        with self._experiment("the copy to the GPU"):
-            if (copy := testbed.copy(self._span(1))) is not None:
-                self.ceilings["copy"] = copy
-        return kernel_seconds
+    def load_from_memory(self, span: Span) -> None:
+        if not self.found["left_out"]:
+            index = self.samples.listed(self.samples.warm_rows)
+            self.ceilings["loader_warm"] = self.testbed.load(index, span, cold=False)
 
-    def _train(self, state: str, rows: Rows, kernel_seconds: float | None) -> FitTiming:
-        timing = self.testbed.train(self.samples.listed(rows), self._span(3.5), cold=state == "cold")
-        timing = _with_kernels(timing, kernel_seconds)
-        ceiling = fit_ceiling(timing, multiple=self.testbed.batches_per_round, in_bursts=True)
-        self._note_ceiling(f"full_{state}", ceiling)
-        return timing
-
-    def _load_from_storage(self) -> None:
-        rows, span = self._cold_rows(), self._span(3)
-        batch_size = self._batch_in(span)
-        loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch_size)
-        workers = max(1.0, loader.facts["num_workers"])
-        num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
-        facts = {**loader.facts, "passes": max(1.0, num_read / len(rows))}
+    def load_from_storage(self, span: Span) -> None:
+        index = self.samples.listed(self._cold_rows())
+        loader = self.testbed.load(index, span, cold=True, batch_size=self.batch_in(span))
+        facts = dict(loader.facts)
         if self.setup.cache is not None:
-            facts["requests"] = num_read / self.found["images_per_request"] + loader.facts["retries"]
-        self._note_ceiling("loader_cold", replace(loader, facts=facts))
+            num_batches = (len(loader.windows) + SKIPPED_ROUNDS_COLD) * max(1.0, facts["num_workers"])
+            num_read = facts["batch_size"] * num_batches
+            facts["requests"] = num_read / self.found.get("images_per_request", 1.0) + facts["retries"]
+        self.ceilings["loader_cold"] = replace(loader, facts=facts)
 
-    def _batch_in(self, span: Span) -> int:
+    def batch_in(self, span: Span) -> int:
         """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
 
         The storage's rate in images per second does not depend on the batch size.
@@ -158,75 +226,82 @@ class Examination(Reading):
             fitting -= fitting % LEAST_BLOCK
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
-    def _check_time_for_run(self) -> None:
-        """Raise ConfigError if the loader is too slow for the full run to get enough batches in time."""
-        if (loader := self.ceilings.get("loader_cold")) is None:
-            return
-        num_batches, size = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round, self.testbed.loading.batch_size
-        needed = num_batches * size / loader.images_per_second
-        if needed > self._span(1).last:
-            raise ConfigError(
-                f"not measured: storage too slow for the budget ({num_batches} batches of {size} images take "
-                f"{needed:.0f} s); raise --budget to {needed:.0f}s"
-            )
-
     def _cold_rows(self) -> Rows:
         rows, eviction = self.samples.cold()
         self._note_eviction(eviction)
         return rows
 
-    def _evidence(self, command: str, runs: Mapping[str, FitTiming], occupancy: Occupancy) -> Evidence:
-        """Everything that is known by now."""
-        testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
-        if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
-            cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
-            shares = np.linspace(0, 1, 11).tolist()
-            self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
-        hardware = {
-            "cpu": machine.cpu_name(),
-            "gpu": torch.cuda.get_device_name() if on_gpu else "none",
-            "system": platform.platform(),
-            "usable CPUs": str(machine.usable_cpus()),
-        }
-        mb, megapixels = mean_sizes(self.samples.encoded)
-        evidence = Evidence(
-            batch_size=testbed.loading.batch_size,
-            simulated=None if testbed.simulated is None else testbed.simulated.name,
-            setup=self.setup,
-            host=self.host,
-            ceilings=dict(self.ceilings),
-            limits=dict(self.limits),
-            curves=dict(self.curves),
-            occupancy=occupancy,
-            failed=dict(self.failed),
-            growing=testbed.growing,
-            machine=hardware | machine.hardware(self.samples.index.place, on_gpu=on_gpu),
-            versions=machine.versions(),
-            config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
-            command=command,
-            date=now(),
-            **{"mb_per_image": mb, "megapixels": megapixels, **self.found},
-        )
-        if (run := runs.get(evidence.state)) is None:
-            return evidence
-        return replace(
-            evidence,
-            phases=run.phases,
-            step_seconds=tuple(run.step_seconds),
-            waits_per_step=sum(run.waits.values()) / max(1, run.num_ordinary),
-            waits=tuple(place for place, _ in run.waits.most_common(_NUM_WAITS)),
-        )
+    # The device
+
+    def compute(self, span: Span) -> None:
+        on_gpu = self.testbed.device.type == "cuda"
+        alone = self.testbed.compute(span, beside=False)
+        self.kernel_seconds = alone.kernel_seconds
+        if on_gpu and alone.kernel_seconds is None:
+            self.found["no_kernels"] = f"the profiler recorded no kernel; {PERMISSION}"
+        ceiling = fit_ceiling(self._with_kernels(alone))
+        facts = {**ceiling.facts, "main_cpu_seconds": main_cpu_seconds(alone, spins=on_gpu)}
+        self.ceilings["gpu"] = replace(ceiling, facts=facts)
+        self.found["gpu"] = alone.gpu_state
+
+    def compute_beside_loader(self, span: Span) -> None:
+        beside = self.testbed.compute(span, beside=True, from_files=not self.found["left_out"])
+        self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
+        self.found["gpu"] = beside.gpu_state or self.found.get("gpu")  # the GPU is warm by now
+        if beside.copy_seconds:
+            self.ceilings["copy_overlapped"] = Ceiling((self.testbed.loading.batch_size / beside.copy_seconds,))
+
+    def copy(self, span: Span) -> None:
+        if (copy := self.testbed.copy(span)) is not None:
+            self.ceilings["copy"] = copy
+
+    def _with_kernels(self, timing: FitTiming) -> FitTiming:
+        """The time of the kernels, if observed, as the device's: CUDA events also count gaps between kernels."""
+        return timing if self.kernel_seconds is None else replace(timing, device_seconds=self.kernel_seconds)
+
+    # The full run
+
+    def train_from_memory(self, span: Span) -> None:
+        if not self.found["left_out"]:
+            self._train("warm", self.samples.warm_rows, span)
+
+    def train_from_storage(self, span: Span) -> None:
+        """Raise ConfigError if the loader is too slow to give enough batches in time."""
+        num_batches, size = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round, self.testbed.loading.batch_size
+        loader = self.ceilings.get("loader_cold")
+        if loader and (needed := num_batches * size / loader.images_per_second) > span.last:
+            raise ConfigError(
+                f"not measured: storage too slow for the budget ({num_batches} batches of {size} images take "
+                f"{needed:.0f} s); raise --budget to {needed:.0f}s"
+            )
+        self._train("cold", self._cold_rows(), span)
+
+    def _train(self, state: str, rows: Rows, span: Span) -> None:
+        timing = self.testbed.train(self.samples.listed(rows), span, cold=state == "cold")
+        self.runs[state] = timing = self._with_kernels(timing)
+        multiple = self.testbed.batches_per_round
+        self.ceilings[f"full_{state}"] = fit_ceiling(timing, multiple=multiple, in_bursts=True)
 
 
-def _with_kernels(timing: FitTiming, kernel_seconds: float | None) -> FitTiming:
-    """The time of the kernels, if it was observed, as the device's: CUDA events also count gaps between kernels."""
-    return timing if kernel_seconds is None else replace(timing, device_seconds=kernel_seconds)
+EXPERIMENTS: dict[str, tuple[float, Callable[[Examination, Span], None]]] = {
+    "first and second touch of files": (1.0, Examination.touch),
+    "reading from storage, 1 to 256 requests in flight": (4.0, Examination.read_from_storage),
+    "reading files into memory": (1.0, Examination.warm),
+    "reading from memory, 1 to 16 requests in flight": (1.0, Examination.read_from_memory),
+    "decoding from memory": (5.0, Examination.decode),
+    "the loader, files in memory": (2.0, Examination.load_from_memory),
+    "the device alone": (2.0, Examination.compute),
+    "the device while the loader runs": (3.0, Examination.compute_beside_loader),
+    "the copy to the GPU": (1.0, Examination.copy),
+    "the full run, files in memory": (3.5, Examination.train_from_memory),
+    "the loader, files on storage": (3.0, Examination.load_from_storage),
+    "the full run, files on storage": (3.5, Examination.train_from_storage),
+}
+"""In order: experiment -> planned time, as a share of UNITS of the budget, and its method."""
+UNITS = sum(units for units, _ in EXPERIMENTS.values())
 
 
-def main_cpu_seconds(alone: FitTiming, *, spins: bool) -> float:
-    """CPU time that the training process needs for a step. spins: whether waits for the device take CPU time, as CUDA's
-    do by default (cudaDeviceScheduleAuto); they are left out, since a busy CPU would end them."""
-    if not spins or not alone.launch_seconds:
-        return alone.cpu_seconds
-    beside = (seconds for name, seconds in alone.phases.items() if name not in ("step", "device", "fetch"))
-    return min(alone.cpu_seconds, float(np.median(alone.launch_seconds)) + sum(beside))
+def planned_seconds(budget_seconds: float) -> tuple[float, ...]:
+    """Of the checks and of each experiment with its start, if storage and computation are fast enough."""
+    planned = (units * budget_seconds / UNITS for units, _ in EXPERIMENTS.values())
+    return (_START_SECONDS, *(_START_SECONDS + seconds for seconds in planned))

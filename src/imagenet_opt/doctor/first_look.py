@@ -2,21 +2,22 @@
 
 import contextlib
 import os
+import platform
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.recorded_rate import UNRATED
 from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.display.progress import size
-from imagenet_opt.doctor.measurements import Host, Setup, UrlCache
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
-from imagenet_opt.measure.storage.lustre import LOST, RELEASED, read_hsm_states, read_limits
+from imagenet_opt.measure.storage.lustre import LOST, RELEASED, read_hsm_states
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.probe.testbed import Testbed
@@ -27,23 +28,96 @@ _NUM_RESOLVED = 20
 """Files whose links are followed to find their mount."""
 
 
+@dataclass(frozen=True)
+class UrlCache:
+    """Local cache of data below a URL. room: share of the training set, in bytes, that it can keep. evidence: how much
+    it keeps, and what limits it."""
+
+    room: float
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The run. A measurement without an explanation has the name of its key."""
+
+    usable_cpus: int
+    """CPUs of one process: its share of those that the job may use after affinity, cgroup quota and SLURM."""
+    num_workers: int
+    prefetch_factor: int
+    """Workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory."""
+    asked_workers: int
+    asked_prefetch: int
+    """The same as configured, with auto resolved and at most one worker per usable CPU."""
+    lacks_memory: bool = False
+    """The loader has fewer workers or batches ahead than that, for lack of memory."""
+    batch_bytes: float
+    """Mean size of a batch that a worker sends."""
+    num_processes: int = 1
+    """Training processes on this machine; one of them was measured."""
+    num_samples: int
+    """Images of the training set."""
+    log_every_n_steps: int = 20
+    has_gpu: bool = False
+    packed: bool = False
+    """The data is stored in shards."""
+    resize_on: str = "device"
+    """Where images are resized: "worker" or "device"."""
+    reads_in_flight: str = "auto"
+    cached_share: float | None = None
+    """Share of the data in the page cache (of a URL: in the local cache) before the first experiment; None: unknown."""
+    cached_share_method: str = ""
+    """How `cached_share` was measured, or why it is unknown."""
+    cache: UrlCache | None = None
+    """None if data.root is a folder."""
+    rated_images_per_second: float | None = None
+    """Rate of a healthy device of this kind with this network and these settings, if it was recorded."""
+    rated_evidence: str = ""
+    """Why there is no such rate."""
+    profile: str = ""
+    """Rate and source of the simulated device's profile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The machine. Sizes in bytes. cpu_limits: see `machine.cpu_limits`. mount: of most training files; None for a URL.
+    checked_files, released_files: numbers of files on Lustre, and of those whose content is only in the archive."""
+
+    installed_cpus: int
+    cpu_limits: Mapping[str, int]
+    free_shared_memory: int
+    available_memory: int
+    in_slurm: bool = False
+    mount: Mount | None = None
+    checked_files: int = 0
+    released_files: int = 0
+
+    @property
+    def usable_cpus(self) -> int:
+        """CPUs that the job may use."""
+        return min(self.cpu_limits.values())
+
+    @property
+    def mount_kind(self) -> str:
+        return self.mount.kind if self.mount else "no mount"
+
+    @property
+    def keeps_data_in_memory(self) -> bool:
+        return self.mount_kind in ("tmpfs", "ramfs")
+
+
 def setup_of(testbed: Testbed) -> Setup:
     """The run. Call it before anything reads a sample."""
-    loading, config, place, samples = testbed.loading, testbed.config, testbed.rank_info, testbed.samples
+    loading, place, samples = testbed.loading, testbed.rank_info, testbed.samples
     cached = samples.residency()
     samples.read_few()
     on_gpu = testbed.device.type == "cuda"
     most = most_workers(processes=place.local_processes, sharing_cpus=place.sharing_cpus)
-    workers, ahead = testbed.num_workers, testbed.prefetch_factor
-    rated = testbed.rated
-    profile, estimate = testbed.simulated, False
-    if profile is not None:
-        estimate = bool(profile.get("estimate", True))
-        rate = f"{profile.images_per_second:g} images/s{' (estimate)' if estimate else ''}"
-        profile = f"{rate}; source: {profile.get('source', 'unknown')}"
+    ahead, profile = testbed.prefetch_factor, testbed.simulated
+    estimate = " (estimate)" if profile is not None and profile.get("estimate", True) else ""
     return Setup(
         usable_cpus=most,
-        num_workers=workers,
+        num_workers=testbed.num_workers,
         prefetch_factor=ahead,
         asked_workers=most if loading.num_workers == "auto" else min(loading.num_workers, most),
         asked_prefetch=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
@@ -51,43 +125,39 @@ def setup_of(testbed: Testbed) -> Setup:
         batch_bytes=testbed.batch_bytes,
         num_processes=place.local_processes,
         num_samples=len(samples.index),
-        log_every_n_steps=config.trainer.log_every_n_steps,
+        log_every_n_steps=testbed.config.trainer.log_every_n_steps,
         has_gpu=on_gpu,
-        capability=torch.cuda.get_device_capability(testbed.device) if on_gpu else None,
         packed=samples.is_packed,
         resize_on="worker" if loading.resize_on == "auto" and not on_gpu else loading.resize_on,
         reads_in_flight=str(loading.reads_in_flight),
-        precision=precision_of(config.trainer.precision, testbed.device),
         cached_share=cached.share,
         cached_share_method=cached.method,
         cache=_cache(samples) if isinstance(samples, RemoteSamples) else None,
-        rated_images_per_second=rated,
-        rated_evidence="" if rated else UNRATED,
-        profile=profile or "",
-        profile_estimate=estimate,
+        rated_images_per_second=testbed.rated,
+        rated_evidence="" if testbed.rated else UNRATED,
+        profile=""
+        if profile is None
+        else f"{profile.images_per_second:g} images/s{estimate}; source: {profile.get('source', 'unknown')}",
     )
 
 
 def host_of(samples: Samples) -> Host:
     """The machine, and the storage of the samples. Never an error if the machine lacks a feature."""
-    mount, states, limits = None, {}, {}
+    mount, states = None, {}
     if not isinstance(samples, RemoteSamples):
         files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
         mount = _mount_of(files)
         if mount is not None and mount.kind == "lustre":
-            states, limits = read_hsm_states(files) or {}, read_limits() or {}
+            states = read_hsm_states(files) or {}
     return Host(
         installed_cpus=os.cpu_count() or 1,
         cpu_limits=machine.cpu_limits(),
         free_shared_memory=machine.free_shared_memory(),
         available_memory=machine.available_memory(),
-        slurm={name: value for name, value in os.environ.items() if name.startswith("SLURM_")},
+        in_slurm="SLURM_JOB_ID" in os.environ,
         mount=mount,
-        disk_model=machine.disk_model(mount.device) if mount else "",
         checked_files=len(states),
         released_files=sum(bits & (LOST | RELEASED) == RELEASED for bits in states.values()),
-        lost_files=sum(bool(bits & LOST) for bits in states.values()),
-        lustre_limits=limits,
     )
 
 
@@ -117,3 +187,15 @@ def mean_sizes(encoded: list[bytes]) -> tuple[float, float]:
             width, height = open_image(image).size
             megapixels.append(width * height / 1e6)
     return float(np.mean([len(image) for image in encoded])) / 1e6, float(np.mean(megapixels or [0.0]))
+
+
+def hardware_of(testbed: Testbed) -> dict[str, str]:
+    """Facts of the machine, for people and for comparisons of runs."""
+    on_gpu = testbed.device.type == "cuda"
+    return {
+        "cpu": machine.cpu_name(),
+        "gpu": torch.cuda.get_device_name() if on_gpu else "none",
+        "system": platform.platform(),
+        "usable CPUs": str(machine.usable_cpus()),
+        **machine.hardware(testbed.samples.index.place, on_gpu=on_gpu),
+    }

@@ -1,13 +1,13 @@
 """What the doctor measured: frozen records, which doctor.json holds."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from imagenet_opt.machine import Mount
+from imagenet_opt.doctor.first_look import Host, Setup
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
+from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.probe.model_flops import SizePhase
 
@@ -26,128 +26,11 @@ STAGES = {
     "full_cold": "full run, files on storage",
 }
 """Key of each experiment -> its displayed name, with files and a GPU."""
-_STAGES_OF_URLS = {
-    "loader_warm": "loader, samples in the local cache",
-    "storage_cached": "read, samples in the local cache",
-    "full_warm": "full run, samples in the local cache",
-}
-
-_KINDS = (
-    ("mountpoint-s3|s3fs|goofys|geesefs|gcsfuse|blobfuse|juicefs|s3ql|rclone", "object storage"),
-    ("lustre|nfs|cifs|smb3|ceph|beegfs|gpfs|wekafs|glusterfs|sshfs|9p|virtiofs|grpcfuse|drvfs|vboxsf", "network"),
-    ("^fuse", "program"),
-    ("overlay|aufs", "container"),
-    ("tmpfs|ramfs", "memory"),
-    ("ext[234]|xfs|btrfs|zfs|f2fs|bcachefs", "local"),
-)
-"""Pattern in a mount's type -> kind of storage; the first match counts."""
 
 
-def stage_names(*, is_remote: bool, has_device: bool) -> dict[str, str]:
-    """Key of each experiment -> its displayed name. is_remote: data below a URL. has_device: a GPU, or a simulated
-    one."""
-    names = STAGES | _STAGES_OF_URLS if is_remote else STAGES
-    return names if has_device else {key: name.replace("GPU", "CPU") for key, name in names.items()}
-
-
-@dataclass(frozen=True)
-class UrlCache:
-    """Local cache of data below a URL. room: share of the training set, in bytes, that it can keep. evidence: how much
-    it keeps, and what limits it."""
-
-    room: float
-    evidence: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The run, known before any experiment. A measurement without an explanation has the name of its key."""
-
-    usable_cpus: int
-    """CPUs of one process: its share of those that the job may use after affinity, cgroup quota and SLURM."""
-    num_workers: int
-    prefetch_factor: int
-    """Workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory."""
-    asked_workers: int
-    asked_prefetch: int
-    """The same as configured, with auto resolved and at most one worker per usable CPU."""
-    lacks_memory: bool = False
-    """The loader has fewer workers or batches ahead than that, for lack of memory."""
-    batch_bytes: float
-    """Mean size of a batch that a worker sends."""
-    num_processes: int = 1
-    """Training processes on this machine; one of them was measured."""
-    num_samples: int
-    """Images of the training set."""
-    log_every_n_steps: int = 20
-    has_gpu: bool = False
-    packed: bool = False
-    """The data is stored in shards."""
-    resize_on: str = "device"
-    """Where images are resized: "worker" or "device"."""
-    reads_in_flight: str = "auto"
-    precision: str = "32-true"
-    capability: tuple[int, int] | None = None
-    """Of a CUDA GPU."""
-    cached_share: float | None = None
-    """Share of the data in the page cache (of a URL: in the local cache) before the first experiment; None: unknown."""
-    cached_share_method: str = ""
-    """How `cached_share` was measured, or why it is unknown."""
-    cache: UrlCache | None = None
-    """None if data.root is a folder."""
-    rated_images_per_second: float | None = None
-    """Rate of a healthy device of this kind with this network and these settings, if it was recorded."""
-    rated_evidence: str = ""
-    """Where this rate comes from, or why there is none."""
-    profile: str = ""
-    """Rate and source of the simulated device's profile."""
-    profile_estimate: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """The machine before any experiment. Sizes in bytes. slurm: the environment variables SLURM_*. mount, disk_model:
-    of the training files; None and "" for a URL, and if no mount holds them. checked_files, released_files, lost_files:
-    numbers of files that Lustre reports; 0 elsewhere. lustre_limits: value by name; empty if they cannot be read."""
-
-    installed_cpus: int
-    cpu_limits: Mapping[str, int]
-    free_shared_memory: int
-    available_memory: int
-    slurm: Mapping[str, str] = field(default_factory=dict)
-    mount: Mount | None = None
-    disk_model: str = ""
-    checked_files: int = 0
-    released_files: int = 0
-    lost_files: int = 0
-    lustre_limits: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def usable_cpus(self) -> int:
-        """CPUs that the job may use."""
-        return min(self.cpu_limits.values())
-
-    @property
-    def cpu_limit(self) -> str:
-        """What limits them, as `machine.cpu_limits` names it."""
-        return min(self.cpu_limits, key=lambda name: self.cpu_limits[name])
-
-    @property
-    def in_slurm(self) -> bool:
-        return "SLURM_JOB_ID" in self.slurm
-
-    @property
-    def is_lustre(self) -> bool:
-        return self.mount is not None and self.mount.kind == "lustre"
-
-    @property
-    def mount_kind(self) -> str:
-        """Kind of storage; "" if unknown. For FUSE the device counts too: Mountpoint for Amazon S3 has type "fuse" and
-        device "mountpoint-s3"."""
-        if self.mount is None:
-            return ""
-        text = self.mount.kind + f" {self.mount.device}" * self.mount.kind.startswith("fuse")
-        return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), "")
+NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "storage", "full")
+"""Ceilings that every verdict needs, named as in `Evidence.stage`."""
+SLOWER = 0.8  # a stage with less than this share of another stage's rate is slower; a smaller difference is noise
 
 
 @dataclass(frozen=True)
@@ -174,13 +57,10 @@ class PackForecast:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Use of the machine during the experiments. others_cpus: CPUs that processes outside this run use. others: the
-    busiest of them, as "java (pid 8)". swapped_mb: MB that the machine wrote to swap and read back."""
+    """CPUs that processes outside this run used during the experiments, and the busiest of them, as "java (pid 8)"."""
 
-    seconds: float = 0.0
     others_cpus: float = 0.0
     others: tuple[str, ...] = ()
-    swapped_mb: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,16 +70,14 @@ class Measurements:
     simulated: name of the simulated device's profile; None on real hardware. ceilings: keys of STAGES. limits: what
     limits the reads of a stage, "storage_cold" or "storage_cached". curves: points (x, y) by name: "workers" (workers,
     images/s decoded from memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached"
-    (the same from memory), "cached_share" (share of the data in the page cache, images/s read). mb_per_image,
-    megapixels: means of some images. images_per_request: of a request to the storage. touches, pack, gpu: None if the
-    experiment failed or does not apply. conv_tf32: whether float32 convolutions used TF32 in training. left_out: why
-    the stages with files in memory are left out; "" if they are not. unverified: why files that were to be read from
-    storage may have been in memory. no_kernels: why the profiler recorded no kernel of the GPU. failed: experiment ->
-    reason. phases: seconds of a step of the full run that the main process spent in "fetch", "logging", "checkpoint",
-    "step", "callback NAME", ... step_seconds: each step of the full run. waits_per_step, waits: how often the host
-    waits for the GPU in an ordinary step of the full run, and the most frequent places, as "item at mine.py:7".
-    growing: the phases of a run whose images grow; the largest size is measured. config: the configuration without
-    secrets.
+    (the same from memory). mb_per_image, megapixels: means of some images. images_per_request: of a request to the
+    storage. touches, pack, gpu: None if the experiment failed or does not apply. left_out: why the stages with files in
+    memory are left out; "" if they are not. unverified: why files that were to be read from storage may have been in
+    memory. no_kernels: why the profiler recorded no kernel of the GPU. failed: experiment -> reason. phases: seconds of
+    a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
+    step_seconds: each step of the full run. waits_per_step, waits: how often the host waits for the GPU in an ordinary
+    step of the full run, and the most frequent places, as "item at mine.py:7". growing: the phases of a run whose
+    images grow; the largest size is measured. config: the configuration without secrets.
     """
 
     simulated: str | None
@@ -216,7 +94,6 @@ class Measurements:
     touches: Touches | None = None
     pack: PackForecast | None = None
     gpu: GpuState | None = None
-    conv_tf32: bool = False
     left_out: str = ""
     unverified: str = ""
     no_kernels: str = ""
@@ -235,8 +112,13 @@ class Measurements:
     @property
     def stages(self) -> dict[str, str]:
         """Key of each experiment -> its displayed name."""
-        has_device = self.setup.has_gpu or self.simulated is not None
-        return stage_names(is_remote=self.setup.cache is not None, has_device=has_device)
+        names = dict(STAGES)
+        if self.setup.cache is not None:
+            in_cache = ("loader_warm", "storage_cached", "full_warm")
+            names |= {key: STAGES[key].replace("files in memory", "samples in the local cache") for key in in_cache}
+        if self.setup.has_gpu or self.simulated is not None:
+            return names
+        return {key: name.replace("GPU", "CPU") for key, name in names.items()}
 
     @property
     def not_measured(self) -> str:
@@ -252,3 +134,96 @@ class Measurements:
         own = {name: getattr(self, name) for name in ("mb_per_image", "megapixels", "left_out", "unverified")}
         known = {name: value for part in (*plain, own) for name, value in part.items()}
         return {name: value for name, value in known.items() if isinstance(value, int | float | str) and value != ""}
+
+    # Rates of stages
+
+    @property
+    def device(self) -> str:
+        """What computes, for sentences: "the GPU", "the CPU" or "the simulated A10G"."""
+        if self.simulated:
+            return f"the simulated {self.simulated}"
+        return "the GPU" if self.setup.has_gpu else "the CPU"
+
+    @property
+    def cached_share(self) -> float:
+        """Share of the data in the page cache (of a URL: in the local cache); 0 if unknown."""
+        return self.setup.cached_share or 0.0
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether some of the data was not in the page cache (of a URL: in the local cache), and the run is judged by
+        reads from storage. Always if recently read files are not read from memory."""
+        return bool(self.left_out) or (self.cached_share < MOSTLY and not self._is_served)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether a run with the present share of the data in its local cache is as fast as with all of the data there,
+        because the storage delivers the rest in time."""
+        if not self.cached_share or self.setup.cache is None or not {"full_cold", "full_warm"} <= self.ceilings.keys():
+            return False
+        cold, warm = (self.ceilings[f"full_{state}"].images_per_second for state in ("cold", "warm"))
+        return cold / (1 - self.cached_share) >= SLOWER * warm
+
+    @property
+    def state(self) -> str:
+        return "cold" if self.is_cold else "warm"
+
+    def stage(self, name: str) -> str:
+        """Key of a ceiling. "loader", "storage" and "full" stand for the ceilings of the state (cold or warm) by which
+        the run is judged."""
+        if name == "storage":
+            return "storage_cold" if self.is_cold else "storage_cached"
+        return f"{name}_{self.state}" if name in ("loader", "full") else name
+
+    @property
+    def lacks(self) -> list[str]:
+        """The stages of NEEDS that were not measured."""
+        return [stage for stage in map(self.stage, NEEDS) if stage not in self.ceilings]
+
+    def configured(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted key of the configuration; the default if the configuration has no such key."""
+        node: Any = self.config
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return default
+            node = node[part]
+        return node
+
+    def rate(self, name: str) -> float:
+        """Images per second of a ceiling, named as in `stage`."""
+        return self.ceilings[self.stage(name)].images_per_second
+
+    def fact(self, name: str, fact: str) -> float:
+        """A further measurement of a ceiling; 0 if it is missing."""
+        return self.ceilings[self.stage(name)].facts.get(fact, 0.0)
+
+    @property
+    def requests_in_flight(self) -> float:
+        """Mean number of requests of all workers together in flight."""
+        return self.fact("loader", "reads_in_flight") * max(1.0, self.fact("loader", "num_workers"))
+
+    # The full run
+
+    @property
+    def measured_rate(self) -> float:
+        return self.rate("full")
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds of a step of the full run."""
+        return self.batch_size / self.measured_rate
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the full run in which the device computed."""
+        return min(1.0, self.fact("full", "device_seconds") / self.run_seconds)
+
+    @property
+    def busy_alone_share(self) -> float:
+        """Share of the time in which the device computes if its batches are already on it."""
+        return min(1.0, self.fact("gpu", "device_seconds") * self.rate("gpu") / self.batch_size)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds of a step in which the device did not compute."""
+        return max(0.0, self.run_seconds - self.fact("full", "device_seconds"))

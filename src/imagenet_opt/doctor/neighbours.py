@@ -1,14 +1,16 @@
-"""Measures the CPU use of other processes, and swapping, between two moments."""
+"""The CPU use of other processes between two moments, and of the training process in a step."""
 
 import os
 from time import monotonic
 
+import numpy as np
 import psutil
 
 from imagenet_opt.doctor.measurements import Occupancy
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
+from imagenet_opt.probe.fit.fit_timer import FitTiming
 
 _NUM_NAMED = 3
 
@@ -22,27 +24,26 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self._before = _Reading()
+        self._before = _Counters()
 
     def stop(self) -> Occupancy:
-        before, now = self._before, _Reading()
+        before, now = self._before, _Counters()
         seconds = max(1e-9, now.moment - before.moment)
-        used = {key: cpu - before.processes.get(key, 0.0) for key, cpu in now.processes.items() if key not in now.ours}
+        used = {key: cpu - before.others.get(key, 0.0) for key, cpu in now.others.items()}
         busy = now.affinity - before.affinity - (now.own - before.own)
         if usable_cpus() < len(os.sched_getaffinity(0)):
             busy = sum(used.values())
-        top = sorted((item for item in used.items() if item[0] in now.names), key=lambda item: -item[1])[:_NUM_NAMED]
+        top = sorted((key for key in used if key in now.names and used[key] > 0), key=lambda key: -used[key])
         return Occupancy(
-            seconds=seconds,
-            others_cpus=min(float(usable_cpus()), max(0.0, busy / seconds)),
-            others=tuple(f"{printable(now.names[key])} (pid {key[0]})" for key, cpu in top if cpu > 0),
-            swapped_mb=(now.swapped - before.swapped) / 1e6,
+            min(float(usable_cpus()), max(0.0, busy / seconds)),
+            tuple(f"{printable(now.names[key])} (pid {key[0]})" for key in top[:_NUM_NAMED]),
         )
 
 
-class _Reading:
-    """Counters now: CPU seconds, by pid and start time for processes; swapped bytes. names: processes that a user could
-    end, so not pid 1 and not kernel threads, which have no command line. ours: this process and its descendants."""
+class _Counters:
+    """CPU seconds now: of our affinity, of this process with its descendants, and of others by pid and start time.
+
+    names: of others that a user could end, so not pid 1 and not kernel threads, which have no command line."""
 
     def __init__(self) -> None:
         self.moment = monotonic()
@@ -50,19 +51,24 @@ class _Reading:
         mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
         self.affinity = sum(cpu.user + cpu.nice + cpu.system for cpu in mine)
         self.own = busy_seconds_of_descendants()
-        swap = psutil.swap_memory()
-        self.swapped = swap.sin + swap.sout
-        self.processes: dict[tuple[int, float], float] = {}
+        self.others: dict[tuple[int, float], float] = {}
         self.names: dict[tuple[int, float], str] = {}
-        self.ours: set[tuple[int, float]] = set()
         this = psutil.Process()
-        our_pids = {this.pid, *(child.pid for child in this.children(recursive=True))}
+        ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
         for process in psutil.process_iter(["name", "create_time", "cpu_times", "cmdline"]):
-            if (times := process.info["cpu_times"]) is None:
+            times = process.info["cpu_times"]
+            if times is None or process.pid in ours:
                 continue
             key = process.pid, process.info["create_time"]
-            self.processes[key] = times.user + times.system
+            self.others[key] = times.user + times.system
             if process.pid != 1 and process.info["cmdline"]:
                 self.names[key] = process.info["name"]
-            if process.pid in our_pids:
-                self.ours.add(key)
+
+
+def main_cpu_seconds(alone: FitTiming, *, spins: bool) -> float:
+    """CPU time that the training process needs for a step. spins: whether waits for the device take CPU time, as CUDA's
+    do by default (cudaDeviceScheduleAuto); they are left out, since a busy CPU would end them."""
+    if not spins or not alone.launch_seconds:
+        return alone.cpu_seconds
+    beside = (seconds for name, seconds in alone.phases.items() if name not in ("step", "device", "fetch"))
+    return min(alone.cpu_seconds, float(np.median(alone.launch_seconds)) + sum(beside))

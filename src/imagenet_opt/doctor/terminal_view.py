@@ -58,8 +58,7 @@ def verdict_panel(diagnosis: Diagnosis) -> Panel:
     style = "green" if diagnosis.cause == "healthy" else "red"
     title = diagnosis.meaning
     if diagnosis.measurements.simulated:
-        estimate = " (estimate)" if diagnosis.measurements.setup.profile_estimate else ""
-        title = printable(f"simulated: {diagnosis.measurements.simulated}{estimate}")
+        title = printable(f"simulated: {diagnosis.measurements.simulated}")
     row = ("confidence", Text("; ".join([level, *doubts]), style=_CONFIDENCE_STYLES[level]))
     facts = facts_table([*diagnosis.explanation, *_facts(diagnosis), row], style="dim")
     sentence = Text(printable(diagnosis.sentence), style="bold")
@@ -74,7 +73,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if diagnosis.is_judged:
         rows.append(("measured", rate(diagnosis.measured)))
         rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
-        rows.append(("unexplained", diagnosis.gap))
+        rows.append(("unexplained", f"{diagnosis.unexplained:.0%} of the rate that the stages alone allow"))
         word = "pass" if evidence.busy_share >= BUSY_ENOUGH else "fail"
         busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"
         rows.append(("accelerator utilisation", busy))
@@ -105,9 +104,8 @@ def _growing_rows(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
-    ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" * bool(diagnosis.measurements.unverified)
-    stages = diagnosis.measurements.stages
-    names = {name: text + unverified * name.endswith("_cold") for name, text in stages.items() if name in ceilings}
+    ceilings, stages = diagnosis.measurements.ceilings, diagnosis.measurements.stages
+    names = {name: text for name, text in stages.items() if name in ceilings}
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
     table = Table(box=box.SIMPLE_HEAD, title="what each stage reaches alone", padding=(0, 1, 0, 0))
     table.title_justify = "left"

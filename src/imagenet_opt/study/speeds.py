@@ -11,7 +11,7 @@ from imagenet_opt.compare.turn import Job, Turn, take_turn
 from imagenet_opt.display.progress import say
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import Deadline
-from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
+from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, gaps_sentence
 from imagenet_opt.study.plan import Row, Study
 
 
@@ -113,5 +113,5 @@ def gaps(name: str, turns: Sequence[Turn], *, has_gpu: bool) -> str | None:
     kernels = [turn.kernel_seconds for turn in turns if turn.kernel_seconds]
     if kernels:
         step_seconds = median(turn.step_seconds for turn in turns if turn.kernel_seconds)
-        return f"{name}: {LaunchGaps(step_seconds, median(kernels)).sentence()}."
+        return f"{name}: {gaps_sentence(step_seconds, median(kernels))}."
     return f"{name}: kernel times could not be seen: {PERMISSION}." if has_gpu else None

@@ -20,44 +20,24 @@ PERMISSION = (
 """Remedy when the profiler sees no kernels, as in containers without the right to profile."""
 
 
-@dataclass(frozen=True)
-class LaunchGaps:
-    """Times of a step on the GPU without waits for data. step_seconds: from one step to the next. kernel_seconds: time
-    in which at least one kernel ran, from a profiler, in the same steps. Raises ValueError unless both are above 0."""
+def gaps_sentence(step_seconds: float, kernel_seconds: float) -> str:
+    """What closing the gaps between kernels could gain, for a step on the GPU without waits for data.
 
-    step_seconds: float
-    kernel_seconds: float
-
-    def __post_init__(self) -> None:
-        if min(self.step_seconds, self.kernel_seconds) <= 0:
-            raise ValueError(f"seconds must be above 0: {self}")
-
-    @property
-    def gap_seconds(self) -> float:
-        return max(0.0, self.step_seconds - self.kernel_seconds)
-
-    @property
-    def gap_share(self) -> float:
-        """Gaps as a share of the step, 0 to 1."""
-        return self.gap_seconds / self.step_seconds
-
-    @property
-    def most_gain(self) -> float:
-        """The largest gain of a CUDA graph: speed of a step without gaps over the present speed; 1 for no gain."""
-        return max(1.0, self.step_seconds / self.kernel_seconds)
-
-    def sentence(self) -> str:
-        percent, gain = f"{100 * self.gap_share:.1f} %", f"at most {self.most_gain:.2f} times the speed"
-        if self.gap_share < MATTERS:
-            return (
-                f"no kernel runs in only {percent} of a step: closing the gaps, with a CUDA graph or compile, gives "
-                f"{gain}"
-            )
-        gap, step = 1000 * self.gap_seconds, 1000 * self.step_seconds
+    step_seconds: from one step to the next. kernel_seconds: time in which at least one kernel ran, above 0, from a
+    profiler, in the same steps.
+    """
+    gap_seconds = max(0.0, step_seconds - kernel_seconds)
+    share, gain = gap_seconds / step_seconds, f"at most {max(1.0, step_seconds / kernel_seconds):.2f} times the speed"
+    if share < MATTERS:
         return (
-            f"no kernel runs in {percent} of a step ({gap:.1f} of {step:.1f} ms), because launches are late: closing "
-            f"the gaps gives {gain}, with callbacks.acceleration.cuda_graph=true or compile=true"
+            f"no kernel runs in only {100 * share:.1f} % of a step: closing the gaps, with a CUDA graph or compile, "
+            f"gives {gain}"
         )
+    return (
+        f"no kernel runs in {100 * share:.1f} % of a step ({1000 * gap_seconds:.1f} of {1000 * step_seconds:.1f} ms), "
+        f"because launches are late: closing the gaps gives {gain}, with callbacks.acceleration.cuda_graph=true or "
+        "compile=true"
+    )
 
 
 GROUPS = ("contraction", "normalisation", "element-wise", "copies", "optimizer", "rest")
@@ -118,10 +98,9 @@ def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Oper
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     calls: Counter[tuple[str, str]] = Counter()
     events = [event for event in profile.events() if event.device_type.name == "CPU"]
-    begins = _begins_of_updates(events)
     for event in events:
         if not event.name.startswith("ProfilerStep"):
-            key = event.name, _group(event, begins)
+            key = event.name, _group(event)
             seconds[key] += (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6
             calls[key] += 1
     return [
@@ -156,23 +135,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _begins_of_updates(events: list[Any]) -> dict[int, float]:
-    """Start of the update in each optimizer step, by the id of its range: after the closure, in which Lightning's
-    automatic optimization runs forward and backward."""
-    backwards = [event.time_range for event in events if event.name.startswith("autograd::engine")]
-    steps = {id(event): event.time_range for event in events if event.name.startswith("Optimizer.step")}
-    return {
-        step: max([span.start, *(back.end for back in backwards if span.start <= back.start < span.end)])
-        for step, span in steps.items()
-    }
-
-
-def _group(event: Any, begins: dict[int, float]) -> str:
+def _group(event: Any) -> str:
     outer = event
-    while outer is not None and id(outer) not in begins:
+    while outer is not None and not outer.name.startswith("Optimizer.step"):
         outer = outer.cpu_parent
-    if outer is None:
-        return group_of(event.name)
-    if outer is event:  # Python between operations
-        return "optimizer" if begins[id(outer)] == event.time_range.start else "rest"
-    return "optimizer" if event.time_range.start >= begins[id(outer)] else group_of(event.name)
+    return group_of(event.name) if outer is None else "optimizer"

@@ -11,8 +11,8 @@ from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.measure.telemetry.torch_profile import (
     GROUPS,
     PERMISSION,
-    LaunchGaps,
     Operation,
+    gaps_sentence,
     kernel_seconds,
     timed_operations,
 )
@@ -116,7 +116,7 @@ def kinds_table(anatomy: Anatomy, title: str) -> Table:
         f"{anatomy.num_images / anatomy.step_seconds:,.0f} images/s, not compiled.",
     ]
     if anatomy.kernel_seconds is not None:
-        sentence = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds).sentence()
+        sentence = gaps_sentence(anatomy.step_seconds, anatomy.kernel_seconds)
         notes.append(sentence[:1].upper() + sentence[1:] + ".")
     shares = Series("time", GROUPS, tuple(100 * each / total for each in seconds.values()))
     return Table(

@@ -63,14 +63,6 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
 
 
-@pytest.mark.parametrize(("top1", "limits"), [(0.0, "0.00 to 16.11"), (1.0, "83.89 to 100.00")])
-def test_no_hits_and_only_hits_have_an_interval_with_a_width(top1: float, limits: str) -> None:
-    """Limits: Newcombe, Statistics in Medicine 17, 1998, page 857, table I, method 3, for 0 of 20."""
-    result = Result(top1, None, nll=2.0, calibration_error=0.1, correct=[0], images=[20], num_logits=1)
-    row = tables(result, ["a"], "net", VIEW, by_class=False)[0].rows[0]
-    assert row[2] == f"% of 20 images, 95 % interval {limits}"
-
-
 def test_tta_averages_the_logits_of_image_and_mirror_image(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=True))

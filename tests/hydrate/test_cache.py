@@ -30,23 +30,13 @@ def storage(tmp_path: Path) -> Listed:
 def fill(storage: Listed, tmp_path: Path) -> Fill:
     """Runs the command once more."""
 
-    def call(*, most_bytes: float = np.inf, parent: Path = tmp_path) -> Tally:
-        folder = open_cache(parent / "samples/f1", URL, storage.sizes, most_bytes=most_bytes)
+    def call(parent: Path = tmp_path) -> Tally:
+        folder = open_cache(parent / "samples/f1", URL, storage.sizes, most_bytes=np.inf)
         assert folder is not None
         stores = {URL: CachedStore(storage, folder)}
         return fill_caches(stores, in_flight=5, read_timeout=0.4)
 
     return call
-
-
-def fail_with(number: int) -> Callable[[int], None]:
-    """Fails for sample 7."""
-
-    def each(index: int) -> None:
-        if index == 7:
-            raise OSError(number, "some reason")
-
-    return each
 
 
 def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,12 +48,6 @@ def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.
     fill()
     assert len(storage.read) == 40
     assert capsys.readouterr().out == f"{URL}: 0 images to fetch; the cache has 40, and keeps 40\n"
-
-
-def test_the_part_that_fits_is_fetched(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(most_bytes=125_000)
-    assert sorted(storage.read) == list(range(12))
-    assert "the cache has 0, and keeps 12 of 40, the part that fits (data.cache_gb" in capsys.readouterr().out
 
 
 def test_a_stopped_command_resumes(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +68,11 @@ def test_a_stopped_command_resumes(storage: Listed, fill: Fill, capsys: pytest.C
 def test_images_that_cannot_be_read_are_listed_and_tried_again(
     storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    storage.each = fail_with(errno.ENOENT)
+    def fail(index: int) -> None:
+        if index == 7:
+            raise OSError(errno.ENOENT, "some reason")
+
+    storage.each = fail
     assert fill().bad.keys() == {"s3://bucket/7"}
     printed = capsys.readouterr().out
     assert "cannot read s3://bucket/7: some reason" in printed and "fetched 39 images" in printed
@@ -104,6 +92,6 @@ def test_a_full_disk_ends_the_command(storage: Listed, fill: Fill, tmp_path: Pat
         with small_disk(tmp_path / "small", 2_000_000) as disk:
             storage.each = lambda index: disk.fill() if index == 7 else None
             with pytest.raises(ConfigError, match=r"\(data\.cache_dir\) cannot be written: .*; free room.* it resumes"):
-                fill(parent=disk.seen)
+                fill(disk.seen)
     except NotTried as error:
         pytest.skip(str(error))

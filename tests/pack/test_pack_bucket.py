@@ -29,19 +29,6 @@ def packed(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents(folder).items() if name != CLAIM}
 
 
-def test_a_stopped_upload_leaves_no_shard_on_the_disk(
-    images_root: Path, proxy: FaultyProxy, bucket: str, cache: Path
-) -> None:
-    """One process repeats its upload when the other process stops the pack."""
-    slow = "/train/shard-00001.tar"
-    proxy.fault = lambda number, path: (
-        "500" if path.endswith(slow) else "403" * (path.endswith(".tar") and any(p.endswith(slow) for p in proxy.paths))
-    )
-    with pytest.raises(StorageFailed, match="no right to do that"):
-        pack(images_root, f"{bucket}/out", SMALL, workers=2)
-    assert any(path.endswith(slow) for path in proxy.paths) and list((cache / "pack").rglob("*.tar")) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("from_bucket", "workers"), [(False, 0), (True, 2)])
 def test_a_pack_in_a_bucket_is_that_of_a_folder(

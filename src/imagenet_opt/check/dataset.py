@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.check.corrupt import examine
-from imagenet_opt.check.duplicates import find_twins, of_equal_size
+from imagenet_opt.check.duplicates import find_twins
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
 from imagenet_opt.check.labels import check_labels
 from imagenet_opt.check.result import CheckResult
@@ -83,18 +83,16 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     (train_sizes, results), (val_sizes, val_results) = _sizes("train", train), _sizes("val", val)
     results += val_results
-    same, sizes = train.place == val.place, (train_sizes, val_sizes)
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
-    candidates = [rows[0][:0]] * 2 if same else of_equal_size(sizes, compared)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
             workers = usable_cpus() if len(decoded) > _FEW else 1
             damaged = examine(index, decoded, workers=workers, loading=data.loading, on_progress=show)
         results += judge_examined(name, len(decoded), damaged)
-    if same:
+    if train.place == val.place:
         return [*results, same_folder(train)]
     with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), sizes, candidates, compared, data.loading, show)
+        twins = find_twins((train, val), (train_sizes, val_sizes), compared, data.loading, show)
     return [*results, *judge_twins(train, val, compared, twins)]
 
 

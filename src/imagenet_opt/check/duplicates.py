@@ -30,29 +30,23 @@ class Duplicate:
     other_row: int
 
 
-def of_equal_size(sizes: Sequence[Rows], rows: Rows) -> list[Rows]:
-    """The samples of each split that may be duplicates of `rows` of the second split. sizes: of all samples, per
-    split."""
-    wanted = np.unique(sizes[1][rows])
-    values, counts = np.unique(np.concatenate(sizes), return_counts=True)
-    shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
-    return [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
-
-
 def find_twins(
     splits: Sequence[FileIndex | ShardIndex],
     sizes: Sequence[Rows],
-    candidates: Sequence[Rows],
     rows: Rows,
     loading: LoaderOptions,
     on_progress: Callable[[int, int], None],
 ) -> list[Duplicate]:
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
-    sizes: sizes of all samples, per split. candidates: from `of_equal_size`; only these samples are read.
-    Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates.
+    sizes: sizes of all samples, per split; only samples that share their size with another one are read. Shards are not
+    read, since their index has checksums. Samples that cannot be read have no duplicates.
     Raises StorageFailed, ReadTimeout.
     """
+    wanted = np.unique(sizes[1][rows])
+    values, counts = np.unique(np.concatenate(sizes), return_counts=True)
+    shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
+    candidates = [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
     total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
     done = 0
 

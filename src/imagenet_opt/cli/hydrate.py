@@ -1,6 +1,7 @@
 """`imagenet-opt hydrate`: reads every file of a lazy mount once, or fills the local cache of a URL."""
 
 import sys
+from argparse import Namespace
 
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.errors import ConfigError
@@ -38,12 +39,7 @@ MOST_IN_FLIGHT = 900
 
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
-    parser = Parser("hydrate")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--in-flight", type=int, default=256)
-    options = parser.parse_intermixed_args(argv)
-    if not 1 <= options.in_flight <= MOST_IN_FLIGHT:
-        raise ConfigError(f"--in-flight {options.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
+    options = parse(argv)
     from imagenet_opt.config.dataset import compose_data
     from imagenet_opt.hydrate.cache import fill_caches_of
     from imagenet_opt.hydrate.hydrate import hydrate
@@ -52,3 +48,14 @@ def main(argv: list[str]) -> None:
     fetch = fill_caches_of if is_url(data.root) else hydrate
     if fetch(data, in_flight=options.in_flight).bad:
         sys.exit(1)
+
+
+def parse(argv: list[str]) -> Namespace:
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
+    parser = Parser("hydrate")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--in-flight", type=int, default=256)
+    options = parser.parse_intermixed_args(argv)
+    if not 1 <= options.in_flight <= MOST_IN_FLIGHT:
+        raise ConfigError(f"--in-flight {options.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
+    return options

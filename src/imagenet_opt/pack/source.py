@@ -16,18 +16,13 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.storage.object_store import ObjectStore
-from imagenet_opt.data.storage.retry import is_out, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.errors import PackStopped, StorageForbidden
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 
 _THREADS = 32
 PATIENCE = 60.0
 """Seconds for which reads of a file are retried."""
-_OF_ONE_FILE = {
-    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
-    *(errno.ENXIO, errno.EFBIG),
-}
-"""Errors that concern a single file. Any other error may come from the storage; other files then fail, too."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class Source:
         """Raises PackStopped if the error of file i comes from the storage."""
         if self._objects is None and not os.path.isdir(self.files.folder):
             failure = f"{self.files.folder} has disappeared"
-        elif error.errno not in _OF_ONE_FILE and is_out(i, len(self), self.read_once):
+        elif error.errno in TRANSIENT and is_out(i, len(self), self.read_once):
             failure = f"{self.place(i)} and other files cannot be read"
         else:
             return

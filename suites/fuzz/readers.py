@@ -24,8 +24,8 @@ from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.metrics_rows import read_rows
 from imagenet_opt.run.loggers.wandb_logger import _run_id
+from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.sweep.rows import best, collect_rows
 from imagenet_opt.sweep.table import print_table, write_csv
 

@@ -14,8 +14,8 @@ from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.run.loggers.truncate import TruncateLogs
 from imagenet_opt.run.rank_check import RankCheck
+from imagenet_opt.run.rows import TruncateLogs
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed, tiny
 
@@ -53,31 +53,6 @@ def test_a_recipe_of_published_accuracy_has_its_batch_on_any_number_of_gpus() ->
         own = file.get("data", {})
         assert "batch_size" not in own, name
         assert any("global_batch_size" in data for data in (own, *bases)), name
-
-
-@pytest.mark.parametrize(
-    ("words", "is_warned"),
-    [("schedule.warmup_epochs=0", True), ("schedule=multistep", True), ("", False)],
-)
-def test_a_large_batch_without_a_warm_up_is_reported_with_its_rate(
-    words: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    image = next(images_root.rglob("*.JPEG"))
-    for folder in (tmp_path / split / label for split in ("train", "val") for label in "ab"):
-        folder.mkdir(parents=True)
-        for i in range(640):
-            (folder / f"{i}.JPEG").hardlink_to(image)
-    build_run(tiny(tmp_path, tmp_path, "data.batch_size=1280", *words.split()))
-    assert ("full learning rate of 0.5 for 1280 images" in caplog.text) is is_warned
-
-
-@pytest.mark.parametrize(("size", "is_warned"), [("null", True), ("64", False)])
-def test_validation_on_smaller_images_than_training_is_reported(
-    size: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    schedule = [f"callbacks.resolution_schedule.{key}" for key in ("start=32", "end=64")]
-    build_run(tiny(tmp_path, images_root, "+callbacks=resolution_schedule", *schedule, f"data.val_image_size={size}"))
-    assert ("set data.val_image_size=64" in caplog.text) is is_warned
 
 
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
@@ -137,12 +112,6 @@ WRONG_VALUES = (
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
         ("~callbacks.mixing seed=null", errors.ConfigError, ("seed=None must be",)),
-        (
-            "trainer.strategy={_target_:lightning.pytorch.strategies.DDPStrategy,static_graph:true} "
-            "model.micro_batch_size=3",
-            errors.ConfigError,
-            ("trainer.strategy.static_graph=true", "model.micro_batch_size=null"),
-        ),
         ("trainer.precision=fp16", errors.ConfigError, ("or '16-true' or", "; did you mean 16-mixed?")),
     ],
 )

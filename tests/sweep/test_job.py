@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.rows import Row, best, collect_rows, outcome, speed, varying
 from imagenet_opt.sweep.table import METRICS, print_table, write_csv
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 APP = """
 import json, os, signal, sys

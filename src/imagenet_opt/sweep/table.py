@@ -9,6 +9,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import least_width, print_tables, terminal, terminal_table
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.repetitions import repetitions
 from imagenet_opt.sweep.rows import (
     FEW_STEPS,
@@ -21,7 +22,6 @@ from imagenet_opt.sweep.rows import (
     parameters,
     varying,
 )
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 CSV = "sweep.csv"
 HTML = "sweep.html"

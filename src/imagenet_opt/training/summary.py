@@ -14,15 +14,12 @@ from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.loggers import metrics_rows
 from imagenet_opt.run.loggers.wandb_logger import sync_command
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, METRICS
 from imagenet_opt.training.mfu import mfu
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 _OTHERS_PERCENT = 20
 """Share of the CPUs that other programs use, from which the summary of a run on CPUs names them."""
-_SPARE = 0.05
-"""Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
@@ -110,7 +107,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    written = [name for name in (checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE) if (run_folder / name).exists()]
+    written = [name for name in (checkpoints.LAST, checkpoints.BEST, METRICS) if (run_folder / name).exists()]
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
@@ -121,7 +118,6 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, setup)),
         ("GPU busy", _gpu_busy(numbers, setup)),
-        ("mixing", _mixing_advice(numbers, setup)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
@@ -168,14 +164,6 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     remedy = f"other programs take {others:.0f} % of the CPUs: end them"
     remedy += ", or set OMP_NUM_THREADS=1" * (setup.num_threads > 1)
     return f"{text}; {remedy}" if others >= _OTHERS_PERCENT else text
-
-
-def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:
-    """Advice to switch mixing on: mixing runs on the GPU, and a GPU that waits for data has time for mixing."""
-    waited = numbers.get("throughput/data_wait_fraction", 0.0)
-    if not setup.on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
-        return None
-    return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 
 
 def _doubt(numbers: dict[str, float]) -> str:

@@ -14,22 +14,22 @@ from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
 from imagenet_opt.object_storage import FoundObject
 from imagenet_opt.run.checkpoint import files
-from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.mirror import check_url
 from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
     restore_loaders,
+    restore_training_weights,
     rewrite_position,
     rewrite_to_validation,
     skip_to_training,
+    watch_averaging,
 )
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.run.hook_timer import SAVE
 from imagenet_opt.run.rows import is_logging_step, log_numbers
-from imagenet_opt.run.stop.consensus import StopConsensus
+from imagenet_opt.run.stop.ranks import StopConsensus
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,7 @@ class Mixing(Callback):
     mode: "on" or "off". mixup_alpha, cutmix_alpha: parameters of the Beta distribution; 0 turns that method off; if
     both are on, each mixes half of the batches. last_epochs_off: number of epochs at the end of the run without mixing.
 
-    | key of `summary()`; nothing is logged by step | unit |
-    |---|---|
-    | `mixing/on` | 0 or 1 |
+    Logs nothing.
     """
 
     def __init__(
@@ -61,9 +59,6 @@ class Mixing(Callback):
             batch[1] = labels
         else:
             batch.labels = labels
-
-    def summary(self) -> dict[str, float]:
-        return {"mixing/on": float(self.mode == "on")}
 
     def _active(self, trainer: Trainer) -> bool:
         if self.mode == "off":

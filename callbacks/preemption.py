@@ -9,8 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.stop.consensus import StopConsensus
-from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
+from imagenet_opt.run.stop.ranks import RankWatchdog, StopConsensus
 from imagenet_opt.run.stop.signals import SPOT, stop
 from imagenet_opt.run.stop.spot import SpotNotice
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.run.loggers.metrics_rows import read_rows
+from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed as composed_in
 

@@ -24,8 +24,8 @@ from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.metrics_rows import read_rows
 from imagenet_opt.run.loggers.wandb_logger import _run_id
+from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.sweep.results import print_results, write_csv
 from imagenet_opt.sweep.rows import best, collect_rows
 

@@ -50,22 +50,6 @@ def test_a_recipe_of_published_accuracy_has_its_batch_on_any_number_of_gpus() ->
         assert any("global_batch_size" in data for data in (own, *bases)), name
 
 
-@pytest.mark.parametrize(
-    ("words", "is_warned"),
-    [("schedule.warmup_epochs=0", True), ("", False)],
-)
-def test_a_large_batch_without_a_warm_up_is_reported_with_its_rate(
-    words: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    image = next(images_root.rglob("*.JPEG"))
-    for folder in (tmp_path / split / label for split in ("train", "val") for label in "ab"):
-        folder.mkdir(parents=True)
-        for i in range(640):
-            (folder / f"{i}.JPEG").hardlink_to(image)
-    build_run(tiny(tmp_path, tmp_path, "data.batch_size=1280", *words.split()))
-    assert ("full learning rate of 0.5 for 1280 images" in caplog.text) is is_warned
-
-
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
     names = ("baseline", "aggressive")
     baseline, aggressive = (_flat(composed(tmp_path, "data.root=/data", f"experiment={name}")) for name in names)
@@ -116,12 +100,6 @@ WRONG_VALUES = (
             ("no images of 256 pixels", "data.val_image_size", "model (224). Set both keys to 224"),
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
-        (
-            "trainer.strategy={_target_:lightning.pytorch.strategies.DDPStrategy,static_graph:true} "
-            "model.micro_batch_size=3",
-            errors.ConfigError,
-            ("trainer.strategy.static_graph=true", "model.micro_batch_size=null"),
-        ),
     ],
 )
 def test_mistakes_name_the_key_and_the_remedy(

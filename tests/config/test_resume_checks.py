@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_opt import errors
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.metrics_rows import read_rows
+from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import Run, build_run
 from tests.config.configs import tiny
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.writer import HostCopy
 
 
 def test_it_holds_what_was_there_when_it_was_taken() -> None:

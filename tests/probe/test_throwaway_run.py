@@ -10,8 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 
 KILLED = """
 import os, signal

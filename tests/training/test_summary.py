@@ -8,7 +8,6 @@ from imagenet_opt.training.summary import Setup, print_summary
 
 RATES = "throughput/data_wait_fraction", "throughput/measured_batches", "throughput/ready_batches"
 CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
-FED_LATE = {"mixing/on": 0.0, "throughput/data_wait_fraction": 0.5}
 ON_GPU = Setup(on_gpu=True)
 SIMULATED = Setup(simulated="simulated a10g")
 MFU = "throughput/mfu_fraction", "throughput/peak_tflops_per_second"
@@ -46,10 +45,6 @@ def shares(**shares: float) -> dict[str, float]:
         ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),
         ("bottleneck", "none, the GPU is busy 95 %", shares(busy=0.95, validation=0.05), ON_GPU),
         ("bottleneck", "the CPU, which trains 95%", shares(busy=0.95, decode=0.05), Setup()),
-        ("mixing", "callbacks.mixing.mode=on", FED_LATE, ON_GPU),
-        ("mixing", None, FED_LATE | {"throughput/data_wait_fraction": 0.01}, ON_GPU),
-        ("mixing", None, FED_LATE | {"mixing/on": 1.0}, ON_GPU),
-        ("mixing", None, FED_LATE, Setup()),
     ],
 )
 def test_row_of_the_summary(

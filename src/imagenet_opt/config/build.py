@@ -33,7 +33,7 @@ from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.model.saved_network import VALIDATED_WITH
-from imagenet_opt.run.loggers.truncate import TruncateLogs
+from imagenet_opt.run.rows import TruncateLogs
 
 log = logging.getLogger(__name__)
 

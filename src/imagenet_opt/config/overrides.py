@@ -3,15 +3,15 @@
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.stop import slurm
 
 typed: list[str] = []
 """The command line that was typed, where a command has replaced `sys.argv`; else empty."""
 
+_INTERACTIVE = ("bash", "interactive")  # names of SLURM jobs
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
 _NO_RUN = _HELP | {"--cfg", "-c", "--info", "-i"}
 """Flags with which train.py prints something and does not train."""
@@ -74,7 +74,7 @@ def follow_job(overrides: list[str]) -> list[str]:
 
     Raises ConfigError for several processes of torchrun: each would choose a folder by its own clock.
     """
-    job = slurm.folder_name()
+    job = slurm_folder()
     key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
     if last_value(overrides, key) is not None:
         return overrides
@@ -102,3 +102,17 @@ def insert(words: list[str], override: str) -> list[str]:
 def train_program() -> str:
     """The program that trains, for advice: train.py if a script was started, else the installed command."""
     return "python train.py" if (typed or sys.argv)[0].endswith(".py") else "imagenet-opt train"
+
+
+def slurm_folder(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Name of the run folder of a SLURM job, which a requeue keeps; None outside of SLURM and in interactive shells.
+
+    slurm_<job>, slurm_<array>_<task> in an array; a second `srun` in the same job adds its number.
+    """
+    job = environment.get("SLURM_JOB_ID")
+    if not job or environment.get("SLURM_JOB_NAME") in _INTERACTIVE:
+        return None
+    if array := environment.get("SLURM_ARRAY_JOB_ID"):
+        job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"
+    step = environment.get("SLURM_STEP_ID", "0")
+    return f"slurm_{job}" if step == "0" else f"slurm_{job}_step{step}"

@@ -12,12 +12,6 @@ RECORD = ".hydra"
 """Folder of the configuration in a run folder."""
 
 
-def is_typed(word: str) -> bool:
-    """Whether the command line of this run of train.py has the override `word`; False outside of train.py."""
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return any(one.lstrip("+").lower() == word for one in typed)
-
-
 def has_other_overrides(folder: Path) -> bool:
     """Whether `record_configuration` wrote other overrides into `folder` than this run of train.py has."""
     file = folder / RECORD / "overrides.yaml"

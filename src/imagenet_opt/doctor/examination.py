@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.data.order import LEAST_BLOCK
-from imagenet_opt.data.storage.concurrency import FIRST
+from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence

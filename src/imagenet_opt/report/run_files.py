@@ -15,8 +15,7 @@ from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.measure.telemetry.timeline import Timeline
-from imagenet_opt.run.loggers import metrics_rows
-from imagenet_opt.training.summary_file import SUMMARY, read_summary
+from imagenet_opt.run.numbers import METRICS, SUMMARY, read_rows, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
@@ -179,7 +178,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
     "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),
     "summary": (SUMMARY, _summary, "train.py writes it when a run ends"),
-    "metrics": (metrics_rows.FILE, metrics_rows.read_rows, "train.py writes it with logger=csv or wandb"),
+    "metrics": (METRICS, read_rows, "train.py writes it with logger=csv or wandb"),
     "config": (str(CONFIG), _config, "train.py writes it"),
 }
 """Field of a record -> file in the run folder, function that reads it, text that says how to create it."""

@@ -144,3 +144,15 @@ def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:
         logger.log_metrics(numbers | {"epoch": trainer.current_epoch}, step=step)
         logger.save()
     return numbers
+
+
+class TruncateLogs(Callback):
+    """Lets loggers that have `truncate_after` drop the rows of steps that are trained again.
+
+    The hook is called after every part has accepted the checkpoint, so a refused resume changes no metrics.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for logger in trainer.loggers:
+            if hasattr(logger, "truncate_after"):
+                logger.truncate_after(trainer.global_step - 1)

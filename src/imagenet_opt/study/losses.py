@@ -21,7 +21,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.throwaway_run import only, run_folder
-from imagenet_opt.run.loggers.metrics_rows import FILE
+from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.study.plan import Row, Study
 from imagenet_opt.training.build_run import build_run
 
@@ -147,7 +147,7 @@ def train(job: LossJob) -> list[float]:
         run.trainer.callbacks.append(NoHalving())  # type: ignore[attr-defined]
         with named_out_of_memory(config):
             run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
-        with (run.folder / FILE).open() as lines:
+        with (run.folder / METRICS).open() as lines:
             losses = [float(row["train/loss"]) for row in csv.DictReader(lines) if row.get("train/loss")]
     if not losses:
         raise ConfigError("no loss was logged; raise --parity")

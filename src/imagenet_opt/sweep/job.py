@@ -24,12 +24,12 @@ from omegaconf import DictConfig
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
+from imagenet_opt.run.numbers import SUMMARY
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
 from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
-from imagenet_opt.training.summary_file import SUMMARY
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.display.terminal_table import print_tables
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.rows import (
     FEW_STEPS,
     PREFETCH,
@@ -27,7 +28,6 @@ from imagenet_opt.sweep.rows import (
 )
 from imagenet_opt.sweep.settings import SEED, compared
 from imagenet_opt.training.preempted import command
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 CSV, HTML = "sweep.csv", "sweep.html"
 METRICS = {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from imagenet_opt.config.overrides import key_of, value_of
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,15 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
@@ -17,36 +19,38 @@ from imagenet_opt.config.build import (
     build_trainer,
     check_types,
     device_of,
-    image_sizes,
     make,
     num_classes_of,
     num_processes,
     share_batch,
 )
 from imagenet_opt.config.optional_callbacks import SWITCHES
-from imagenet_opt.config.record import has_other_overrides, is_typed
+from imagenet_opt.config.record import has_other_overrides
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
-from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
+from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
+from imagenet_opt.run.numbers import METRICS, SUMMARY
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
-from imagenet_opt.training.old_run import set_old_run_aside
 from imagenet_opt.training.preempted import SWEEP_JOB
 
 log = logging.getLogger(__name__)
 
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
-_LARGE_BATCH = 1024
-"""Images of a step above which a run that starts at its full learning rate is reported: our choice. Goyal et al. (arXiv
-1706.02677) warm up batches of 8,192 images, and the published recipes here that do without have 512 or fewer."""
+_OF_A_RUN = (
+    *(checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, timeline.FOLDER),
+    *(METRICS, SUMMARY, ID_FILE, STEP_FILE),
+)
+"""What a later start of a run reads, and would take for its own."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def build_run(config: DictConfig) -> Run:
         log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
         resume_from = None
     found = restore.find(resume_from, folder, url=_mirror(config, folder))
-    put_back = set_old_run_aside(folder, is_new=resume_from is None)
+    put_back = _set_old_run_aside(folder, is_new=resume_from is None)
     try:
         with found.removed_if_refused():
             run = replace(_build(config, folder, found.path), put_back=put_back)
@@ -93,11 +97,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     trainer = build_trainer(config, RankCheck(checkpoint))
     if optional := [name for name in SWITCHES if name in config.callbacks]:
         rank_zero_info(f"optional callbacks: {', '.join(optional)}")
-    _check_static_graph(config)
-    global_batch = data.loading.batch_size * trainer.world_size
-    model = build_model(config, global_batch=global_batch)
-    _warn_of_full_rate(model, config.optimizer.lr, global_batch)
-    _warn_of_small_validation(config)
+    model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
         _load_first_weights(config, model)
@@ -152,40 +152,6 @@ def _world_size(config: DictConfig) -> int:
     return int(build_trainer(only(config, callbacks=())).world_size)
 
 
-def _check_static_graph(config: DictConfig) -> None:
-    """Raise ConfigError for DDP's static graph with several micro-batches: torch fails there, because only the last
-    micro-batch exchanges gradients."""
-    strategy, at_once = config.trainer.get("strategy"), config.model.micro_batch_size
-    is_static = isinstance(strategy, DictConfig) and strategy.get("static_graph")
-    if is_static and at_once is not None and at_once < config.data.batch_size:
-        raise ConfigError(
-            f"trainer.strategy.static_graph=true does not work with model.micro_batch_size={at_once} below the "
-            f"{config.data.batch_size} images of a process; leave static_graph out, or set model.micro_batch_size=null"
-        )
-
-
-@rank_zero_only
-def _warn_of_small_validation(config: DictConfig) -> None:
-    """Warn of validation images that are smaller than the last training images, on which accuracy is low."""
-    validated, trained = config.data.val_image_size or config.data.image_size, image_sizes(config)[-1]
-    if validated < trained:
-        log.warning(
-            f"validation images have {validated} pixels and the last training images {trained}, so accuracy will be "
-            f"low: set data.val_image_size={trained}, or a smaller callbacks.resolution_schedule.end"
-        )
-
-
-@rank_zero_only
-def _warn_of_full_rate(model: Classifier, lr: float, global_batch: int) -> None:
-    """Warn of a large batch without warm-up."""
-    if global_batch > _LARGE_BATCH and model.schedule(0, num_steps=1000, steps_per_epoch=10) >= 1:
-        rate = lr * global_batch / REFERENCE_BATCH
-        log.warning(
-            f"the first step has the full learning rate of {rate:.3g} for {global_batch} images (optimizer.lr times "
-            "global batch / 256): set schedule=cosine schedule.warmup_epochs=5, or lower optimizer.lr"
-        )
-
-
 def _load_first_weights(config: DictConfig, model: Classifier) -> None:
     """Load the first weights of a new run; see load_initial_weights. Raises ConfigError for frozen random weights."""
     name, sources = config.model.name, {key: config.model[key] for key in ("pretrained", "init_from")}
@@ -198,20 +164,7 @@ def _load_first_weights(config: DictConfig, model: Classifier) -> None:
             "model.init_from=RUN_FOLDER or model.pretrained=true"
         )
     else:
-        _say_random()
-
-
-@rank_zero_only
-def _say_random() -> None:
-    """Log that the network starts from random weights; as a warning if the user has typed model.pretrained=false, as
-    for a fine-tuning without timm's weights."""
-    if is_typed("model.pretrained=false"):
-        log.warning(
-            "model.pretrained=false without model.init_from: the network starts from random weights; to start from "
-            "trained weights, set model.init_from=RUN_FOLDER or model.pretrained=true"
-        )
-    else:
-        log.info("starting from random weights (model.pretrained=false, model.init_from=null)")
+        rank_zero_info("starting from random weights (model.pretrained=false, model.init_from=null)")
 
 
 def _check_classes(saved: dict[str, Any], classes: Sequence[str]) -> None:
@@ -252,3 +205,25 @@ def _writable(folder: Path) -> Path:
             f"cannot write {folder} ({reason}); choose another folder with hydra.run.dir=FOLDER"
         ) from error
     return folder.resolve()
+
+
+def _set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
+    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N. The result moves
+    them back."""
+    names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
+    if not names:
+        return lambda: None
+    aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
+    aside.mkdir()
+    for name in names:
+        (folder / name).rename(aside / name)
+    log.info(f"a new run: the files of the run before are now in {aside}")
+
+    def put_back() -> None:
+        for name in names:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            (aside / name).replace(folder / name)
+        aside.rmdir()
+
+    return put_back

@@ -14,14 +14,14 @@ from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
-from imagenet_opt.run.stop.rank_watchdog import explain
+from imagenet_opt.run.numbers import write_summary
+from imagenet_opt.run.stop.ranks import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
 from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.training.summary import print_summary, setup_of, summarize
-from imagenet_opt.training.summary_file import write_summary
 
 
 def fit(config: DictConfig, *, began: float) -> None:

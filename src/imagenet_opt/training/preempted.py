@@ -1,23 +1,27 @@
 """The end of a preempted run: a file in the run folder, a line for the user, an exit status for the scheduler."""
 
 import json
+import logging
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.overrides import insert, quoted, typed, without
+from imagenet_opt.config.overrides import insert, quoted, slurm_folder, typed, without
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.stop import slurm
 from imagenet_opt.run.stop.signals import stop
+
+log = logging.getLogger(__name__)
 
 FILE = "preempted.json"
 SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
 """Environment variable that a sweep sets for its jobs."""
+_REQUEUE_SECONDS = 60
 STATUS = 75
 """Exit status EX_TEMPFAIL of sysexits.h: the same command may succeed later."""
 
@@ -70,6 +74,20 @@ def leave(error: Preempted, why: int | None = None) -> int:
         text += ": training had not started; the same command starts it"
     print(f"Preempted: {text}", file=sys.stderr, flush=True)
     number = stop.why if why is None else why
-    if number == signal.SIGUSR1 and SWEEP_JOB not in os.environ and slurm.folder_name() is not None:
-        slurm.requeue()
+    if number == signal.SIGUSR1 and SWEEP_JOB not in os.environ and slurm_folder() is not None:
+        requeue()
     return STATUS
+
+
+def requeue() -> bool:
+    """Requeue this SLURM job, which also ends it. Returns whether SLURM accepted the request."""
+    command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_REQUEUE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning(f"`{' '.join(command)}` failed ({error}); submit the job again yourself")
+        return False
+    if done.returncode:
+        reason = done.stderr.strip() or f"status {done.returncode}"
+        log.warning(f"`{' '.join(command)}` failed ({reason}); submit the job again yourself, next time with --requeue")
+    return done.returncode == 0

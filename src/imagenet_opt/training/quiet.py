@@ -55,18 +55,6 @@ class CurrentStdout:
         sys.stdout.flush()
 
 
-class NamedOnce(logging.Formatter):
-    """Formats as `formatter` does, and drops the logger's name if the message begins with the last part of the name."""
-
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self._formatter = formatter
-
-    def format(self, record: logging.LogRecord) -> str:
-        origin = f"{record.name.rpartition('.')[2]}: "
-        return self._formatter.format(record).replace(f"{record.name}: {origin}", origin, 1)
-
-
 def quiet() -> None:
     """Drop Lightning's messages about itself, and warnings that do not apply here; escape control characters.
 
@@ -82,20 +70,10 @@ def quiet() -> None:
         logger.propagate = True
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
-        handler.addFilter(_name_origin)
         handler.addFilter(make_printable)
-        if handler.formatter is not None:
-            handler.setFormatter(NamedOnce(handler.formatter))
         if isinstance(handler, logging.StreamHandler) and handler.stream is console:
             handler.setStream(CurrentStdout())
             handler.addFilter(lambda record: not getattr(record, "shown", False))
     logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # Hydra also raises the errors that it logs
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)
-
-
-def _name_origin(record: logging.LogRecord) -> bool:
-    """A logging filter that names the calling module where a record was logged through Lightning."""
-    if record.name.startswith("lightning.") and not record.pathname.startswith(_LIGHTNING):
-        record.name = record.module
-    return True

@@ -13,13 +13,9 @@ from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.loggers import metrics_rows
 from imagenet_opt.run.loggers.wandb_logger import sync_command
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, METRICS
 from imagenet_opt.training.mfu import mfu
-from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
-
-_SPARE = 0.05
-"""Share of a GPU's time that mixing needs at most: mixing reads and writes the images a few times."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
@@ -105,7 +101,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    written = [name for name in (checkpoints.LAST, checkpoints.BEST, metrics_rows.FILE) if (run_folder / name).exists()]
+    written = [name for name in (checkpoints.LAST, checkpoints.BEST, METRICS) if (run_folder / name).exists()]
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     rows = [
@@ -116,7 +112,6 @@ def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tup
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, setup)),
         ("GPU busy", _gpu_busy(numbers, setup)),
-        ("mixing", _mixing_advice(numbers, setup)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         _duration(numbers, setup.done_steps),
@@ -159,14 +154,6 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
         return sentence(shares, f"the {setup.simulated}" if setup.simulated else "the GPU")
     limit = f"the CPU, which trains {shares['busy']:.0%} of the time"
     return limit if shares["busy"] >= HEALTHY_BUSY else sentence(shares, "the CPU")
-
-
-def _mixing_advice(numbers: dict[str, float], setup: Setup) -> str | None:
-    """Advice to switch mixing on: mixing runs on the GPU, and a GPU that waits for data has time for mixing."""
-    waited = numbers.get("throughput/data_wait_fraction", 0.0)
-    if not setup.on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
-        return None
-    return "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data"
 
 
 def _doubt(numbers: dict[str, float]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.writer import HostCopy
 
 
 def test_a_copy_does_not_change_and_keeps_shared_tensors_shared() -> None:

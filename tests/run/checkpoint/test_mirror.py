@@ -14,10 +14,9 @@ from psutil import process_iter
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import files, mirror, restore
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
-from imagenet_opt.run.checkpoint.mirror_process import call
+from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, Uploaded
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.preempted import SWEEP_JOB
 from tests.conftest import composed

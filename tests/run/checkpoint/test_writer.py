@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from imagenet_opt.run.checkpoint import files
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy, Written
 from tests.processes import run_script
 from tests.run.checkpoint import test_files
 
@@ -142,7 +141,7 @@ import resource, sys, time
 from pathlib import Path
 import torch
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
+from imagenet_opt.run.checkpoint.writer import HostCopy
 from tests.run.checkpoint.test_writer import state
 
 folder, how = Path(sys.argv[1]), sys.argv[2]

@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_opt.errors import RunFolderError
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.metrics_rows import read_rows
+from imagenet_opt.run.numbers import read_rows
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

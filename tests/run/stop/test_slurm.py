@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.config.overrides import follow_job
+from imagenet_opt.config.overrides import follow_job, slurm_folder
 from imagenet_opt.errors import ConfigError, Preempted
-from imagenet_opt.run.stop.slurm import folder_name, requeue
-from imagenet_opt.training.preempted import SWEEP_JOB, leave
+from imagenet_opt.training.preempted import SWEEP_JOB, leave, requeue
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ from imagenet_opt.training.preempted import SWEEP_JOB, leave
     ],
 )
 def test_the_folder_follows_the_job(environment: dict[str, str], name: str | None) -> None:
-    assert folder_name(environment) == name
+    assert slurm_folder(environment) == name
 
 
 def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.run.stop.time_left import duration, seconds_left
+from imagenet_opt.callbacks.progress_bar import duration, seconds_left
 
 EPOCHS = 4
 BATCHES = 100

@@ -5,26 +5,41 @@
 
 An object is complete when it is in the list of the storage, and no other object says which checkpoint is the newest.
 
-These functions run in a process of their own (`mirror_process.call`), so this module imports no torch. Arguments and
-results are values of JSON.
+The functions run in a process of their own (`call`): a process that has opened an object storage cannot fork loader
+workers that read from one, and training forks workers at any time. So this module imports no torch, which makes the
+process start in about a second, and arguments and results are values of JSON.
 """
 
+import json
 import os
 import re
+import signal
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt import errors
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError, StorageFailed
+from imagenet_opt.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    ConfigError,
+    ImagenetOptError,
+    RunFolderError,
+    StorageFailed,
+)
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
+from imagenet_opt.processes import end_with_parent
 
 KEY = "checkpoint.mirror"
 BEST = "best.ckpt"
 _PROBE = "write_probe"
 _NAME = re.compile(r"checkpoints/step_([0-9]{8,18})\.ckpt")
 _PIECE_BYTES = 16 * 2**20
+_MODULE = "imagenet_opt.run.checkpoint.mirror"
 
 
 def check_url(url: object) -> None:
@@ -154,3 +169,58 @@ def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
                 piece = storage.read(found.path, start=start, size=size, etag=found.etag)
             yield piece
             show((start + size) // 10**6, found.size // 10**6)
+
+
+_TASKS = {task.__name__: task for task in (probe, steps, upload, head, download)}
+
+
+def call(task: str, url: str, key: str = KEY, **arguments: Any) -> Any:
+    """The result of the function `task` above for the storage at `url`. key: the config key that holds `url`.
+
+    Raises the ImagenetOptError of the function, and StorageFailed for other ends of the process.
+    """
+    job: dict[str, Any] = {"task": task, "url": url, "key": key, "parent": os.getpid(), "arguments": arguments}
+    command = [sys.executable, "-P", "-m", _MODULE, json.dumps(job)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with tempfile.TemporaryFile() as output:
+        status = _run(command, environment, output.fileno())
+        output.seek(0)
+        lines = output.read().splitlines()
+    if status or not lines:
+        raise StorageFailed(f"{url} ({key}): the process for the {task} ended with status {status}")
+    answer = json.loads(lines[-1])
+    if "error" in answer:
+        raise getattr(errors, answer["error"])(answer["message"])
+    return answer["result"]
+
+
+def _run(command: list[str], environment: dict[str, str], stdout: int) -> int:
+    """Run `command` without stdin, and return its exit status.
+
+    No pipe is open meanwhile, not even the one of subprocess.Popen that tells when the program has started: a loader
+    worker that is forked at this moment would keep the other end open, and this thread would wait for its end.
+    """
+    files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+    process = os.posix_spawn(command[0], command, environment, file_actions=files)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def main() -> None:
+    """Do the job of argv[1], and print the answer as the last line."""
+    os.setsid()  # otherwise Ctrl-C ends an upload
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # SLURM signals every process of a job; an upload should be completed
+    job = json.loads(sys.argv[1])
+    end_with_parent(job["parent"])  # so that a resumed run is the only one that uploads
+    storage = ObjectStorage(job["url"], job["key"])
+    answer: dict[str, Any]
+    try:
+        with storage.explained():
+            answer = {"result": _TASKS[job["task"]](storage, **job["arguments"])}
+    except ImagenetOptError as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

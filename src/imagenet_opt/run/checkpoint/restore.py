@@ -15,7 +15,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError, RunFolderError
 from imagenet_opt.object_storage import FoundObject, is_url, is_web
 from imagenet_opt.run.checkpoint import files, mirror
-from imagenet_opt.run.checkpoint.mirror_process import call
+from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.checkpoint.uploads import OTHERS
 
 log = logging.getLogger(__name__)

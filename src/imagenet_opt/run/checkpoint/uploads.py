@@ -15,13 +15,13 @@ from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ImagenetOptError, first_line
 from imagenet_opt.object_storage import FoundObject
 from imagenet_opt.run.checkpoint import files, mirror
-from imagenet_opt.run.checkpoint.mirror_process import call
-from imagenet_opt.run.loggers import metrics_rows
+from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE
+from imagenet_opt.run.numbers import METRICS
 
 log = logging.getLogger(__name__)
 
-OTHERS = (metrics_rows.FILE, ID_FILE, files.COMPILED_CODE)
+OTHERS = (METRICS, ID_FILE, files.COMPILED_CODE)
 """Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its id in W&B,
 and compiled code."""
 

@@ -6,23 +6,79 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
 from imagenet_opt.errors import first_line
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.run.checkpoint import files
-from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 log = logging.getLogger(__name__)
 
 _THREAD = "checkpoint writer"
 _MARGIN_BYTES = 16 * 2**20
 """Space beyond the tensors: their names, the archive's index, and the files that loggers write meanwhile."""
+
+
+class HostCopy:
+    """A copy of `state` in host memory, of dicts, lists, tuples, numbers, strings, None, and tensors on the CPU.
+
+    Tensors that share memory in `state` share memory in the copy. GPU tensors are copied asynchronously in the current
+    stream, so before the next step changes them; `wait` waits for these copies.
+    num_bytes: total size of the tensors. foreign: paths of objects of other types, which are deep-copied; a file with
+    such objects cannot be opened with `weights_only`.
+    """
+
+    def __init__(self, state: Mapping[Any, Any]) -> None:
+        self.num_bytes = 0
+        self.foreign: list[str] = []
+        self._copies: dict[Any, Tensor] = {}
+        self._copied: torch.cuda.Event | None = None
+        self.state: dict[Any, Any] = self._plain(state, "")
+        self._copies.clear()
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self) -> None:
+        """Wait until the copies are complete."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def _plain(self, value: Any, place: str) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy(value)
+        if isinstance(value, Mapping):
+            return {key: self._plain(part, f"{place}/{key}") for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = [self._plain(part, f"{place}/{i}") for i, part in enumerate(value)]
+            return parts if isinstance(value, list) else tuple(parts)
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool):
+            return value
+        for kind in (int, float, str):
+            if isinstance(value, kind):
+                return kind(value)
+        self.foreign.append(f"{place} ({type(value).__name__})")
+        return deepcopy(value)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.device
+        key = (*place, tensor.shape, tensor.stride(), tensor.dtype)
+        if key not in self._copies:
+            self.num_bytes += tensor.numel() * tensor.element_size()
+            if pinned := tensor.device.type == "cuda":
+                self._copied = self._copied or torch.cuda.Event()
+            copy = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
+            self._copies[key] = copy.copy_(tensor.detach(), non_blocking=pinned)
+        return self._copies[key]
 
 
 class Written(NamedTuple):

@@ -10,7 +10,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from imagenet_opt.atomic_file import replacing
-from imagenet_opt.run.loggers.metrics_rows import FILE, read_table
+from imagenet_opt.run.numbers import METRICS, read_table
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class MetricsCsv(Logger):
 
     def __init__(self, *, folder: str) -> None:
         super().__init__()
-        self.path = Path(folder) / FILE
+        self.path = Path(folder) / METRICS
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns, self._rows, is_intact = read_table(self.path)
         self._behind = False  # rows wait in memory

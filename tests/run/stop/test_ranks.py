@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from imagenet_opt.errors import TrainingError
-from imagenet_opt.run.stop.rank_watchdog import RankWatchdog, address, listen
+from imagenet_opt.run.stop.ranks import RankWatchdog, address, listen
 
 HANGING = """
 import json, os, signal, sys, threading
-from imagenet_opt.run.stop import rank_watchdog
-from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
-rank_watchdog._HELLO_SECONDS = 100
+from imagenet_opt.run.stop import ranks
+from imagenet_opt.run.stop.ranks import RankWatchdog
+ranks._HELLO_SECONDS = 100
 rank, kind = int(sys.argv[1]), sys.argv[2]
 os.environ["MASTER_ADDR"] = "127.0.0.1"
 

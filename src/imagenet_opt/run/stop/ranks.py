@@ -1,4 +1,4 @@
-"""Ends this process when another process of the run has died.
+"""Several processes of a run: all stop at the same batch, and each ends when another has died.
 
 A collective operation with a dead process waits for its time-out, half an hour, or for ever. Here each process keeps a
 TCP connection to rank 0. The kernel closes the connection when a process dies; keep-alive probes detect a machine that
@@ -14,12 +14,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import IO, Any
+
+import torch
+import torch.distributed as dist
 
 from imagenet_opt.errors import TrainingError
 
 log = logging.getLogger(__name__)
 
+_CONSENSUS_TIMEOUT = timedelta(minutes=30)
 _BYE = "bye"
 _CONNECT_SECONDS = 60
 _HELLO_SECONDS = 10
@@ -172,3 +177,29 @@ def explain(error: BaseException) -> TrainingError | None:
 
 def _message(reason: str) -> str:
     return f"{reason}; the same command resumes from the last checkpoint"
+
+
+class StopConsensus:
+    """Gives every process the maximum of the numbers of all processes, one batch late.
+
+    A number that is passed at one batch is returned at the next batch, so that the exchange over the host's network
+    overlaps with the step and no process waits. A number above 0 is returned once. Every process must make the same
+    number of calls.
+    """
+
+    def __init__(self) -> None:
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        self._group: Any = dist.new_group(backend="gloo", timeout=_CONSENSUS_TIMEOUT) if several else None
+        self._number = torch.zeros(1, dtype=torch.int64)
+        self._pending: dist.Work | None = None
+
+    def __call__(self, number: int) -> int:
+        """Raises RuntimeError when another process has died."""
+        if self._group is None:
+            return number
+        if self._pending is not None:
+            self._pending.wait()
+        agreed = int(self._number)
+        self._number[0] = 0 if agreed else number
+        self._pending = dist.all_reduce(self._number, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return agreed

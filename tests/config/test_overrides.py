@@ -84,7 +84,6 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.error
         ),
         ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
-        ("data.num_trian=4", "ConfigError: there is no key data.num_trian; did you mean data.num_train?"),
         ("experiment=agressive", "experiment 'agressive'; did you mean aggressive? options: aggressive, baseline, "),
         ("model=resnet101", "resnet10t, resnet18, resnet50; any other network of timm: model.name=NAME"),
         (

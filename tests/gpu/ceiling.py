@@ -29,12 +29,8 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 SIDE, NUM_STEPS = (224, 20) if ON_GPU else (32, 1)
 VARIANTS: dict[str, dict[str, Any]] = {
     "now": {},
-    "fp16": {"dtype": torch.float16},
     "mm": {"options": {"conv_1x1_as_mm": True}},
     "combo": {"options": {"combo_kernels": True}},
-    "pointwise": {"options": {"max_autotune_pointwise": True}},
-    "no_counters": {"has_counters": False},
-    "autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 
 
@@ -44,8 +40,8 @@ def settle() -> None:
 
 
 @contextmanager
-def mixed(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
-    with torch.autocast(DEVICE.type, dtype=dtype, cache_enabled=False):
+def mixed() -> Iterator[None]:
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16, cache_enabled=False):
         yield
 
 
@@ -56,21 +52,19 @@ def network() -> nn.Module:
     return net.to(DEVICE, memory_format=torch.channels_last)
 
 
-def images_of(num: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.randn(num, 3, SIDE, SIDE, device=DEVICE).to(dtype=dtype, memory_format=torch.channels_last)
+def images_of(num: int) -> Tensor:
+    return torch.randn(num, 3, SIDE, SIDE, device=DEVICE).to(dtype=torch.bfloat16, memory_format=torch.channels_last)
 
 
 def training_step(net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
     """A step of SGD with momentum."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, nesterov=True, fused=ON_GPU)
-    scaler = torch.amp.GradScaler(DEVICE.type, enabled=images.dtype is torch.float16)
 
     def step() -> None:
-        with mixed(images.dtype):
+        with mixed():
             loss = cross_entropy(net(images).float(), labels, label_smoothing=0.1)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        loss.backward()
+        optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     return step
@@ -80,7 +74,7 @@ def captured(net: nn.Module, images: Tensor) -> GraphedForward | None:
     if not ON_GPU:
         return None
     graph = GraphedForward(net, capture_on_gpu())
-    with mixed(images.dtype):
+    with mixed():
         graph.capture(images)
     return graph
 
@@ -121,15 +115,11 @@ def keep(found: dict[str, Any]) -> None:
 
 def measured(num: int, how: dict[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
-    net, images = network(), images_of(num, how.get("dtype", torch.bfloat16))
-    if not how.get("has_counters", True):
-        for layer in net.modules():
-            if hasattr(layer, "num_batches_tracked"):
-                layer.num_batches_tracked = None
+    net, images = network(), images_of(num)
     step = training_step(net, images, torch.randint(1000, (num,), device=DEVICE))
     with inductor.patch(how.get("options", {})):
         if ON_GPU:
-            net.compile(dynamic=False, mode=how.get("mode", "default"))
+            net.compile(dynamic=False, mode="default")
         step()
         graph = captured(net, images)
     step()

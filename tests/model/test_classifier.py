@@ -167,7 +167,7 @@ def test_frozen_parts_keep_weights_and_statistics(freeze: str, norm: set[str], c
 
 
 def test_validations_further_apart_than_an_epoch_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.val_check_interval=5 .* 4 steps.*check_val_every_n_epoch=null"):
+    with pytest.raises(ConfigError, match=r"trainer\.val_check_interval"):
         fit(network(), batches(4), val_check_interval=5)
 
 

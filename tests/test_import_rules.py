@@ -1,14 +1,11 @@
 """Allowed imports between packages: docs/contributing.md, "The house"."""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-from imagenet_opt.cli.main import COMMANDS
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src/imagenet_opt"
@@ -51,7 +48,6 @@ LIGHTNING = (
     "probe/", "compare/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
     "model/classifier.py", "tune/", "sweep/",
 )  # fmt: skip
-MOST_FILES = 16
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -119,14 +115,6 @@ def test_no_file_imports_itself_through_others() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
-
-
-def test_no_folder_has_too_many_files() -> None:
-    sizes: dict[Path, int] = defaultdict(int)
-    for file in FILES:
-        is_command = file.parent.name == "cli" and file.stem in COMMANDS  # found by its name, however many there are
-        sizes[file.parent] += file.name != "__init__.py" and not is_command
-    assert {str(folder.relative_to(REPOSITORY)): size for folder, size in sizes.items() if size > MOST_FILES} == {}
 
 
 @pytest.mark.parametrize(

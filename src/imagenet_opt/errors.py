@@ -148,19 +148,10 @@ class RunFolderError(ImagenetOptError):
     """The run folder cannot be written, or another process trains in it. Choose another with hydra.run.dir=FOLDER."""
 
 
-_SAME_LENGTH = 0.07
-"""Bonus of a name of the same length, since a wrong digit is likely: resnet50 for resnet51, not resnet51q."""
-
-
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint for an unknown name: the most similar known name, or several that are equally near."""
-    similar = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
-    scores = [
-        difflib.SequenceMatcher(None, name, other).ratio() + _SAME_LENGTH * (len(name) == len(other))
-        for other in similar
-    ]
-    best = [other for other, score in zip(similar, scores, strict=True) if score == max(scores)]
-    return f"did you mean {' or '.join(best)}?" if best else otherwise
+    """The hint for an unknown name: the most similar known name."""
+    similar = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {similar[0]}?" if similar else otherwise
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Resources of this machine that a process can use: CPUs, memory, shared memory, open files; mounts and versions."""
 
-import ctypes
 import os
 import platform
 import resource
@@ -22,9 +21,6 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 _BLOCK = Path("/sys/class/block")
 _OPEN_FILES = 2**16
 """Enough for batches in flight (two files each, up to thousands of batches), reads in flight, libraries and logs."""
-_libc = ctypes.CDLL(None)
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Parameters of mallopt."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +134,6 @@ def allow_open_files(num_files: int = 0) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(ValueError, OSError):  # macOS has another, lower bound
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep memory that it frees, up to its peak, instead of returning it to the system.
-
-    By default glibc returns large blocks, so that a training step on the CPU gets up to its whole memory anew from the
-    system; how much, is decided by chance for the life of a process. Threads that start later share one heap, since
-    glibc returns the emptied heap of a thread in any case. Source: mallopt(3).
-    """
-    if hasattr(_libc, "mallopt"):
-        _libc.mallopt(_ARENA_MAX, 1)
-        _libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        _libc.mallopt(_MMAP_THRESHOLD, 2**31 - 1) or _libc.mallopt(_MMAP_THRESHOLD, 2**25)  # older versions take less
 
 
 def mount_of(path: str) -> str:

@@ -1,6 +1,7 @@
 """Trains the rows of a job, one run after the other in this process: `python tests/gpu/fits.py JOB`, see --help.
 
-jobs.yaml has the job's `overrides` of train.py, and `rows`: name -> further overrides. Every second round goes
+jobs.yaml has the job's `overrides` of train.py, and `rows`: name -> further overrides. Two words are of this script:
+KEY*=FACTOR multiplies a number, and nice=N lowers the priority of the loader's workers. Every second round goes
 backwards. Rows share a network, so that torch compiles once, or have --own-networks. $KEEP/result.json gets the numbers
 of each row and round; $KEEP/ROW_ROUND has metrics.csv. Rows for which no time is left are left out.
 """
@@ -14,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import yaml
-from omegaconf import DictConfig, open_dict
+from lightning.pytorch import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.training.build_run import build_run
@@ -26,6 +29,7 @@ from imagenet_opt.training.summary import summarize
 ON_GPU = torch.cuda.is_available()
 TINY = "model.name=resnet10t data.batch_size=4 data.num_workers=1 trainer.max_steps=3 trainer.limit_val_batches=1"
 """Without a GPU; this only shows mistakes."""
+RATE = "throughput/images_per_second"
 TOLD = ("val/acc1", "throughput/", "bottleneck/", "startup/", "memory/", "gpu/", "host/", "train/acc1", "loader/num")
 Numbers = dict[str, Any]
 
@@ -39,30 +43,50 @@ def words_of(text: str) -> list[str]:
     return shlex.split(os.path.expandvars(text))
 
 
-def configured(words: list[str]) -> DictConfig:
-    """The configuration of a run that starts anew and writes no checkpoint."""
-    config = composed((*words, *([] if ON_GPU else TINY.split()), "resume_from=null"))
+def configured(words: list[str]) -> tuple[DictConfig, int]:
+    """The configuration of a run that starts anew and writes no checkpoint, and the workers' niceness."""
+    own = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("nice=") or "*=" in word}
+    plain = [word for word in words if word.partition("=")[0] not in own]
+    config = composed((*plain, *([] if ON_GPU else TINY.split()), "resume_from=null"))
+    nice = int(own.pop("nice", 0))
     with open_dict(config):
+        for key, factor in own.items():
+            name = key.removesuffix("*")
+            OmegaConf.update(config, name, OmegaConf.select(config, name) * float(factor))
         config.callbacks.pop("checkpoint", None)
-    return config
+    return config, nice
+
+
+class Nice(Callback):
+    """Lowers the priority of all child processes, among which the loader's workers are."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        for child in psutil.Process().children(recursive=True) if args[-1] == 0 else ():
+            child.nice(self.value)
 
 
 def fit(words: list[str], folder: Path, net: Any = None) -> tuple[Numbers, Any]:
     """Numbers of a run and its network. net: of an earlier run, instead of a new network."""
-    config = configured(words)
+    config, nice = configured(words)
     folder.mkdir(parents=True)
     config.run_folder = str(folder)
     run = build_run(config)
     if net is not None:
         net._compiled_call_impl = None  # torch keeps the compiled code
         run.model.net = net.to(memory_format=torch.contiguous_format)
+    run.trainer.callbacks += [Nice(nice)] if nice else []  # type: ignore[attr-defined]
     began, cpu = time.perf_counter(), time.thread_time()
     run.trainer.fit(run.model, datamodule=run.data)
     seconds = time.perf_counter() - began
     numbers = summarize(run.trainer, import_seconds=0.0, run_seconds=seconds)
     told = {name: round(value, 5) for name, value in numbers.items() if name.startswith(TOLD)}
-    told |= {"seconds": round(seconds, 1), "main_thread_seconds": round(time.thread_time() - cpu, 2)}
-    return told, run.model.net
+    return told | {
+        "seconds": round(seconds, 1),
+        "main_thread_seconds": round(time.thread_time() - cpu, 2),
+    }, run.model.net
 
 
 def cleaned() -> None:

@@ -1,13 +1,21 @@
 """On a GPU times are those of kernels, and all parts of an anatomy agree."""
 
+import gzip
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.utils.data import DataLoader
 
+from imagenet_opt.callbacks.profiler import Profiler
 from imagenet_opt.probe.device_peak import matmul_peak
 from imagenet_opt.study.kinds.anatomy import kinds_table, measure
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
+from tests.conftest import quiet_trainer
 
 SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
 
@@ -27,3 +35,26 @@ def test_peaks_are_below_what_no_device_has_and_tensor_cores_show() -> None:
     gpu = torch.device("cuda")
     half, full = (matmul_peak(gpu, dtype, seconds=1.0)[0] for dtype in (torch.bfloat16, torch.float32))
     assert 1 < full < half < 5000
+
+
+class Training(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 256, 3), nn.Conv2d(256, 256, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return self.net(batch).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_profilers_trace_has_kernels(tmp_path: Path) -> None:
+    trainer = quiet_trainer(
+        accelerator="gpu", devices=1, max_steps=8, callbacks=[Profiler(folder=tmp_path, start_step=3, num_steps=2)]
+    )
+    trainer.fit(Training(), DataLoader(torch.randn(64, 3, 32, 32), batch_size=8))
+    with gzip.open(tmp_path / "profile/step_5.json.gz", "rt") as trace:
+        events = json.load(trace)["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in events)

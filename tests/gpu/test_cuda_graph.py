@@ -1,6 +1,8 @@
 """CUDA graphs on a real GPU: the same training with one launch instead of hundreds."""
 
 import gc
+import weakref
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -156,6 +158,53 @@ def test_kernels_of_a_step_come_from_two_launches() -> None:
 
     fit(graph(), Count())
     assert launches == [2]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(monkeypatch, caplog) -> None:
+    real, asked = torch.cuda.make_graphed_callables, []
+
+    @wraps(real)
+    def scarce(module: nn.Module, sample: tuple[Tensor], **options: Any) -> nn.Module:
+        asked.append(sample[0].shape[-1])
+        if len(asked) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(module, sample, **options)
+
+    eager = fit(switched(), precision="64-true")
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", scarce)
+    with caplog.at_level("INFO"):
+        assert_alike(fit(switched(cuda_graph=True), precision="64-true"), eager, 1e-8)
+    assert asked == [64, 96]
+    assert "no CUDA graph of (16, 3, 64, 64)" in caplog.text and "CUDA graph of (16, 3, 96, 96) captured" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, captured = torch.cuda.make_graphed_callables, []
+
+    @wraps(real)
+    def noted(module: nn.Module, sample: tuple[Tensor], **options: Any) -> nn.Module:
+        captured.append((tuple(sample[0].shape), weakref.ref(module)))
+        return real(module, sample, **options)
+
+    class Halve(Callback):
+        """As the step does where memory runs out."""
+
+        def on_train_batch_end(
+            self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            if batch_idx == 2:
+                pl_module.micro_batch_size = 8
+                trainer.callbacks[0].on_out_of_memory(trainer, pl_module, batch)  # type: ignore[attr-defined]
+            if batch_idx == NUM_STEPS - 1:
+                self.left = [shape for shape, module in captured if module() is not None]
+
+    eager, halve = fit(switched(), Halve(), precision="64-true"), Halve()
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
+    assert_alike(fit(graph(), halve, precision="64-true"), eager, 1e-8)
+    assert [shape for shape, _ in captured] == [(16, 3, 64, 64), (8, 3, 64, 64), (8, 3, 96, 96)]
+    assert halve.left == [(8, 3, 64, 64), (8, 3, 96, 96)]
 
 
 def test_what_is_released_gives_its_memory_back() -> None:

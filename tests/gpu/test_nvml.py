@@ -1,11 +1,15 @@
-"""Readings of NVML are of the device that torch uses."""
-
+import threading
 from time import monotonic
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers.logger import DummyLogger
 
+from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.measure.telemetry.gpu import GpuColumns, device_names, read_gpu
+from tests.conftest import quiet_trainer
 
 
 def work(seconds: float) -> None:
@@ -34,3 +38,38 @@ def test_the_state_of_the_device_is_read_while_it_works() -> None:
     state = read_gpu(0)
     assert state is not None and state.name in torch.cuda.get_device_name(0)
     assert state.clock_reasons is not None and state.others is not None
+
+
+class Rows(DummyLogger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:  # type: ignore[override]
+        self.rows.append((step, metrics))
+
+
+class Busy(BoringModel):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        work(0.3)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec.*:FutureWarning")
+def test_the_callback_logs_its_keys_at_lightnings_rows() -> None:
+    logger, callback = Rows(), GpuUtilization()
+    trainer = quiet_trainer(
+        accelerator="gpu",
+        devices=1,
+        max_steps=10,
+        limit_val_batches=0,
+        log_every_n_steps=5,
+        callbacks=[callback],
+        logger=logger,
+    )
+    trainer.fit(Busy())
+    rows = [(step, metrics) for step, metrics in logger.rows if "gpu/utilization_percent" in metrics]
+    assert [step for step, _ in rows] == [4, 9]
+    assert rows[1][1]["gpu/utilization_percent"] > 80
+    assert callback.summary()["gpu/memory_used_gib"] > 0
+    assert "recorder" not in [thread.name for thread in threading.enumerate()]

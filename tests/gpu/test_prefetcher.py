@@ -60,3 +60,13 @@ def test_slots_are_page_locked_once_and_until_the_loader_ends(
     made.close()
     assert not any(pixels.is_pinned() for pixels in slots)
     assert torch.ones(8, device=CUDA).sum().item() == 8  # no error is left over
+
+
+def test_epochs_that_end_early_leave_no_copy_under_way(images_root: Path, tmp_path: Path) -> None:
+    """The workers overwrite all slots when an epoch begins."""
+    expected = expected_batches(images_root, tmp_path, "device", "ahead")
+    with closing(prefetcher(images_root, tmp_path, CUDA, "device", "registered")) as made:
+        for _ in range(20):
+            made.sampler.set_epoch(0)
+            batch = next(iter(made))
+            torch.testing.assert_close(batch.images.cpu(), expected[0].images, rtol=1e-4, atol=1e-4)

@@ -51,8 +51,7 @@ def budget_seconds(text: str) -> float:
     match = _BUDGET.fullmatch(text)
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not _LEAST_SECONDS <= seconds <= DAY:
-        bare = f"; {text} are seconds, did you mean {text}m?" if match and not match[2] else ""
-        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 24h, such as 90s or 5m{bare}")
+        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 24h, such as 90s or 5m")
     return seconds
 
 

@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from timm.layers import convert_sync_batchnorm
 from torch import nn
 
-from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.options import LoaderOptions
@@ -129,8 +128,6 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             f"trainer.accelerator={config.trainer.accelerator}: torch finds no GPU; leave this key out to train on "
             "the CPU, or check the GPU with nvidia-smi"
         )
-    if device.type == "cpu":
-        machine.keep_freed_memory()
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
         counts = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts under torchrun and SLURM

@@ -39,18 +39,10 @@ def explain(error: Exception) -> str:
         group = key.partition(".")[0]
         hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
         return f"there is no key {key} in the {group} of this experiment; {hint}"
-    if option := (others := _keys_of_options("data")).get(key):
-        return f"there is no key {key} here; data={option} has it"
     groups = sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
-    near = [known for known in dict.fromkeys([*keys, *others, *groups]) if _is_like(key, known)]
+    near = [known for known in [*keys, *groups] if _is_like(key, known)]
     hint = did_you_mean(key, near, f"{train_program()} --cfg job shows every key")
     return f"there is no key {key}; {hint}"
-
-
-def _keys_of_options(group: str) -> dict[str, str]:
-    """The keys of all files of a group, each with the name of a file."""
-    files = sorted((config_folder() / group).glob("*.yaml"))
-    return {f"{group}.{key}": file.stem for file in files for key in map(str, OmegaConf.load(file))}
 
 
 def _is_like(key: str, known: str) -> bool:

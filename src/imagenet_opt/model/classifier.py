@@ -115,7 +115,10 @@ class Classifier(LightningModule):
         ]
         if self._saved_groups is not None:
             check_saved_groups(self._saved_groups, optimizer)
-        self._set_up_data()  # otherwise the number of batches may be unknown
+        try:
+            self.trainer.fit_loop.setup_data()  # otherwise the number of batches may be unknown
+        except ValueError as error:  # of Lightning
+            raise ConfigError(f"trainer.val_check_interval, trainer.check_val_every_n_epoch: {error}") from error
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
@@ -123,19 +126,6 @@ class Classifier(LightningModule):
         factor = partial(self.schedule, num_steps=int(num_steps), steps_per_epoch=steps_per_epoch)
         scheduler = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-    def _set_up_data(self) -> None:
-        """Raises ConfigError for an interval of validations that is longer than an epoch."""
-        try:
-            self.trainer.fit_loop.setup_data()
-        except ValueError as error:
-            if "val_check_interval" not in str(error):
-                raise
-            num = self.trainer.num_training_batches
-            raise ConfigError(
-                f"trainer.val_check_interval={self.trainer.val_check_interval} is more than the {num} steps of an "
-                f"epoch; set at most {num}, or trainer.check_val_every_n_epoch=null to count steps over epochs"
-            ) from error
 
     def on_fit_start(self) -> None:
         self.train_tally = ClassificationMetrics(self.device)
@@ -183,8 +173,6 @@ class Classifier(LightningModule):
         scheduler.step()
         if is_logging_step(self.trainer):
             log_numbers(self.trainer, self._late_means())
-        elif self.nan_guard.overdue:
-            self.nan_guard.stop_if_bad()
 
     def _late_means(self) -> Callable[[], dict[str, float]]:
         """Begin a new window of the training metrics. Returns a function that gives the means of the window that ends,

@@ -10,8 +10,6 @@ from imagenet_opt.model.rollback import Rollback
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """Each mode of torch.compile that makes CUDA graphs -> the same mode without CUDA graphs."""
-
-
 AUTO: Literal["auto"] = "auto"
 EARNED_PIXELS = 5e10
 """Pixels of all training images of a run from which compiling earns its time back: one million images of 224 px.

@@ -141,13 +141,9 @@ def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _free_workspaces(device: torch.device) -> None:
-    """Free cuBLAS's workspaces, before and after a capture.
-
-    torch keeps one for each stream for good. A capture makes two, each inside a free block of memory of hundreds of
-    MiB, and torch could never give back those blocks. Replays still write to the workspace of their capture. That is
-    safe: it was made during the capture, so it lies in the graphs' own memory, which only other graphs use, and they
-    never run at the same time. Source: `clear_cublas_manager` in torch/_inductor/cudagraph_trees.py.
-    """
+    """Free cuBLAS's workspaces, which torch keeps for each stream for good, before and after a capture: those of a
+    capture would hold blocks of hundreds of MiB. Replays still write to theirs, which lie in the graphs' own memory.
+    Source: `clear_cublas_manager` in torch/_inductor/cudagraph_trees.py."""
     if device.type == "cuda":
         torch._C._cuda_clearCublasWorkspaces()
 
@@ -166,12 +162,8 @@ def capture_on_gpu() -> Capture:
 
 @contextmanager
 def _graph_options(**fixed: Any) -> Iterator[None]:
-    """Pass options of torch.cuda.graph that make_graphed_callables does not accept.
-
-    stream: within a pool, free memory is available only to captures on the same stream, and torch 2.15 would use
-    another stream each time. capture_error_mode: thread_local lets the loader's thread pin memory during a capture;
-    make_graphed_callables accepts this option from torch 2.14 on.
-    """
+    """Pass options of torch.cuda.graph that make_graphed_callables does not accept. stream: captures on one stream
+    share the free memory of a pool. capture_error_mode: thread_local lets the loader's thread pin memory meanwhile."""
     plain = torch.cuda.graph
 
     def graph(*args: Any, **options: Any) -> torch.cuda.graph:

@@ -13,7 +13,8 @@ from imagenet_opt.errors import NonFiniteLoss
 
 FILE = "nonfinite.json"
 _NUM_REPORTED = 32
-_MOST_UNCHECKED = 1000
+_NUM_KEPT = 1000
+"""Steps whose losses are kept for a check; after a loss that is NaN, those of later steps are too."""
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
 
@@ -32,13 +33,8 @@ class NaNGuard:
 
     def __init__(self, all_agree: Callable[[bool], bool], file: Path) -> None:
         self._all_agree, self._file = all_agree, file
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[_Step] = deque(maxlen=_NUM_KEPT)
         self._checked = -1
-
-    @property
-    def overdue(self) -> bool:
-        """Whether `stop_if_bad` is due, because many steps were added since the last check."""
-        return len(self._steps) >= _MOST_UNCHECKED + _NUM_REPORTED
 
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
         """Keep copies of a step's loss () and of the indices of its samples, int64 (N,). No host sync."""
@@ -49,7 +45,7 @@ class NaNGuard:
         NonFiniteLoss."""
         if not is_finite:
             self._stop(self._first_bad())
-        self._pass(number)
+        self._checked = number
 
     def stop_if_bad(self) -> None:
         """Raise NonFiniteLoss if a loss since the last check was not finite. One host sync; none without new steps."""
@@ -57,18 +53,12 @@ class NaNGuard:
         if not self._all_agree(bad is None):
             self._stop(bad)
         if self._steps:
-            self._pass(self._steps[-1].number)
+            self._checked = self._steps[-1].number
 
     def _stop(self, bad: _Step | None) -> NoReturn:
         if bad is None:
             raise NonFiniteLoss(f"the loss of another process is not finite; {_REMEDY}")
         raise NonFiniteLoss(f"the loss is {bad.loss.item()} at step {bad.number}; {_REMEDY}{self._report(bad)}")
-
-    def _pass(self, number: int) -> None:
-        """Drop the steps that no report will need: of the steps up to `number` the last ones stay."""
-        self._checked = number
-        while len(self._steps) > _NUM_REPORTED and self._steps[_NUM_REPORTED].number <= number:
-            self._steps.popleft()
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
         """Like `stop_if_bad`, also for weights that are not finite; the loss shows this only one step later. Two host

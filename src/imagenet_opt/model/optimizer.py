@@ -70,12 +70,8 @@ def build_optimizer(
 
 
 def _begin_momentum(optimizer: SGD) -> None:
-    """Begin with a momentum of zero, which gives the same first step.
-
-    torch 2.11 to 2.14: the fused form leaves the momentum uninitialised if loss scaling skips the first step, as it
-    often does with float16; the following steps then add garbage, or NaN, to the weights. With dampening the first step
-    would differ, so there the fault remains.
-    """
+    """Begin with a momentum of zero, which gives the same first step, except with dampening. torch 2.11 to 2.14: the
+    fused form leaves the momentum uninitialised if loss scaling skips the first step, as float16 often does."""
     for group in optimizer.param_groups:
         if group["momentum"] and not group["dampening"]:
             for parameter in group["params"]:

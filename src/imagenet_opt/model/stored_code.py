@@ -31,8 +31,14 @@ def use_private_cache(folder: Path, say: Callable[[str], None]) -> None:
 
     if os.environ.get(_CACHE) not in (None, default_cache_dir()):
         return
-    if (problem := _why_not_private(folder)) is not None:
-        say(f"acceleration: {folder} keeps no compiled code: {problem}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise PermissionError("it is not a folder of this user")
+        folder.chmod(0o700)
+    except OSError as error:
+        say(f"acceleration: {folder} keeps no compiled code: {error}; set TORCHINDUCTOR_CACHE_DIR to another folder")
         folder = Path(tempfile.mkdtemp(prefix="imagenet_opt_compiled_"))
     os.environ[_CACHE] = str(folder)
 
@@ -79,16 +85,3 @@ def _about(code: bytes, device: torch.device) -> dict[str, str]:
         "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.backends.cpu.get_cpu_capability()}",
         "checksum": f"{zlib.crc32(code):08x}",
     }
-
-
-def _why_not_private(folder: Path) -> str | None:
-    """Make `folder` for this user alone; why that is impossible, else None."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            return "it is not a folder of this user; remove it, or set TORCHINDUCTOR_CACHE_DIR"
-        folder.chmod(0o700)
-        return None if os.access(folder, os.W_OK) else "it cannot be written; set TORCHINDUCTOR_CACHE_DIR"
-    except OSError as error:
-        return f"{error.strerror}; set XDG_CACHE_HOME or TORCHINDUCTOR_CACHE_DIR to a folder that can be written"

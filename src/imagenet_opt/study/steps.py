@@ -33,7 +33,7 @@ def run(request: Request) -> list[Table]:
     study, cache = begin(request)
     speeds = Speeds(study, cache)
     with cache.report_if_stopped():
-        with announced(speeds.num_missing, budget_seconds=request.budget_seconds or None) as cache.report:
+        with announced(speeds.num_missing, budget_seconds=request.budget_seconds) as cache.report:
             speeds.measure()
         with announced(None) as cache.report:
             losses = measure_losses(study, speeds.rows, speeds.turns, cache) if request.parity_steps else Losses()

@@ -8,7 +8,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
-from imagenet_opt.callbacks.learning_rate import LearningRate
 from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
@@ -74,13 +73,6 @@ def test_the_cause_of_a_wait_is_found(
     assert shares[cause] == pytest.approx(2 / 3, abs=0.03)
 
 
-def test_a_slow_logger_is_logging(project, clock: Clock) -> None:
-    bottleneck = Bottleneck()
-    project.logger.log_metrics = lambda *_, **__: clock.spend(0.02)
-    project.fit(bottleneck, LearningRate(), module=SlowStep(clock), data=images(160), log_every_n_steps=1)
-    assert bottleneck.summary()["bottleneck/logging"] > 0.5
-
-
 def test_a_change_of_verdict_is_logged_once_with_a_remedy(
     project, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,12 +87,6 @@ def test_a_change_of_verdict_is_logged_once_with_a_remedy(
     main_process_texts = [text for text in logged_texts(caplog) if "the main process" in text]
     assert len(main_process_texts) == 1
     assert "% of the time" in main_process_texts[0] and "imagenet-opt doctor" in main_process_texts[0]
-
-
-def test_waiting_for_a_loader_that_tells_nothing_is_unexplained(project, clock: Clock) -> None:
-    bottleneck = Bottleneck()
-    project.fit(bottleneck, module=SlowStep(clock), data=SlowImages(clock), max_epochs=3)
-    assert bottleneck.summary()["bottleneck/unexplained"] == pytest.approx(0.8)
 
 
 def test_a_short_run_says_nothing(project, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

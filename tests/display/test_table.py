@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from imagenet_opt.display.table import Column, Table, how_to_decide, interval, ratio_cells, series, shape_of
+from imagenet_opt.display.table import Column, Table, interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.paired_ratios import Ratio
 
@@ -25,11 +25,6 @@ def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> No
     ]
 
 
-def test_two_columns_never_have_the_same_heading() -> None:
-    with pytest.raises(ValueError, match="A study: headings must differ"):
-        Table("A study", (Column("interval"), Column("interval")), ())
-
-
 def test_intervals_in_cells_and_plots() -> None:
     estimate = median_interval([1.0, 2.0, 4.0])
     assert interval(estimate, "{:.1f}") == "1.0-4.0"
@@ -48,11 +43,3 @@ def test_a_ratio_in_cells() -> None:
 @pytest.mark.parametrize("values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12")])
 def test_the_smallest_value_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
     assert shape_of(values).format(values[0]) == shown
-
-
-def test_a_table_that_says_undecided_says_once_how_to_decide() -> None:
-    columns = (Column("step"), Column("worth"))
-    table = Table("steps", columns, (("a", "1.10 x (0.97 to 3.36) undecided"), ("b", "undecided")), ("a note",))
-    assert how_to_decide(table).notes == ("a note", "To decide what is undecided, raise --repeats.")
-    clear = Table("steps", columns, (("a", "1.00 x (0.99 to 1.01) no difference"),), ("a note",))
-    assert how_to_decide(clear) == clear

@@ -31,12 +31,6 @@ def test_tables_break_at_words(width: int) -> None:
     assert {word for text in shown for word in text.split()} <= words
 
 
-def test_intervals_break_between_their_ends_where_there_is_no_room() -> None:
-    table = Table("", (Column("step"), Column("interval")), (("start", "1,234-1,300"),))
-    assert any("1,234-1,300" in line for line in printed(table, 17))
-    assert [line.split()[-1] for line in printed(table, 14)[-2:]] == ["1,234-", "1,300"]
-
-
 def test_words_wider_than_the_terminal_are_folded() -> None:
     lines = printed(Table("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
     assert max(map(len, lines)) <= 12
@@ -47,14 +41,3 @@ def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) 
     print_tables([WIDE])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5 and [line for line in lines if line != line.rstrip()] == []
-
-
-def test_tables_of_a_file_are_as_wide_as_columns_says(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widths = []
-    for columns in ("70", "", "0"):
-        monkeypatch.setenv("COLUMNS", columns)
-        print_tables([WIDE])
-        widths.append(max(map(len, capsys.readouterr().out.splitlines())))
-    assert 60 < widths[0] <= 70 < 100 < widths[1] == widths[2]

@@ -123,7 +123,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         f"{SLOWEST:.0f} times as long",
         file=sys.stderr,
     )
-    with announced(len(planned), planned=planned) as announce:
+    with announced(len(planned), budget_seconds=sum(planned)) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         diagnosis = judge(examination.evidence(command=command))
     print_diagnosis(diagnosis, terminal())

@@ -1,19 +1,15 @@
 """Progress of a command on stderr."""
 
-import datetime
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.screen import is_screen, styles
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 
 class Show(Protocol):
@@ -61,106 +57,44 @@ def progress(what: str, unit: str) -> Iterator[Show]:
         yield show
 
 
-_PACE = 4.0
-"""The time left is at most this many times the planned time, so that one long stall does not multiply it."""
-
-
-class _Expected(NamedTuple):
-    """When all measurements will have ended, in seconds since the start.
-
-    seconds: if the rest keeps the present pace. later_seconds: planned for the measurements after the present one.
-    """
-
-    seconds: float
-    later_seconds: float
-
-    def at(self, passed: float) -> float:
-        """The expectation after `passed` seconds, of which the present measurement may have taken more than planned."""
-        return max(self.seconds, passed + self.later_seconds)
-
-
-def _expected(planned: Sequence[float], num_ended: int, passed: float) -> _Expected:
-    """planned: seconds of each measurement. num_ended: measurements that took `passed` seconds together."""
-    ended, left = sum(planned[:num_ended]), sum(planned[num_ended:])
-    pace = min(_PACE, max(1.0, passed / ended)) if ended else 1.0
-    return _Expected(passed + pace * left, sum(planned[num_ended + 1 :]))
-
-
 @contextmanager
-def announced(
-    total: int | None, *, budget_seconds: float | None = None, planned: Sequence[float] = ()
-) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal, with the elapsed time and the time left; elsewhere a line for each measurement, with
-    the time left if this is over a minute. Yields a function to call with the description of the next measurement.
+def announced(total: int | None, *, budget_seconds: float = 0.0) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal, with the elapsed time; elsewhere a line for each measurement. Yields a function to call
+    with the description of the next measurement.
 
-    total: number of measurements; None if it is not known. budget_seconds: of measurements without a known number;
-    it, or what is left of it, is shown beside the elapsed time, and the bar shows how much of it is used. planned:
-    seconds that each measurement should take; the expected time of all is then shown beside the elapsed time.
+    total: number of measurements; None if it is not known. budget_seconds: how long they should take together, which is
+    then shown beside the elapsed time; slow storage takes longer.
     """
-    began, terminal = time.perf_counter(), is_screen(sys.stderr)
-    with _bar_of_measurements(budget_seconds, planned, disable=not terminal) as bar:
-        task = bar.add_task("", total=sum(planned) or budget_seconds or total, expected=_expected(planned, 0, 0.0))
-        num_begun = 0
-
-        def announce(what: str) -> None:
-            nonlocal num_begun
-            what, passed = printable(what), time.perf_counter() - began
-            expected = _expected(planned, num_begun, passed)
-            if not terminal:
-                left = passed * (total - num_begun) / num_begun if total and num_begun else 0.0
-                clock = f" ({duration(left)} left)" if left > 60 else ""
-                if planned:
-                    clock = f" ({passed:.0f} s of about {expected.seconds:.0f} s)"
-                elif budget_seconds:
-                    over = _over(passed, budget_seconds)
-                    clock = f" ({passed:.0f} s{over or f' of {budget_seconds:.0f} s'})"
-                print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
-            done = sum(planned[:num_begun]) if planned else passed if budget_seconds else num_begun
-            bar.update(task, description=what, completed=done, expected=expected)
-            num_begun += 1
-
-        yield announce
-
-
-def _over(passed: float, budget_seconds: float) -> str:
-    """What follows an elapsed time that slow storage has extended beyond the budget; empty for another."""
-    return f", over the budget of {budget_seconds:.0f} s" if passed > budget_seconds else ""
-
-
-def _bar_of_measurements(budget_seconds: float | None, planned: Sequence[float], *, disable: bool) -> "Progress":
-    """The bar of `announced`. With a budget or planned times, these stand beside the elapsed time, instead of the
-    number of measurements and the time left. The field "expected" of its task is an _Expected."""
     from rich import progress as rich
     from rich.console import Console
     from rich.table import Column
-    from rich.text import Text
 
-    class Clock(rich.ProgressColumn):
-        def render(self, task: rich.Task) -> Text:
-            passed = task.elapsed or 0.0
-            if planned:
-                after = f" of about {_clock(task.fields['expected'].at(passed))}"
-            else:
-                budget = budget_seconds or 0.0
-                after = _over(passed, budget) or f", {_clock(budget - passed)} left"
-            return Text(_clock(passed) + after, "progress.elapsed")
-
-    of_time = bool(planned or budget_seconds)
+    began, terminal, num_begun = time.perf_counter(), is_screen(sys.stderr), 0
+    planned = f" of about {budget_seconds:.0f} s" if budget_seconds else ""
     description = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns are never narrowed
-    return rich.Progress(
+    bar = rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=description),
         rich.BarColumn(bar_width=20),
-        *((Clock(),) if of_time else (rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())),
+        *([] if total is None else [rich.MofNCompleteColumn()]),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn(planned),
         console=Console(stderr=True, **styles(sys.stderr)),
-        disable=disable,
+        disable=not terminal,
         transient=True,
-        expand=True,
-        speed_estimate_period=math.inf,  # one measurement may take minutes
     )
+    task = bar.add_task("", total=total or budget_seconds or None)
 
+    def announce(what: str) -> None:
+        nonlocal num_begun
+        what, passed = printable(what), time.perf_counter() - began
+        if not terminal:
+            clock = f" ({passed:.0f} s{planned})" if planned or passed >= 60 else ""
+            print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
+        bar.update(task, description=what, completed=passed if total is None else num_begun)
+        num_begun += 1
 
-def _clock(seconds: float) -> str:
-    return str(datetime.timedelta(seconds=int(seconds)))
+    with bar:
+        yield announce
 
 
 def size(num_bytes: int) -> str:

@@ -54,8 +54,6 @@ class Table:
     """rows: one cell per column. finding: the result in one sentence. notes: sentences below the table. plots: the
     results as figures. data: the underlying numbers as JSON values, for other programs. left_out: sentences about what
     was not measured, which a page folds away.
-
-    Raises ValueError where two columns have the same heading, since readers find columns by their heading.
     """
 
     title: str
@@ -66,10 +64,6 @@ class Table:
     data: Mapping[str, Any] = field(default_factory=dict)
     finding: str = ""
     left_out: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(set(self.headings)) < len(self.headings):
-            raise ValueError(f"{self.title}: headings must differ: {self.headings}")
 
     @property
     def headings(self) -> list[str]:

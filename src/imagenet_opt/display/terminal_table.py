@@ -25,8 +25,6 @@ _LONG = 16
 """Words in cells that are longer than this, such as paths, may be broken."""
 _PROSE = 24
 """Characters: a column with a longer cell holds sentences and is aligned left."""
-_ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
-"""The dash between the two numbers of an interval."""
 
 
 class Unpadded(Console):
@@ -45,7 +43,7 @@ def terminal(width: int = 110) -> Console:
     """A console that prints texts unchanged to stdout. width: characters where stdout is no terminal and COLUMNS is
     not set."""
     options = {"markup": False, "highlight": False, **styles(sys.stdout)}
-    has_width = Console(**options).is_terminal or os.environ.get("COLUMNS", "").strip("0").isdigit()
+    has_width = Console(**options).is_terminal or "COLUMNS" in os.environ
     return Unpadded(width=None if has_width else width, **options)
 
 
@@ -76,13 +74,10 @@ def print_tables(tables: Sequence[Table]) -> Console:
 
 
 def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) -> RichTable:
-    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow.
-    styles: of each row."""
+    """A table of at most `width` columns, wrapped between words. styles: of each row."""
     texts = [[column.heading for column in table.columns], *table.texts()]
     columns = [[errors.printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
-    if sum(map(_longest_word, columns)) + gaps > width:
-        columns = [[heading, *(_ENDS.sub("- ", cell) for cell in cells)] for heading, *cells in columns]
     wide = sum(map(_longest_word, columns)) + 2 * gaps <= width
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
     drawn.title, drawn.title_justify = errors.printable(table.title), "left"

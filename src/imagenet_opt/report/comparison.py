@@ -79,11 +79,12 @@ def _ceiling_row(label: str, ours: Ceiling, theirs: Ceiling) -> Row:
 
 
 def metric_rows(ours: Record, theirs: Record) -> list[Row]:
-    mine, other, rows = _numbers(ours), _numbers(theirs), []
+    mine, other = _numbers(ours), _numbers(theirs)
+    rows: list[Row] = []
     for name in dict.fromkeys([*mine, *other]):
         a, b = mine.get(name), other.get(name)
-        texts = ("" if value is None else show(float(value)) for value in (a, b))
-        rows.append(Row(name, *texts, f"{a / b:.2f}" if a is not None and b else ""))
+        mine_text, other_text = ("" if value is None else show(float(value)) for value in (a, b))
+        rows.append(Row(name, mine_text, other_text, f"{a / b:.2f}" if a is not None and b else ""))
     return rows
 
 

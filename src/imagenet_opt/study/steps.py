@@ -33,7 +33,7 @@ def run(request: Request) -> list[Table]:
     study, cache = begin(request)
     num_turns = request.repeats and request.repeats * len(study.rows) - cache.report_resumed()
     with cache.report_if_stopped():
-        with announced(num_turns, budget_seconds=request.budget_seconds or None) as cache.report:
+        with announced(num_turns, budget_seconds=request.budget_seconds) as cache.report:
             rows, rounds = measure_speeds(study, cache)
         with announced(None) as cache.report:
             losses = measure_losses(study, rows, rounds.results, cache) if request.parity_steps else Losses()

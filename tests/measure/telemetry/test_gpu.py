@@ -52,12 +52,6 @@ class Driver:
         return (55_000, 212_500)[handle]
 
 
-def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
-    properties = SimpleNamespace(uuid=UUID, pci_domain_id=1, pci_bus_id=0xAF, pci_device_id=0x1F)
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: {0: properties}[index])
-
-
 @pytest.mark.parametrize(
     ("driver", "missing"),
     [

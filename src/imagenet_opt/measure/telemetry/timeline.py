@@ -74,7 +74,7 @@ class ChunkWriter:
     def add(self, table: str, columns: Mapping[str, ArrayLike]) -> None:
         """Rows for one of Timeline's tables. Their columns must be those of earlier calls."""
         for name, values in columns.items():
-            kind = np.float64 if name.endswith("unix_seconds") else np.uint8 if name == "kind" else np.float32
+            kind: Any = np.float64 if name.endswith("unix_seconds") else np.uint8 if name == "kind" else np.float32
             self._columns[f"{table}/{name}"].append(np.asarray(values, kind))
 
     def flush(self) -> None:

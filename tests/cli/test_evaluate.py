@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imagenet_opt.cli.evaluate import main, parse
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, ConfigError
+from imagenet_opt.errors import CheckpointError, ConfigError
 from imagenet_opt.model.network import build_network
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
@@ -44,16 +44,6 @@ def checkpoint(folder: Path, **facts: Any) -> list[str]:
     network = build_network("test_resnet", num_classes=facts["num_classes"])
     torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
     return [f"ckpt={folder}", f"data.cache_dir={folder}/cache", "data.num_workers=0"]
-
-
-def test_logits_without_data_are_left_out(
-    images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
-    main([*words, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
-    assert "crop 0.875, 32-true, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
-    results = json.loads((tmp_path / "out.json").read_text())
-    assert (results["num_logits"], results["classes"]) == (5, ["class0", "class1", "class2"])
 
 
 @pytest.mark.slow
@@ -101,9 +91,3 @@ def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, caps
     assert sum(results["correct"]) / sum(results["images"]) == pytest.approx(results["top1"])
     assert all(name in output for name in results["classes"])
     assert f' "correct": {results["correct"]},\n' in (tmp_path / "out.json").read_text()
-
-
-def test_the_demos_images_are_named_if_data_root_is_missing(tmp_path: Path) -> None:
-    words = checkpoint(tmp_path, num_classes=3, classes=["ant", "bee", "cat"])
-    with pytest.raises(CheckpointMismatch, match=r"data\.root is not set"):
-        main([*words, "data.num_train=10", "data.num_val=10"])

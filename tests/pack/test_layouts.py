@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError
 from imagenet_opt.pack.pack import pack
 from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, tree
 
@@ -123,13 +123,6 @@ def test_an_archive_with_unsafe_members_is_refused(content: bytes, words: str, t
         pack(tmp_path / "data", tmp_path / "out", SMALL)
     message = str(caught.value)
     assert words in message and "n02.tar is truncated or not a tar file" in message and message.isprintable()
-
-
-def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
-    ilsvrc(tmp_path / "data")
-    archive(tmp_path / "data/train/n02.tar", {"notes.txt": b"x"})
-    with pytest.raises(EmptyClass, match=r"no images in .*n02\.tar"):
-        pack(tmp_path / "data", tmp_path / "out", SMALL)
 
 
 @pytest.mark.parametrize(

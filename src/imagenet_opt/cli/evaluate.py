@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable, checkpoint_of
 from imagenet_opt.config.overrides import key_of, last_value, without
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help and mistakes do not need it
     from imagenet_opt.evaluate.network import Network
@@ -68,15 +68,8 @@ def main(argv: list[str]) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = str(precision_of(config.trainer.precision, device))
     val = data.open("val")
-    try:
-        with progress("evaluating", "images") as show:
-            result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
-    except CheckpointMismatch as error:
-        if "root" in config.data:
-            raise
-        raise CheckpointMismatch(
-            f"data.root is not set, so these are the demo's images; set data.root=FOLDER ({error})"
-        ) from error
+    with progress("evaluating", "images") as show:
+        result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
     label = f"timm's {name}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:

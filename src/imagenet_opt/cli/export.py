@@ -1,6 +1,6 @@
 """`imagenet-opt export`: writes the network of a checkpoint as one file for other programs, and checks the file."""
 
-from dataclasses import dataclass
+from argparse import Namespace
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import checkpoint_of, key_and_value
@@ -31,16 +31,6 @@ KEYS = ("ckpt", "format", "out", "image_size")
 FORMATS = ("safetensors", "onnx")
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """image_size: None for the image size of the checkpoint."""
-
-    ckpt: Path | str
-    format: str
-    out: Path
-    image_size: int | None
-
-
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     from imagenet_opt.export import export
@@ -50,7 +40,7 @@ def main(argv: list[str]) -> None:
         print(export(**vars(arguments) | {"ckpt": file}))
 
 
-def parse(argv: list[str]) -> Arguments:
+def parse(argv: list[str]) -> Namespace:
     """Parse `key=value` words. Values are not parsed as YAML, in which a folder 2026_10_04 would be a number.
 
     Raises ConfigError for unknown, missing and unsuitable keys.
@@ -62,17 +52,10 @@ def parse(argv: list[str]) -> Arguments:
     format, size = values.get("format", "safetensors"), values.get("image_size")
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
-    out = Path(values["out"]).expanduser() if "out" in values else _beside(ckpt).with_suffix(f".{format}")
+    beside = ckpt if isinstance(ckpt, Path) else Path(ckpt.rpartition("/")[2].removesuffix(".ckpt") + ".ckpt")
+    out = Path(values["out"]).expanduser() if "out" in values else beside.with_suffix(f".{format}")
     if out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
     if size is not None and not (size.isdecimal() and int(size) > 0):
         raise ConfigError(f"image_size={size} is not a number of pixels; expected one such as image_size=224")
-    return Arguments(ckpt, format, out, None if size is None else int(size))
-
-
-def _beside(ckpt: Path | str) -> Path:
-    """The checkpoint's path; of a URL, a path in the working folder."""
-    if isinstance(ckpt, Path):
-        return ckpt
-    name = ckpt.rstrip("/").rpartition("/")[2]
-    return Path(name if name.endswith(".ckpt") else f"{name}.ckpt")
+    return Namespace(ckpt=ckpt, format=format, out=out, image_size=None if size is None else int(size))

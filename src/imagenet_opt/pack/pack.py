@@ -184,11 +184,11 @@ def _write_index(split: PackSplit) -> About:
         text = io.TextIOWrapper(file, "utf-8", newline="")
         csv.writer(text).writerows([("file", "reason"), *(map(printable, row) for row in rejected)])
         text.detach()
-    columns = _columns(parts)
-    if not len(columns["labels"]):
+    if not any(part.samples for part in parts):
         raise DataError(
             f"no image in {split.source.files.place} (data.root) can be packed; {target.place}/{REJECTED} says why"
         )
+    columns = _columns(parts)
     shards = [{"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)]
     about = {
         "format": FORMAT,
@@ -204,13 +204,13 @@ def _write_index(split: PackSplit) -> About:
 
 
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
-    samples = [sample for part in parts for sample in part.samples]
-    names, *numbers = zip(*samples, strict=True) if samples else [()] * 5
-    names = [os.fsencode(name) for name in names]
-    columns = dict(zip(("labels", "offsets", "sizes", "checksums"), numbers, strict=True)) | {
+    samples = (sample for part in parts for sample in part.samples)
+    names, labels, offsets, sizes, checksums = zip(*samples, strict=True)
+    encoded = [os.fsencode(name) for name in names]
+    columns = {"labels": labels, "offsets": offsets, "sizes": sizes, "checksums": checksums} | {
         "shard_ids": np.repeat(np.arange(len(parts)), [len(part.samples) for part in parts]),
-        "names": np.frombuffer(b"".join(names), dtype=np.uint8),
-        "name_offsets": np.cumsum([0, *map(len, names)]),
+        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "name_offsets": np.cumsum([0, *map(len, encoded)]),
     }
     return {name: np.array(columns[name], dtype) for name, dtype in COLUMNS.items()}
 

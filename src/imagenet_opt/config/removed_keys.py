@@ -16,6 +16,8 @@ REMOVED = {
     "callbacks.host_utilization.interval_seconds": _SAMPLED,
     "callbacks.resolution_schedule.first_epoch": _SHARES,
     "callbacks.resolution_schedule.last_epoch": _SHARES,
+    "data.color_jitter": "data.augment changes colours, see docs/pipeline.md",
+    "data.random_erasing_mode": "an erased box gets the mean colour",
     "model.on_nonfinite": _NONFINITE,
     "model.max_skipped_steps": _NONFINITE,
 }

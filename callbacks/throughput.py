@@ -80,7 +80,6 @@ class Throughput(Callback):
     | `loader/retries` | number of reads so far that failed with an error that may pass |
     | `loader/throttled` | requests to a URL so far that were refused as too many (429, 503); part of retries |
     | `loader/cache_hit_percent` | % of the samples that came from the local cache (`data.root` is a URL; so the next) |
-    | `loader/mb_from_cache`, `loader/mb_from_storage` | MB from the cache and from the storage, read ahead |
     | `loader/cache_damaged` | number of samples so far that were damaged in the cache, and fetched again |
     """
 

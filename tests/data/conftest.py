@@ -26,10 +26,7 @@ from tests.conftest import loading_options
 
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
-AUGMENTED = {
-    "random_shift": 3, "augment": "rand-m7-mstd0.5-inc1", "color_jitter": 0.4, "random_erasing": 0.5,
-    "random_erasing_mode": "pixel",
-}  # fmt: skip
+AUGMENTED = {"random_shift": 3, "augment": "rand-m7-mstd0.5-inc1", "random_erasing": 0.5}
 MakeLoader = Callable[..., DevicePrefetcher]
 
 
@@ -69,10 +66,6 @@ def assert_equal(actual: list[Batch], expected: list[Batch]) -> None:
 def by_index(actual: list[Batch]) -> dict[int, torch.Tensor]:
     """Images by the index of their sample."""
     return {int(i): image for batch in actual for i, image in zip(batch.indices, batch.images, strict=True)}
-
-
-EACH_ALONE = AUGMENTED | {"random_erasing_mode": "const"}
-"""No image depends on the others of its batch, as the noise of "pixel" does."""
 
 
 def end_of(work: Callable[[], None]) -> Exception:

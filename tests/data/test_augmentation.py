@@ -12,11 +12,11 @@ from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.augment_ops import Operation
 from imagenet_opt.data.transforms.augment_policy import TrivialAugment
-from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading, pixels
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading, pixels
 
 
 def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(images_root: Path, loader: MakeLoader) -> None:
-    options = EACH_ALONE | {"resize_on": "device"}
+    options = AUGMENTED | {"resize_on": "device"}
     small, large = (loader(images_root, batch_size=size, **options) for size in (3, 13))
     images, same, later = by_index(batches(small)), by_index(batches(large)), by_index(batches(large, epoch=2))
     assert images.keys() == same.keys() and all(torch.equal(images[i], same[i]) for i in images)
@@ -69,7 +69,7 @@ def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoa
 
 @pytest.mark.parametrize(
     ("key", "resize_on"),
-    [("random_shift", "worker"), ("augment", "device"), ("color_jitter", "worker"), ("random_erasing", "device")],
+    [("random_shift", "worker"), ("augment", "device"), ("random_erasing", "device")],
 )
 def test_each_key_changes_training_images_alone(
     images_root: Path, loader: MakeLoader, tmp_path: Path, key: str, resize_on: str

@@ -32,13 +32,6 @@ def test_items_are_the_same_and_one_item_ahead() -> None:
     assert list(items) == [199]
 
 
-def test_an_error_is_raised_in_its_place() -> None:
-    items = BackgroundIterator(1 // n for n in (1, 0))
-    assert next(items) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(items)
-
-
 def test_closing_early_ends_the_thread_and_leaves_the_source_usable() -> None:
     source = iter(range(100))
     items = BackgroundIterator(source)

@@ -202,10 +202,3 @@ def test_small_tensors_travel_as_one_block(device: LateDevice) -> None:
     apart = batch.clone()  # heights and widths share memory here
     assert torch.equal(apart.widths, batch.widths)
     assert apart.widths.data_ptr() != batch.widths.data_ptr()
-
-
-def test_images_in_another_memory_order_keep_it() -> None:
-    images = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    copy = image_batch(None, images).clone()
-    assert torch.equal(copy.images, images)
-    assert copy.images.stride() == images.stride()

@@ -11,7 +11,7 @@ from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
-from tests.data.conftest import AUGMENTED, CPU, EACH_ALONE, MakeLoader, assert_equal, batches, by_index, loading
+from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -95,7 +95,7 @@ def test_each_epoch_has_other_crops_in_another_order(images_root: Path, loader: 
     assert not any(torch.equal(first[i], second[i]) for i in both)
 
 
-@pytest.mark.parametrize(("more", "resize_on"), [({"shuffle": "block"}, "worker"), (EACH_ALONE, "device")])
+@pytest.mark.parametrize(("more", "resize_on"), [({"shuffle": "block"}, "worker"), (AUGMENTED, "device")])
 def test_two_ranks_make_the_global_batch_of_one(
     images_root: Path, loader: MakeLoader, more: dict, resize_on: str
 ) -> None:

@@ -1,7 +1,6 @@
 """Memory and open files of loaders: plans, and the real use of workers."""
 
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,13 +49,6 @@ def test_batches_take_the_planned_shared_memory(tmp_path: Path, loader: MakeLoad
     assert sum(slots) == pytest.approx(len(slots) * batch_bytes(made.loader.dataset, 500), rel=0.1)
 
 
-def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
-    index = open_split(images_root, "train", tmp_path)
-    nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.name_offsets)
-    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), RankInfo(device=CPU))
-    assert mean_crop_bytes(made.loader.dataset) > 0
-
-
 def workers_of(made: DevicePrefetcher) -> list[psutil.Process]:
     assert isinstance(made.loader, DataLoader)
     return [psutil.Process(worker.pid) for worker in made.loader._iterator._workers]
@@ -96,17 +88,6 @@ def test_a_waiting_batch_takes_two_open_files(images_root: Path, loader: MakeLoa
     before = len(os.listdir("/proc/self/fd"))
     kept += [next(actual) for _ in range(7)]
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * 7
-
-
-def test_a_loader_raises_the_limit_of_open_files(images_root: Path, loader: MakeLoader) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    try:
-        loader(images_root)
-        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        assert allowed == (2**16 if hard == resource.RLIM_INFINITY else min(2**16, hard))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp_path: Path) -> None:

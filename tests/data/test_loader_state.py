@@ -86,12 +86,6 @@ def test_a_state_of_another_order_is_refused(
     assert other.state_dict()["step"] == 0
 
 
-def test_a_state_of_an_earlier_version_needs_no_class_names(images_root: Path, loader: MakeLoader) -> None:
-    state = loader(images_root).state_dict()
-    del state["checksum of their class names"]
-    loader(images_root).load_state_dict(state | {"step": 2})
-
-
 class Loaders(LightningDataModule):
     """Stands for a loader that is given to `fit`, which Lightning treats alike."""
 
@@ -104,14 +98,6 @@ class Loaders(LightningDataModule):
 
     def val_dataloader(self) -> list[Any]:
         return []
-
-
-class LoadersWithState(Loaders):
-    def state_dict(self) -> dict[str, Any]:
-        return self.train.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.train.load_state_dict(state_dict)
 
 
 class AsksForSteps(Recorder):
@@ -133,11 +119,10 @@ def each_second_step(folder: Path) -> Checkpoint:
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize(
-    ("save", "module", "loaders", "workers"),
+    ("save", "module", "workers"),
     [
-        pytest.param(each_step, Recorder, Loaders, 2, id="Lightning"),
-        pytest.param(each_step, AsksForSteps, LoadersWithState, 0, id="a data module with the loader's state"),
-        pytest.param(each_second_step, AsksForSteps, Loaders, 0, id="our callback"),
+        pytest.param(each_step, Recorder, 2, id="Lightning"),
+        pytest.param(each_second_step, AsksForSteps, 0, id="our callback"),
     ],
 )
 def test_a_fit_of_lightning_resumes_with_the_next_batch(
@@ -146,15 +131,14 @@ def test_a_fit_of_lightning_resumes_with_the_next_batch(
     loader: MakeLoader,
     save: Callable[[Path], Callback],
     module: type[Recorder],
-    loaders: type[Loaders],
     workers: int,
 ) -> None:
     made = loader(images_root, batch_size=13, image_size=16, num_workers=workers)
     options = {"max_epochs": EPOCHS, "enable_checkpointing": True, "limit_val_batches": 0}
-    whole = fit(loaders(made), save(tmp_path / "whole"), module=module(), **options).trained
+    whole = fit(Loaders(made), save(tmp_path / "whole"), module=module(), **options).trained
     assert whole == [(epoch, step, 16) for epoch in range(EPOCHS) for step in range(3)]
     for checkpoint in (tmp_path / "whole").rglob("*step*.ckpt"):
         done = torch.load(checkpoint, weights_only=True)["global_step"]
         made.sampler.seek(0, 0)  # as a new loader
-        resumed = fit(loaders(made), save(tmp_path / f"from_{done}"), module=module(), resume=checkpoint, **options)
+        resumed = fit(Loaders(made), save(tmp_path / f"from_{done}"), module=module(), resume=checkpoint, **options)
         assert resumed.trained == whole[done:]

@@ -14,7 +14,7 @@ from imagenet_opt.data.order import PART_IMAGES, TrainOrder, part_of
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.samples import listed
-from tests.data.conftest import CPU, EACH_ALONE, batches, loading
+from tests.data.conftest import AUGMENTED, CPU, batches, loading
 
 LARGE, SMALL = 1040, 208
 """A batch of three parts, and a fifth of it, which comes whole."""
@@ -49,7 +49,7 @@ def equal(actual: Batch, known: list[Batch]) -> bool:
     ("workers", "options"),
     [
         (0, {"resize_on": "worker", "shuffle": "block"}),
-        pytest.param(2, {"resize_on": "device", **EACH_ALONE}, marks=pytest.mark.slow),
+        pytest.param(2, {"resize_on": "device", **AUGMENTED}, marks=pytest.mark.slow),
     ],
 )
 def test_a_batch_of_parts_is_the_batch(long: MakeLong, workers: int, options: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ CHANGES_OF_TRAINING = (
     *("optimizer.lr=0.25", "optimizer.momentum=0.5", "optimizer.nesterov=false", "optimizer.weight_decay=0.05"),
     *("schedule=linear", "schedule.warmup_epochs=1", "schedule.final_factor=0.5", "seed=1"),
     *("data.crop_scale=[0.5,0.6]", "data.repeated_augmentation=3", "data.augment=rand-m9-n2-p1"),
-    *("data.augment=trivialaugment", "data.color_jitter=0.4", "data.random_erasing=0.9", "data.interpolation=bicubic"),
+    *("data.augment=trivialaugment", "data.random_erasing=0.9", "data.interpolation=bicubic"),
     *("data.mean=[0.5,0.5,0.5]", "data.std=[0.5,0.5,0.5]"),
 )
 CHANGES_OF_VALIDATION = (
@@ -74,7 +74,6 @@ CHANGES_OF_VALIDATION = (
         (MIXED, "callbacks.mixing.cutmix_alpha=0", TRAINING),
         (MIXED, "callbacks.mixing.last_epochs_off=1", TRAINING),
         (("optimizer.weight_decay=0.05",), "optimizer.no_decay=none", TRAINING),
-        (("data.random_erasing=0.9",), "data.random_erasing_mode=pixel", TRAINING),
     ],
 )
 def test_a_key_changes_the_run(losses_of: Callable[..., Losses], base: tuple[str, ...], key: str, loss: str) -> None:

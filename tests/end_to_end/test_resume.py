@@ -37,8 +37,8 @@ RECIPE = (
         "callbacks.mixing.mode=on",
         "schedule.warmup_epochs=0.75",
     ),
-    *("data.num_workers=0", "data.global_batch_size=8", "data.augment=rand-m9-mstd0.5", "data.color_jitter=0.4"),
-    *("data.random_erasing=0.5", "data.random_erasing_mode=pixel"),
+    *("data.num_workers=0", "data.global_batch_size=8", "data.augment=rand-m9-mstd0.5"),
+    "data.random_erasing=0.5",
     *("model.name=test_resnet", "model.drop_path_rate=0.2"),
     *("model.micro_batch_size=3", "model.batch_norm_momentum=per_step"),
 )

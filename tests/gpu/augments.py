@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.data.transforms.augment import Augmenter, augment
-from imagenet_opt.data.transforms.augment_policy import ColorJitter, parse_policy
+from imagenet_opt.data.transforms.augment_policy import parse_policy
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.mix import cutmix, mixup
 from imagenet_opt.data.transforms.random_erasing import RandomErasing, erase
@@ -53,7 +53,7 @@ def main() -> None:
         format = ImageFormat(interpolation=how, dtype=torch.bfloat16)
         found[f"resize, {how}"] = timed(lambda format=format: resize_ragged(*ragged, size=SIDE, format=format))
     policies = {name: parse_policy(name) for name in ("rand-m7-mstd0.5-inc1", "trivialaugment")}
-    for name, policy in (policies | {"color_jitter 0.4": ColorJitter(0.4)}).items():
+    for name, policy in policies.items():
         layers = Augmenter(seed=0, policies=(policy,), erasing=None).draw(rows, rows * 0, SIDE).layers
         found[name] = timed(lambda layers=layers: augment(pixels, layers))
     for share in (0.1, 0.25, 1.0):

@@ -28,10 +28,8 @@ class LoadStats(NamedTuple):
     """Facts about the work of a worker on a batch.
 
     read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
-    skipped: (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole
-    because region decode gave up. codec_error: why the worker has no region decoder; "" if it has one. cache: use of
-    the local cache since the worker's last batch, also by reads for later batches. failures: failed requests since
-    then.
+    skipped: (index, reason) of samples that could not be opened and were replaced. cache: use of the local cache since
+    the worker's last batch, also by reads for later batches. failures: failed requests since then.
     """
 
     read_seconds: float
@@ -40,18 +38,16 @@ class LoadStats(NamedTuple):
     reads_in_flight: int
     made_at: float
     skipped: tuple[tuple[int, str], ...]
-    num_given_up: int = 0
-    codec_error: str = ""
     cache: Counts = Counts()
     failures: FailureCounts = FailureCounts()
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
-        """Facts about a batch in parts: sums, the largest reads_in_flight and made_at, and the first error."""
-        read, decode, num_bytes, in_flight, made_at, skipped, given_up, errors, *counts = zip(*parts, strict=True)
+        """Facts about a batch in parts: sums, and the largest reads_in_flight and made_at."""
+        read, decode, num_bytes, in_flight, made_at, skipped, *counts = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
         cache, failures = reduce(Counts.plus, counts[0]), reduce(FailureCounts.plus, counts[1])
-        return cls(*made, sum(skipped, ()), sum(given_up), next(filter(None, errors), ""), cache, failures)
+        return cls(*made, sum(skipped, ()), cache, failures)
 
 
 @dataclass

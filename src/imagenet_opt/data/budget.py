@@ -22,35 +22,6 @@ SPARE_BATCHES = 3
 
 
 @dataclass(frozen=True)
-class _Room:
-    """Bytes of a batch, ordinary memory of a worker, and bytes of memory and of /dev/shm that one loader may use."""
-
-    batch: int
-    worker: int
-    memory: int
-    shared: int
-
-    def short(self, workers: int, prefetch: int) -> str:
-        """The insufficient resource; empty if everything fits."""
-        batches = workers * (prefetch + SPARE_BATCHES) * self.batch
-        size = f"{self.batch / _MIB:.0f} MiB a batch (a worker needs {SPARE_BATCHES} more than it prefetches)"
-        if batches > self.shared:
-            return f"{self.shared / GIB:.1f} GiB of usable /dev/shm, with {size}"
-        if batches + workers * self.worker > self.memory:
-            other = f"{self.worker / _MIB:.0f} MiB a worker for reading ahead, decoding and the order of the samples"
-            return f"{self.memory / GIB:.1f} GiB of usable memory, with {size} and {other}"
-        return ""
-
-    def fit(self, workers: int, prefetch: int) -> tuple[int, int]:
-        """Most workers and prefetched batches that fit; batches are reduced before workers."""
-        while prefetch > 1 and workers and self.short(workers, prefetch):
-            prefetch -= 1
-        while workers > 1 and self.short(workers, prefetch):
-            workers -= 1
-        return workers, prefetch
-
-
-@dataclass(frozen=True)
 class LoaderBudget:
     """Limits of one loader. message: one line if the limits are lower than requested, else None."""
 
@@ -86,21 +57,33 @@ def fit_loader(
     `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all `processes`. cpus, memory,
     shared_memory (bytes): None for the values of this machine.
     """
-    memory = machine.available_memory() if memory is None else memory
-    shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
     share = _MEMORY_SHARE / (processes * _LOADERS)
-    room = _Room(batch_bytes, _WORKER_BYTES + order_bytes, int(memory * share), int(shared_memory * share))
+    memory = int(share * (machine.available_memory() if memory is None else memory))
+    shared_memory = int(share * (machine.free_shared_memory() if shared_memory is None else shared_memory))
+    worker_bytes = _WORKER_BYTES + order_bytes
+
+    def lacking(workers: int, prefetch: int) -> str:
+        """The insufficient resource; empty if everything fits."""
+        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
+        size = f"{batch_bytes / _MIB:.0f} MiB a batch (a worker needs {SPARE_BATCHES} more than it prefetches)"
+        if batches > shared_memory:
+            return f"{shared_memory / GIB:.1f} GiB of usable /dev/shm, with {size}"
+        if batches + workers * worker_bytes > memory:
+            other = f"{worker_bytes / _MIB:.0f} MiB a worker for reading ahead, decoding and the order of the samples"
+            return f"{memory / GIB:.1f} GiB of usable memory, with {size} and {other}"
+        return ""
+
     most = most_workers(processes=processes, sharing_cpus=sharing_cpus, cpus=cpus)
-    if num_workers == "auto":
-        num_workers = most
-    if prefetch_factor == "auto":
-        prefetch_factor = _PREFETCH
-    workers = min(num_workers, most)
-    too_few_cpus = f"{most} usable CPU{'s' * (most > 1)} a process" if workers < num_workers else ""
-    reasons = filter(None, (too_few_cpus, room.short(workers, prefetch_factor)))
-    workers, prefetch = room.fit(workers, prefetch_factor)
+    wanted = most if num_workers == "auto" else num_workers, _PREFETCH if prefetch_factor == "auto" else prefetch_factor
+    workers, prefetch = min(wanted[0], most), wanted[1]
+    too_few_cpus = f"{most} usable CPU{'s' * (most > 1)} a process" if workers < wanted[0] else ""
+    reasons = filter(None, (too_few_cpus, lacking(workers, prefetch)))
+    while prefetch > 1 and workers and lacking(workers, prefetch):  # batches are reduced before workers
+        prefetch -= 1
+    while workers > 1 and lacking(workers, prefetch):
+        workers -= 1
     message = (
         f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
-        f"data.num_workers={num_workers} x data.prefetch_factor={prefetch_factor}: {' and '.join(reasons)}"
+        f"data.num_workers={wanted[0]} x data.prefetch_factor={wanted[1]}: {' and '.join(reasons)}"
     )
-    return LoaderBudget(workers, prefetch, None if (workers, prefetch) == (num_workers, prefetch_factor) else message)
+    return LoaderBudget(workers, prefetch, None if (workers, prefetch) == wanted else message)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _IMAGE_OPTIONS = (
     "image_size", "crop_scale", "train_crop", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio",
     "interpolation", "val_interpolation", "mean", "std",
-    "random_shift", "augment", "color_jitter", "random_erasing", "random_erasing_mode",
+    "random_shift", "augment", "random_erasing",
 )  # fmt: skip
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
 """Defaults for the small images of the demo."""

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.decode.decoder import Decoder, Opened
-from imagenet_opt.data.decode.region_codec import Pixels, region_codec
+from imagenet_opt.data.decode.region_codec import Pixels
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, part_of, parts_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
@@ -70,7 +70,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return self.num_parts if self.num_parts > 1 else max(1, min(num_workers, most))
 
     def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
-        began, given_up_before = time.perf_counter(), self.decoder.num_given_up
+        began = time.perf_counter()
         self.buffers.new_batch(key.epoch, key.step, key.part)
         draw = self._draw(key)
         builder = (
@@ -90,8 +90,6 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             reads_in_flight=reads[-1].reads_in_flight,
             made_at=time.monotonic(),
             skipped=tuple(skipped),
-            num_given_up=self.decoder.num_given_up - given_up_before,
-            codec_error=region_codec().error,
             cache=take_counts(self.reader.store),
             failures=self.reader.take_failures(),
         )

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.dataset import BatchDataset, CropPlan, EvalCrops, TrainCrops
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
-from imagenet_opt.data.decode.region_codec import load_codec
+from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
 from imagenet_opt.data.index.object_index import ObjectIndex, open_objects
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
@@ -37,7 +37,7 @@ from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter
-from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, Shift, parse_policy
+from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.random_erasing import RandomErasing
@@ -215,22 +215,21 @@ def _dataset(
 
 def _augmenter(options: LoaderOptions) -> Augmenter | None:
     """The augmenter of training images; None if no option augments."""
-    policy, strength, share = parse_policy(options.augment), options.color_jitter, options.random_erasing
+    policy, share = parse_policy(options.augment), options.random_erasing
     red, green, blue = (min(255, max(0, round(255 * mean))) for mean in options.mean)
     policies: tuple[Policy, ...] = (Shift(options.random_shift, (red, green, blue)),) if options.random_shift else ()
     if policy:
         policies += (policy,)
-    if strength:
-        policies += (ColorJitter(strength),)
-    erasing = RandomErasing(probability=share, mode=options.random_erasing_mode) if share else None
+    erasing = RandomErasing(probability=share) if share else None
     return Augmenter(seed=options.seed, policies=policies, erasing=erasing) if policies or erasing else None
 
 
 def _prefetcher(
     index: Split, dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
 ) -> DevicePrefetcher:
-    with suppress(ImportError):  # a decoder says why it decodes whole images
-        load_codec()
+    error = region_codec().error  # workers share the memory of a library that is loaded before they are forked
+    if error and options.region_decode:
+        _warn_of_whole_decode(error)
     machine.allow_open_files()
     budget = fit_loader(
         num_workers=options.num_workers,
@@ -263,6 +262,15 @@ def _prefetcher(
         bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),
         buffers=buffers,
         copies=options.copies,
+    )
+
+
+@cache
+def _warn_of_whole_decode(error: str) -> None:
+    """Once in this process."""
+    log.warning(
+        f"nvImageCodec does not work here ({error}); whole images are decoded instead, which is slower; "
+        "data.region_decode=false decodes them without this warning"
     )
 
 

@@ -18,7 +18,6 @@ _CHOICES = {
     "interpolation": _FILTERS,
     "val_interpolation": (None, *_FILTERS),
     "copies": ("ahead", "pinned", "pageable", "registered"),
-    "random_erasing_mode": ("const", "pixel"),
 }
 _LEAST = {"num_workers": 0, "random_shift": 0, "seed": 0} | dict.fromkeys(
     (
@@ -64,13 +63,8 @@ class LoaderOptions:
     """Changes each training image on the device, before normalising. "rand-m7-mstd0.5-inc1" and similar: timm's
     RandAugment, with the sections m, n, p, mstd, mmax and inc. "trivialaugment": torchvision's TrivialAugmentWide.
     None: no augmentation. docs/pipeline.md lists the differences from timm and torchvision. Unproven on a GPU."""
-    color_jitter: float = 0.0
-    """Brightness, contrast and saturation of each training image change by factors from 1 - this number to 1 + this
-    number, in any order, after `augment`. timm uses 0.4, and only without RandAugment. 0: no change."""
     random_erasing: float = 0.0
-    """Share of the training images, 0 to 1, that lose a box of 1/50 to 1/3 of their area, after normalising."""
-    random_erasing_mode: str = "const"
-    """Content of an erased box: "const": the mean colour; "pixel": normally distributed noise."""
+    """Share of the training images, 0 to 1, that lose a box of 1/50 to 1/3 of their area: it gets the mean colour."""
     val_image_size: int | None = None
     """Pixels of a side of the square validation images; None: `image_size`."""
     val_crop_ratio: float = 0.875
@@ -147,7 +141,7 @@ class LoaderOptions:
             object.__setattr__(self, name, tuple(getattr(self, name)))  # YAML has lists only
         self._check("val_crop_ratio", _is_range((self.val_crop_ratio, 1)), "above 0 and at most 1")
         self._check("random_erasing", _is_number(self.random_erasing, most=1), "a probability from 0 to 1")
-        for name in ("max_bad_fraction", "added_latency_ms", "color_jitter"):
+        for name in ("max_bad_fraction", "added_latency_ms"):
             self._check(name, _is_number(getattr(self, name)), "a number of at least 0")
         self._check("read_timeout", _is_number(self.read_timeout) and self.read_timeout > 0, "a number above 0")
         self._check("cache_gb", self.cache_gb is None or _is_number(self.cache_gb), "a number of at least 0, or null")

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -168,7 +167,7 @@ class DevicePrefetcher:
         if copies:
             means["loader/copy_seconds"] = copy_seconds / copies
         so_far["loader/skipped"] = float(len(self.bad.reasons))
-        return means | _cache_metrics(cache, totals, batches) | so_far
+        return means | _cache_metrics(cache, totals) | so_far
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
@@ -202,8 +201,6 @@ class DevicePrefetcher:
             )
             if any(stats.cache):
                 self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
-            if 2 * stats.num_given_up > num_images:
-                _warn_of_whole_decode(stats.codec_error)
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -231,26 +228,12 @@ class DevicePrefetcher:
             self._totals[name] += value
 
 
-@cache
-def _warn_of_whole_decode(codec_error: str) -> None:
-    """Once in this process."""
-    reason = "region decode gave up for most images of a batch"
-    if codec_error:
-        reason = f"nvImageCodec does not work here ({codec_error})"
-    log.warning(
-        f"{reason}; whole images are decoded instead, which is slower. "
-        "data.region_decode=false decodes whole images without this warning"
-    )
-
-
-def _cache_metrics(sums: dict[str, float], totals: dict[str, float], batches: float) -> dict[str, float]:
+def _cache_metrics(sums: dict[str, float], totals: dict[str, float]) -> dict[str, float]:
     """Metrics of the local cache; empty without a cache. sums: fields of Counts, of these batches."""
     if not (num_samples := sums["hits"] + sums["misses"]):
         return {}
     return {
         "loader/cache_hit_percent": 100 * sums["hits"] / num_samples,
-        "loader/mb_from_cache": sums["hit_bytes"] / 1e6 / batches,
-        "loader/mb_from_storage": sums["fetched_bytes"] / 1e6 / batches,
         "loader/cache_damaged": totals["cache_damaged"],
     }
 

@@ -5,12 +5,7 @@ import logging
 import pickle
 import shutil
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -40,21 +35,6 @@ def tree(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(name.encode())
     return tmp_path / "tree"
-
-
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def test_the_order_is_that_of_the_folder(tree: Path, bucket: str, tmp_path: Path) -> None:
@@ -218,21 +198,6 @@ def test_the_package_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError, match=r'data.root=s3://b/c needs .* pip install "imagenet-opt\[cloud\]"'):
         check_folders(composed("data.root=s3://b/c", "data=folder"))
-
-
-def test_a_web_server_has_packed_data_only(packed: Path, images_root: Path, tmp_path: Path) -> None:
-    """Python's own server; it has no ETags, and no byte ranges."""
-    (tmp_path / "root").mkdir()
-    shutil.copytree(packed.parent, tmp_path / "root/packed")
-    (tmp_path / "root/plain").symlink_to(images_root)
-    with web_server(tmp_path / "root") as address:
-        index = open_index(f"{address}/packed", "train", tmp_path / "cache")
-        assert index.labels.tolist() == open_index(packed.parent, "train", tmp_path / "cache").labels.tolist()
-        with pytest.raises(DatasetNotFound, match=r"a web server does not list its files \(data.root\); pack"):
-            open_index(f"{address}/plain", "train", tmp_path / "cache")
-        (tmp_path / "root/packed/train/shard-00001.tar").unlink()
-        with pytest.raises(ShardMismatch, match=r"upload all files of the packed folder again$"):
-            open_index(f"{address}/packed", "train", tmp_path / "cache")
 
 
 def test_urls_keep_their_slashes() -> None:

@@ -1,7 +1,6 @@
 """Packed splits: bytes of samples, requests, and errors of damaged shards."""
 
 import os
-import pickle
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -88,22 +87,6 @@ def test_threads_and_forks_share_a_store(packed: Path, images_root: Path) -> Non
     with ThreadPoolExecutor(8) as threads:
         assert all(actual == expected for actual in threads.map(read, range(8)))
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_files_are_closed_with_the_store(packed: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    store = ShardStore(open_shards(packed))
-    store.read_many(np.arange(39))
-    assert len(os.listdir("/proc/self/fd")) >= len(before) + len(store.index.shards)
-    del store
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
-
-
-def test_another_process_gets_a_store_by_its_folder_alone(packed: Path, images_root: Path) -> None:
-    store = ShardStore(open_shards(packed))
-    frozen = pickle.dumps(store)
-    assert len(frozen) < 1000
-    assert pickle.loads(frozen).read_many(np.array([3])) == [original(images_root, store.index, 3)]
 
 
 def test_a_shard_cut_after_it_was_opened_is_a_bad_sample_with_place_and_remedy(copy: Path) -> None:

@@ -163,13 +163,6 @@ def test_as_many_requests_as_become_due_during_one_answer(latency: float, least:
     assert max(actual) <= 1.6 * least
 
 
-@pytest.mark.parametrize("line", [0.01, 0.5])
-def test_a_narrow_line_limits_the_requests(line: float) -> None:
-    actual = settled(ReadConcurrency(), 0.001, line)
-    assert max(actual) <= 64
-    assert sorted(actual)[len(actual) // 2] <= 32
-
-
 def test_the_requests_follow_changes_of_the_storage() -> None:
     depth = ReadConcurrency()
     assert settled(depth, 0.0005)[-1] == 1

@@ -89,18 +89,6 @@ def test_a_request_that_hangs_once_delays_no_other(
     assert "reading /proc/sample3; repeating the request" in caplog.text
 
 
-def test_the_warning_names_the_request_that_hangs_in_a_task_of_several(
-    hanging: Hanging, caplog: pytest.LogCaptureFixture
-) -> None:
-    hanging.index = 1011
-    reader = reading(Numbers(hanging), timeout_seconds=1.0)
-    while reader.read((0, 0), batch(0)).reads_in_flight > 1:
-        pass
-    assert reader.read((0, 1), np.arange(1000, 1016)).samples == texts(np.arange(1000, 1016))
-    assert "reading /proc/sample1011; repeating the request" in caplog.text
-    assert [hanging.calls.count(index) for index in range(1000, 1011)] == [1] * 11
-
-
 def test_the_warning_names_the_request_that_blocks_others(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
     """A request that was read ahead hangs, and is not needed any more."""
     hanging.index = 77

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.storage.read_ahead import ReadAhead
@@ -82,27 +81,6 @@ def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: Folde
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(slow.read_many, np.arange(8)[:, None]))
     assert time.monotonic() - began >= 0.2 * 0.99
-
-
-class SecondsOfReads(list):
-    """Items for a DataLoader: the seconds in which a store reads the samples of an element."""
-
-    def __init__(self, store: ThrottledStore, reads: list[np.ndarray]) -> None:
-        super().__init__(reads)
-        self.store = store
-
-    def __getitem__(self, position: int) -> float:
-        began = time.monotonic()
-        self.store.read_many(super().__getitem__(position))
-        return time.monotonic() - began
-
-
-def test_loader_workers_share_the_link(folder: FolderStore) -> None:
-    reads = [np.arange(0, 8), np.arange(8, 16)]
-    alone = [sum(map(len, folder.read_many(indices))) / 2e5 for indices in reads]
-    slow = SecondsOfReads(ThrottledStore(folder, bytes_per_second=2e5), reads)
-    shared = list(DataLoader(slow, batch_size=None, num_workers=2, multiprocessing_context="fork"))
-    assert all(seconds >= 2 * least * 0.99 for seconds, least in zip(shared, alone, strict=True)), (shared, alone)
 
 
 def test_a_timeout_of_a_rehearsal_names_its_keys(folder: FolderStore, caplog: pytest.LogCaptureFixture) -> None:

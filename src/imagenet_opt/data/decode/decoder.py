@@ -18,7 +18,6 @@ from imagenet_opt.data.decode.image_file import (
     check_size,
     eight_bits,
     exif_orientation,
-    is_jpeg,
     no_pixel_limit,
     open_image,
     upright,
@@ -53,8 +52,7 @@ class Decoder:
 
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
     max_crop_pixels: larger crops are reduced by a whole factor, by averaging. max_pixels: larger images are bad.
-    region_decode: False decodes whole images, with the same bits. num_given_up: JPEGs so far that were decoded whole
-    because region decode gave up.
+    region_decode: False decodes whole images, with the same bits.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class Decoder:
         self.max_crop_pixels = max_crop_pixels
         self.max_pixels = max_pixels
         self.region_decode = region_decode
-        self.num_given_up = 0
         self._slow: set[str] = set()
 
     def open(self, encoded: bytes, name: str) -> Opened:
@@ -104,7 +101,6 @@ class Decoder:
             region = None if image.stream is None else region_codec().decode(image.stream, box)
             if region is not None:
                 return region
-            self.num_given_up += is_jpeg(image.encoded)
         crop = decode_whole(image)[top : top + height, left : left + width]
         if large:
             return _means(Image.fromarray(crop), self.max_crop_pixels)

@@ -6,7 +6,7 @@ The pixels have the same bits as after a whole decode by libjpeg-turbo and a cro
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,6 @@ def region_codec() -> RegionCodec:
     return _codec_of(os.getpid())
 
 
-@lru_cache(1)
+@cache  # a fork must not free the codec of its parent
 def _codec_of(process: int) -> RegionCodec:
     return RegionCodec()

@@ -22,12 +22,11 @@ _COUNTING = threading.Lock()  # no attribute of a store, because locks cannot be
 
 
 class Counts(NamedTuple):
-    """hits, misses: samples from the cache and from the storage. hit_bytes, fetched_bytes: their bytes. damaged:
-    samples whose bytes in the cache did not fit their checksum, and which were fetched again."""
+    """hits, misses: samples from the cache and from the storage. fetched_bytes: from the storage. damaged: samples
+    whose bytes in the cache did not fit their checksum, and which were fetched again."""
 
     hits: int = 0
     misses: int = 0
-    hit_bytes: int = 0
     fetched_bytes: int = 0
     damaged: int = 0
 
@@ -76,15 +75,14 @@ class CachedStore:
         return indices if self.rows is None else self.rows[indices]
 
     def _read_present(self, indices: Indices, found: dict[int, bytes]) -> None:
-        num_bytes = num_damaged = 0
+        num_damaged = 0
         for index in indices.tolist():
             encoded = self.folder.read(index)
             if encoded is None:
                 num_damaged += 1
             else:
                 found[index] = encoded
-                num_bytes += len(encoded)
-        self._count(Counts(hits=len(indices) - num_damaged, hit_bytes=num_bytes, damaged=num_damaged))
+        self._count(Counts(hits=len(indices) - num_damaged, damaged=num_damaged))
 
     def _fetch(self, indices: Indices, found: dict[int, bytes]) -> None:
         fetched = self.store.read_many(indices)

@@ -11,7 +11,7 @@ from torch import Tensor
 from imagenet_opt.data.randomness import sample_uniform
 from imagenet_opt.data.transforms.augment_ops import Layer, apply_sorted, select, sorted_layer, to_device
 from imagenet_opt.data.transforms.augment_policy import Policy
-from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing
+from imagenet_opt.data.transforms.random_erasing import Boxes, RandomErasing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Augmentation:
     `erased` after."""
 
     layers: tuple[Layer, ...]
-    erased: Erased | None
+    erased: Boxes | None
 
     @classmethod
     def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
@@ -31,9 +31,8 @@ class Augmentation:
             layers.append(Layer(np.concatenate(operations), np.concatenate(arguments), fills[0]))
         erased = [part.erased for part in parts if part.erased is not None]
         starts = accumulate(sizes, initial=0)
-        boxes = [each.boxes + np.array([start, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
-        joined = erased[0]._replace(boxes=np.concatenate(boxes)) if erased else None
-        return cls(layers=tuple(layers), erased=joined)
+        boxes = [each + np.array([start, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
+        return cls(layers=tuple(layers), erased=np.concatenate(boxes) if boxes else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class Augmenter:
             return sample_uniform(self.seed, pass_ids, indices, source.num_draws, stream=source.stream)
 
         layers = tuple(layer for policy in self.policies for layer in policy.layers(draws(policy), size))
-        erased = self.erasing.erased(draws(self.erasing), size) if self.erasing else None
+        erased = self.erasing.boxes(draws(self.erasing), size) if self.erasing else None
         return Augmentation(layers=layers, erased=erased)
 
 

@@ -1,4 +1,4 @@
-"""The operations of RandAugment, TrivialAugment and colour jitter, for whole batches on their device.
+"""The operations of RandAugment, TrivialAugment and random shift, for whole batches on their device.
 
 Images are uint8 (N, 3, size, size). Each operation computes what torchvision's operation on tensors computes, with one
 argument per image. The host decides which images an operation gets, so nothing is read from the device. Images are

@@ -1,5 +1,4 @@
-"""Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, colour jitter,
-random shift.
+"""Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, random shift.
 
 `layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
 separates the draws from other draws for the same image. size: pixels of a side of the images.
@@ -89,25 +88,6 @@ class TrivialAugment:
 
 
 @dataclass(frozen=True)
-class ColorJitter:
-    """ColorJitter of torchvision without hue: brightness, contrast and saturation of each image are multiplied by
-    factors from 1 - strength (at least 0) to 1 + strength, in random order."""
-
-    strength: float
-
-    stream: ClassVar[int] = 2
-    num_draws: ClassVar[int] = 6
-    OPERATIONS: ClassVar = (Operation.BRIGHTNESS, Operation.CONTRAST, Operation.COLOR)
-
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
-        order = np.argsort(draws[:, :3], axis=1)
-        low, high = max(0.0, 1 - self.strength), 1 + self.strength
-        factors = low + draws[:, 3:] * (high - low)
-        operations, rows = np.array(self.OPERATIONS), np.arange(len(draws))
-        return [Layer(operations[chosen], factors[rows, chosen], _BLACK) for chosen in order.T]
-
-
-@dataclass(frozen=True)
 class Shift:
     """Moves each image by up to `pixels` whole pixels along each axis: as padding by `pixels` with the colour `fill`,
     and then a random crop of the old size."""
@@ -125,7 +105,7 @@ class Shift:
         return [Layer(operations[:, axis], moves[:, axis], self.fill) for axis in (0, 1)]
 
 
-Policy = RandAugment | TrivialAugment | ColorJitter | Shift
+Policy = RandAugment | TrivialAugment | Shift
 
 
 def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:

@@ -17,14 +17,14 @@ def test_a_job_that_fails_or_takes_too_long_gets_a_second_try_and_the_others_run
     jobs = [
         {"name": name, "seconds": seconds, "purpose": "", "decides": "", "command": command}
         for name, seconds, command in (
-            ("broken", 20, "false"),
-            ("good", 20, 'echo "{\\"rate\\": 2}" >$KEEP/result.json'),
+            ("broken", 200, "false"),
+            ("good", 200, 'echo "{\\"rate\\": 2}" >$KEEP/result.json'),
             ("long", 1, "sleep 600"),
             ("no time", 500, "true"),
         )
     ]
     for _ in range(3):
-        end = time.perf_counter() + 100
+        end = time.perf_counter() + 400
         run.run_due(jobs, run.read(file), file, {"capability": "8.6"}, tmp_path / "work", end=end)
     found = {one["job"]["name"]: (one["status"], one["tries"], one["numbers"]) for one in run.read(file).values()}
     assert found == {"broken": (1, 2, {}), "good": (0, 1, {"rate": 2}), "long": (run.CUT, 2, {})}

@@ -192,16 +192,16 @@ FIRST_CHECKS = (
 
 # The GPU
 
-_POWER, _APPLICATION = 0x04, 0x02
+_APPLICATION = 0x02
 _REASONS = {
     0x08: "hardware slowdown (heat, power brake or a fast power draw)",
     0x20: "software slowdown for heat",
     0x40: "hardware slowdown for heat",
     0x80: "power brake of the machine",
-    _POWER: "power limit",
     _APPLICATION: "clocks set by an administrator",
 }
-"""Bit -> reason for lowered clocks. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
+"""Bit -> reason for lowered clocks; not the power limit, which is ordinary for a busy GPU. Source:
+nvmlClocksEventReasons in NVIDIA's NVML API reference."""
 _FULL_CLOCK = 0.98
 
 
@@ -217,13 +217,11 @@ def _unreported(e: Evidence, name: str) -> str:
 
 
 def _reasons(e: Evidence) -> list[int]:
-    """Bits that tell why the clocks are lowered. The power limit is ordinary for a busy GPU, and application clocks at
-    the GPU's maximum are what AWS advises (nvidia-smi -ac)."""
+    """Bits that tell why the clocks are lowered. Application clocks at the maximum are what AWS advises."""
     lowered, clocks = _gpu(e).clock_reasons or 0, _gpu(e).clock_mhz
     if clocks is not None and clocks[0] >= _FULL_CLOCK * clocks[1]:
         lowered &= ~_APPLICATION
-    bits = [bit for bit in _REASONS if bit & lowered]
-    return [] if bits == [_POWER] else bits
+    return [bit for bit in _REASONS if bit & lowered]
 
 
 def _clocks_say(e: Evidence) -> str:

@@ -245,7 +245,7 @@ class Evidence(Measurements):
     @property
     def has_neighbours(self) -> bool:
         """Whether processes outside this run use many of the CPUs."""
-        return self.occupancy.others_cpus >= _OTHERS_SHARE * self.host.usable_cpus
+        return self.others_cpus >= _OTHERS_SHARE * self.host.usable_cpus
 
     @property
     def longest_gap_seconds(self) -> float:

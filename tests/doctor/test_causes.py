@@ -160,6 +160,11 @@ def open_100_ms() -> Evidence:
             story(SLOW_DECODE, STARVED, **ONE_CPU, in_slurm=True), "few_cpus",
             "sbatch --cpus-per-task=4", id="SLURM binds the job",
         ),
+        pytest.param(story(SLOW_DECODE, STARVED, **ONE_CPU), "few_cpus", "taskset --cpu-list 0-3 ", id="affinity"),
+        pytest.param(
+            story(SLOW_DECODE, STARVED, **ONE_CPU | {"cpu_limits": {"affinity": 4, "cgroup quota": 1}}),
+            "few_cpus", "docker run --cpus=4", id="a quota",
+        ),
         pytest.param(
             story({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}, num_workers=1), "contention",
             "pack", id="one worker less is none",
@@ -209,6 +214,7 @@ def test_gains_are_capped_by_the_next_limit() -> None:
     )
     assert gain(near) == pytest.approx(200 / 58, rel=0.05) and judge(near).next_stage == "decode_all"
     assert gain(STORIES["few_workers"]) == pytest.approx(min(318, 4 / (0.01 / 32 + 4 / 600)) / 139, rel=0.01)
+    assert gain(STORIES["few_cpus"]) == pytest.approx(320 / 139), "4 CPUs, but the GPU trains 320 images/s"
     assert gain(STORIES["contention"]) == pytest.approx(320 / 195)
     assert gain(STORIES["slow_decode"]) is None
     packed = PackForecast("for=176", 2.0, 0.4)

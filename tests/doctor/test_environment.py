@@ -46,11 +46,6 @@ def check(rule: str, **changes: Any) -> Finding:
 @pytest.mark.parametrize(
     ("rule", "changes", "fired", "word"),
     [
-        ("cpu_limits", {}, False, "8 of 8 CPUs"),
-        ("cpu_limits", {"cpu_limits": {"affinity": 2}}, True, "taskset --cpu-list 0-7 "),
-        ("cpu_limits", {"cpu_limits": {"affinity": 8, "cgroup quota": 2}}, True, "docker run --cpus=8"),
-        ("cpu_limits", {"cpu_limits": {"affinity": 1}, "in_slurm": True}, True, "sbatch --cpus-per-task=8"),
-        ("cpu_limits", {"cpu_limits": {"affinity": 4, "SLURM_CPUS_PER_TASK": 6}}, True, "SLURM_CPUS_PER_TASK allows 6"),
         ("small_shared_memory", {}, False, "8 workers x 2 batches ahead need up to 2.83 GiB"),
         ("small_shared_memory", {"free_shared_memory": 64 * MIB}, True, "docker run --shm-size=6g ..."),
         ("small_shared_memory", {"num_processes": 8}, True, "8 processes x 8 workers"),
@@ -97,7 +92,6 @@ def test_shared_memory_is_judged_as_the_loader_judges_it(size_mib: int) -> None:
     [
         ("healthy", "page_cache", {}, 1.0),
         ("storage_latency", "page_cache", {}, 318 / 58),  # the next limit
-        ("few_cpus", "cpu_limits", {}, 320 / 139),  # 4 CPUs instead of 1, but the GPU trains 320 images/s
         ("slow_gpu", "gpu_clocks", SLOWED, 320 / 120),
         ("slow_gpu", "gpu_clocks", {**SLOWED, "rated_images_per_second": None}, None),
         ("storage_latency", "mount_options", mounted(NFS), None),  # no experiment measures this

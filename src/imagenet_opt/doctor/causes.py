@@ -5,7 +5,6 @@ from typing import Any
 
 from imagenet_opt.doctor.causes_gpu import LAUNCH_BOUND, SLOW_COPY, SLOW_GPU
 from imagenet_opt.doctor.causes_storage import STORAGE_RULES
-from imagenet_opt.doctor.environment import CPU_LIMITS
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, ORDINARY_WAITS, Evidence
 from imagenet_opt.doctor.measurements import SLOWER
 from imagenet_opt.doctor.rule import Rule, Texts, smaller_pack
@@ -143,6 +142,33 @@ def _fewer_workers_gain(e: Evidence) -> float | None:
     return e.gpu_gain(rate) if fewer > 0 else None
 
 
+_MORE_CPUS = {
+    "affinity": (
+        "start the run without taskset or numactl, or with more CPUs",
+        "taskset --cpu-list 0-{last} python train.py ...",
+    ),
+    "cgroup quota": ("give the container more CPUs", "docker run --cpus={num} ..."),
+    "SLURM_CPUS_PER_TASK": (
+        "request more CPUs from SLURM; without --cpus-per-task a task gets one CPU",
+        "sbatch --cpus-per-task={num} ...",
+    ),
+}
+"""Limit, as `machine.cpu_limits` names it -> how to raise it, and the command. Sources: sbatch(1), taskset(1), which
+numbers CPUs from 0, docker run."""
+
+
+def _cpu_limits(e: Evidence) -> list[tuple[str, str]]:
+    """Entries of _MORE_CPUS for the limits that allow the fewest CPUs. SLURM may bind a job by affinity."""
+    binding = [name for name, cpus in e.host.cpu_limits.items() if cpus == e.host.usable_cpus]
+    in_slurm = {"affinity": "SLURM_CPUS_PER_TASK"} if e.host.in_slurm else {}
+    return [_MORE_CPUS[name] for name in dict.fromkeys(in_slurm.get(name, name) for name in binding)]
+
+
+def _cpu_commands(e: Evidence) -> Texts:
+    num = e.host.installed_cpus
+    return tuple(command.format(num=num, last=num - 1) for _, command in _cpu_limits(e))
+
+
 _CPU_RULES = (
     Rule(
         name="busy_neighbour",
@@ -166,10 +192,13 @@ _CPU_RULES = (
         name="few_cpus",
         cause="CPU-bound: the job may use only some of the CPUs",
         when=lambda e: e.is_short_of_cpu and e.host.usable_cpus < e.host.installed_cpus,
-        says=CPU_LIMITS.says,
-        remedy=CPU_LIMITS.remedy,
-        commands=CPU_LIMITS.commands,
-        gain=lambda e: e.cpus_gain,
+        says=lambda e: (
+            f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
+            f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
+        ),
+        remedy=lambda e: "; ".join(remedy for remedy, _ in _cpu_limits(e)),
+        commands=_cpu_commands,
+        gain=lambda e: min(e.host.installed_cpus / e.host.usable_cpus, e.most_gain),
     ),
     Rule(
         name="slow_decode",

@@ -9,47 +9,6 @@ from imagenet_opt.errors import printable
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.gpu import GpuState
 
-# CPUs
-
-_MORE_CPUS = {
-    "affinity": (
-        "start the run without taskset or numactl, or with more CPUs",
-        "taskset --cpu-list 0-{last} python train.py ...",
-    ),
-    "cgroup quota": ("give the container more CPUs", "docker run --cpus={num} ..."),
-    "SLURM_CPUS_PER_TASK": (
-        "request more CPUs from SLURM; without --cpus-per-task a task gets one CPU",
-        "sbatch --cpus-per-task={num} ...",
-    ),
-}
-"""Limit, as `machine.cpu_limits` names it -> how to raise it, and the command. Sources: sbatch(1), taskset(1), which
-numbers CPUs from 0, docker run."""
-
-
-def _cpu_limits(e: Evidence) -> list[tuple[str, str]]:
-    """Entries of _MORE_CPUS for the limits that allow the fewest CPUs. SLURM may bind a job by affinity."""
-    binding = [name for name, cpus in e.host.cpu_limits.items() if cpus == e.host.usable_cpus]
-    in_slurm = {"affinity": "SLURM_CPUS_PER_TASK"} if e.host.in_slurm else {}
-    return [_MORE_CPUS[name] for name in dict.fromkeys(in_slurm.get(name, name) for name in binding)]
-
-
-def _cpu_commands(e: Evidence) -> Texts:
-    num = e.host.installed_cpus
-    return tuple(command.format(num=num, last=num - 1) for _, command in _cpu_limits(e))
-
-
-CPU_LIMITS = Rule(
-    name="cpu_limits",
-    when=lambda e: e.host.usable_cpus < e.host.installed_cpus,
-    says=lambda e: (
-        f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
-        f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
-    ),
-    remedy=lambda e: "; ".join(remedy for remedy, _ in _cpu_limits(e)),
-    commands=_cpu_commands,
-    gain=lambda e: e.cpus_gain if e.is_short_of_cpu else 1.0,
-)
-
 # Memory
 
 _LOADERS = 2  # loaders of a process: the workers of training keep their batches while validation has its own workers
@@ -150,46 +109,6 @@ def _faster_reads(e: Evidence) -> float:
     return e.reading_gain if e.is_slow_reading else 1.0
 
 
-FIRST_CHECKS = (
-    CPU_LIMITS,
-    SMALL_SHARED_MEMORY,
-    SMALL_MEMORY,
-    Rule(
-        name="page_cache",
-        unknown=lambda e: "the local cache of a URL is on a disk" * (e.setup.cache is not None),
-        # A page is often evicted before a shuffled epoch reads it again: with room for 35 % of the data, 15 % were hits
-        # (Mohan et al., VLDB 2021).
-        when=lambda e: e.page_cache_bytes < e.data_bytes and not e.host.keeps_data_in_memory,
-        says=_page_cache_says,
-        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use a "
-        "machine with more memory",
-        commands=lambda e: (pack(e, "max_side=256"),),
-        gain=_faster_reads,
-    ),
-    Rule(
-        name="mount_options",
-        when=lambda e: bool(_nfs_faults(e)),
-        says=_nfs_says,
-        remedy="mount it with better options; use nconnect only if the server supports it",
-        commands=_remount,
-        gain=lambda e: None if e.is_slow_reading else 1.0,
-    ),
-    Rule(
-        name="released_files",
-        unknown=_not_released,
-        when=lambda e: e.host.released_files > 0,
-        says=lambda e: (
-            f"{e.host.released_files} of {e.host.checked_files} checked files "
-            f"({e.host.released_files / e.host.checked_files:.0%}) are released: their content is in the archive, and "
-            "Lustre fetches it when the file is first read"
-        ),
-        remedy="fetch all files before training, many in parallel",
-        commands=lambda e: (hydrate(e),),
-        gain=_faster_reads,
-    ),
-)
-"""Need no experiment."""
-
 # The GPU
 
 _APPLICATION = 0x02
@@ -256,7 +175,41 @@ GPU_OTHERS = Rule(
     gain=_rated_gain,
 )
 ENVIRONMENT = (
-    *FIRST_CHECKS,
+    SMALL_SHARED_MEMORY,
+    SMALL_MEMORY,
+    Rule(
+        name="page_cache",
+        unknown=lambda e: "the local cache of a URL is on a disk" * (e.setup.cache is not None),
+        # A page is often evicted before a shuffled epoch reads it again: with room for 35 % of the data, 15 % were hits
+        # (Mohan et al., VLDB 2021).
+        when=lambda e: e.page_cache_bytes < e.data_bytes and not e.host.keeps_data_in_memory,
+        says=_page_cache_says,
+        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use a "
+        "machine with more memory",
+        commands=lambda e: (pack(e, "max_side=256"),),
+        gain=_faster_reads,
+    ),
+    Rule(
+        name="mount_options",
+        when=lambda e: bool(_nfs_faults(e)),
+        says=_nfs_says,
+        remedy="mount it with better options; use nconnect only if the server supports it",
+        commands=_remount,
+        gain=lambda e: None if e.is_slow_reading else 1.0,
+    ),
+    Rule(
+        name="released_files",
+        unknown=_not_released,
+        when=lambda e: e.host.released_files > 0,
+        says=lambda e: (
+            f"{e.host.released_files} of {e.host.checked_files} checked files "
+            f"({e.host.released_files / e.host.checked_files:.0%}) are released: their content is in the archive, and "
+            "Lustre fetches it when the file is first read"
+        ),
+        remedy="fetch all files before training, many in parallel",
+        commands=lambda e: (hydrate(e),),
+        gain=_faster_reads,
+    ),
     Rule(
         name="gpu_clocks",
         unknown=lambda e: _unreported(e, "clock_reasons"),

@@ -280,11 +280,6 @@ class Evidence(Measurements):
         return max(1.0, self.rate_with_copy(self.rate("gpu")) / self.measured_rate)
 
     @property
-    def cpus_gain(self) -> float:
-        """Gain with all CPUs of the machine."""
-        return min(max(1.0, self.host.installed_cpus / self.host.usable_cpus), self.most_gain)
-
-    @property
     def reading_gain(self) -> float:
         """Gain from files that are read as fast as from memory."""
         return self.loader_gain(self.rate("decode_all"))

@@ -137,7 +137,8 @@ class Examination:
         again = itertools.chain(groups, [] if touches and touches.lazy else itertools.cycle(groups))
         read, seconds = self.samples.read_and_drop, span.seconds / 8
         curve = read_at_depths(read, again, DEPTHS, seconds=seconds, patience_seconds=_PATIENCE)
-        self._note_curve("storage_cold", "reads_in_flight", curve)
+        self._note_curve("storage_cold", curve)
+        self.curves["reads_in_flight"] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
 
     def warm(self, span: Span) -> None:
         self.samples.warm(2 * span.seconds)
@@ -155,11 +156,10 @@ class Examination:
         if self.setup.cache is None and latency >= NOT_MEMORY_SECONDS:  # opening may wait, though the bytes are here
             self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
-            self._note_curve("storage_cached", "reads_in_flight_cached", curve)
+            self._note_curve("storage_cached", curve)
 
-    def _note_curve(self, stage: str, name: str, curve: tuple[DepthReads, ...]) -> None:
+    def _note_curve(self, stage: str, curve: tuple[DepthReads, ...]) -> None:
         self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
-        self.curves[name] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
         if len(curve) > 1:
             self.limits[stage] = storage_limit(curve)
 

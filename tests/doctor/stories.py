@@ -5,7 +5,7 @@ from typing import Any
 from imagenet_opt.doctor.diagnosis import judge
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import UrlCache
-from imagenet_opt.doctor.measurements import Occupancy, Touches
+from imagenet_opt.doctor.measurements import Touches
 from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
@@ -108,7 +108,7 @@ STORIES = {
     ),
     "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, cpu_limits={"affinity": 1}, num_workers=1),
     "slow_decode": story(SLOW_DECODE, STARVED, megapixels=12.0),
-    "busy_neighbour": story(SLOW_DECODE, STARVED, occupancy=Occupancy(2.0, ("stress (pid 7)",))),
+    "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),
     "launch_bound": story(dict.fromkeys(ON_GPU, 200.0)),

@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_opt.doctor.diagnosis import VERDICTS, judge
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.measurements import Occupancy, PackForecast, Touches
+from imagenet_opt.doctor.measurements import PackForecast, Touches
 from imagenet_opt.doctor.rule import changing
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
@@ -54,7 +54,7 @@ def test_each_story_has_its_cause(cause: str) -> None:
     *parts, run = diagnosis.waterfall
     assert sum(part.seconds for part in parts) == pytest.approx(run.seconds)
     assert run.seconds == pytest.approx(32 / STORIES[cause].measured_rate)
-    if cause not in ("healthy", "unexplained", "host_sync"):
+    if cause not in ("healthy", "unexplained", "host_sync", "slow_callback"):
         finding = finding_of(cause, STORIES[cause])
         assert finding.remedy and (finding.overrides or finding.commands)
 
@@ -74,7 +74,6 @@ HYPER_THREADS |= {
     "curves": {"workers": ((1.0, 20.0), (8.0, 152.0), (16.0, 182.0))},
 }
 ONE_CPU = {"usable_cpus": 1, "cpu_limits": {"affinity": 1}, "num_workers": 1}
-MINE = {"callbacks": {"mine": {"_target_": "callbacks.mine.Mine"}}}
 SHARE_OF_8_GPUS = {"usable_cpus": 12, "installed_cpus": 96, "cpu_limits": {"affinity": 96}, "num_processes": 8}
 
 
@@ -161,6 +160,11 @@ def open_100_ms() -> Evidence:
             story(SLOW_DECODE, STARVED, **ONE_CPU, in_slurm=True), "few_cpus",
             "sbatch --cpus-per-task=4", id="SLURM binds the job",
         ),
+        pytest.param(story(SLOW_DECODE, STARVED, **ONE_CPU), "few_cpus", "taskset --cpu-list 0-3 ", id="affinity"),
+        pytest.param(
+            story(SLOW_DECODE, STARVED, **ONE_CPU | {"cpu_limits": {"affinity": 4, "cgroup quota": 1}}),
+            "few_cpus", "docker run --cpus=4", id="a quota",
+        ),
         pytest.param(
             story({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}, num_workers=1), "contention",
             "pack", id="one worker less is none",
@@ -169,7 +173,7 @@ def open_100_ms() -> Evidence:
         pytest.param(story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_", id="shared"),
         pytest.param(story(gpu=OTHERS), "healthy", "", id="an idle notebook on the GPU"),
         pytest.param(
-            story(dict.fromkeys(ON_GPU, 200.0), occupancy=Occupancy(1.5)), "busy_neighbour", "top", id="busy CPUs"
+            story(dict.fromkeys(ON_GPU, 200.0), others_cpus=1.5), "busy_neighbour", "top", id="busy CPUs"
         ),
         pytest.param(
             story(dict.fromkeys(ON_GPU, 200.0), config={"callbacks": {"acceleration": {"cuda_graph": True}}}),
@@ -182,10 +186,6 @@ def open_100_ms() -> Evidence:
         pytest.param(
             story(SLOW_RUN, {"checkpoint": 0.15}, config={"checkpoint": {"every_n_steps": 9, "every_minutes": 60}}),
             "checkpoint_stall", "checkpoint.every_n_steps=null", id="checkpoints by time",
-        ),
-        pytest.param(
-            story(SLOW_RUN, {"callback Mine": 0.15}, config=MINE),
-            "slow_callback", "'~callbacks.mine'", id="quoted for the shell",
         ),
         pytest.param(
             story({"loader_cold": 100.0, "decode_all": 100.0, "full_cold": 76.0}, {"fetch": 0.32}, num_workers=0,
@@ -214,6 +214,7 @@ def test_gains_are_capped_by_the_next_limit() -> None:
     )
     assert gain(near) == pytest.approx(200 / 58, rel=0.05) and judge(near).next_stage == "decode_all"
     assert gain(STORIES["few_workers"]) == pytest.approx(min(318, 4 / (0.01 / 32 + 4 / 600)) / 139, rel=0.01)
+    assert gain(STORIES["few_cpus"]) == pytest.approx(320 / 139), "4 CPUs, but the GPU trains 320 images/s"
     assert gain(STORIES["contention"]) == pytest.approx(320 / 195)
     assert gain(STORIES["slow_decode"]) is None
     packed = PackForecast("for=176", 2.0, 0.4)

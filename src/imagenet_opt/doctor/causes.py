@@ -1,16 +1,13 @@
 """Causes in the training process and in the CPUs; and the order of all causes."""
 
-import re
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from imagenet_opt.doctor.causes_gpu import LAUNCH_BOUND, SLOW_COPY, SLOW_GPU
 from imagenet_opt.doctor.causes_storage import STORAGE_RULES
-from imagenet_opt.doctor.environment import CPU_LIMITS
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, ORDINARY_WAITS, Evidence
 from imagenet_opt.doctor.measurements import SLOWER
-from imagenet_opt.doctor.rule import Rule, Texts, data_words, smaller_pack
+from imagenet_opt.doctor.rule import Rule, Texts, smaller_pack
 
 # The training process
 
@@ -52,16 +49,6 @@ def _slowest_callback(e: Evidence) -> str:
     return max(phases, key=lambda phase: e.phases[phase], default="callback")
 
 
-def _without_callback(e: Evidence) -> Texts:
-    """The command that trains without the slowest callback; of one that the configuration lacks, a search for it."""
-    name = _slowest_callback(e).removeprefix("callback ")
-    nodes = e.configured("callbacks", {}).items()
-    classes = {key: str(node["_target_"]) for key, node in nodes if isinstance(node, Mapping) and "_target_" in node}
-    without = [shlex.quote(f"~callbacks.{key}") for key, path in classes.items() if path.rpartition(".")[2] == name]
-    found = " ".join(["python train.py", data_words(e), *without])
-    return (found if without else f"grep -rn 'class {name}' --include=*.py .",)
-
-
 _MAIN_PROCESS = (
     _stall(
         "checkpoint_stall",
@@ -91,23 +78,16 @@ _MAIN_PROCESS = (
         "slow_callback",
         "a callback delays",
         _slowest_callback,
-        "call it less often, or remove it",
-        commands=_without_callback,
+        "call it less often, or remove it (~callbacks.NAME)",
     ),
 )
 
 # The CPUs
 
 
-def _list_processes(e: Evidence) -> Texts:
-    """The command that shows the processes outside this run; if they are unknown, the busiest."""
-    pids = re.findall(r"\(pid (\d+)", " ".join(e.occupancy.others))
-    return (f"ps -o pid,user,pcpu,etime,args -p {','.join(pids)}" if pids else "top -b -n 1 -o %CPU | head -n 17",)
-
-
 def _neighbour_gain(e: Evidence) -> float:
     usable = e.host.usable_cpus
-    return min(usable / max(0.1, usable - e.occupancy.others_cpus), e.most_gain)
+    return min(usable / max(0.1, usable - e.others_cpus), e.most_gain)
 
 
 def _with_more_workers(e: Evidence) -> float:
@@ -162,17 +142,41 @@ def _fewer_workers_gain(e: Evidence) -> float | None:
     return e.gpu_gain(rate) if fewer > 0 else None
 
 
+_MORE_CPUS = {
+    "affinity": (
+        "start the run without taskset or numactl, or with more CPUs",
+        "taskset --cpu-list 0-{last} python train.py ...",
+    ),
+    "cgroup quota": ("give the container more CPUs", "docker run --cpus={num} ..."),
+    "SLURM_CPUS_PER_TASK": (
+        "request more CPUs from SLURM; without --cpus-per-task a task gets one CPU",
+        "sbatch --cpus-per-task={num} ...",
+    ),
+}
+"""Limit, as `machine.cpu_limits` names it -> how to raise it, and the command. Sources: sbatch(1), taskset(1), which
+numbers CPUs from 0, docker run."""
+
+
+def _cpu_limits(e: Evidence) -> list[tuple[str, str]]:
+    """Entries of _MORE_CPUS for the limits that allow the fewest CPUs. SLURM may bind a job by affinity."""
+    binding = [name for name, cpus in e.host.cpu_limits.items() if cpus == e.host.usable_cpus]
+    in_slurm = {"affinity": "SLURM_CPUS_PER_TASK"} if e.host.in_slurm else {}
+    return [_MORE_CPUS[name] for name in dict.fromkeys(in_slurm.get(name, name) for name in binding)]
+
+
+def _cpu_commands(e: Evidence) -> Texts:
+    num = e.host.installed_cpus
+    return tuple(command.format(num=num, last=num - 1) for _, command in _cpu_limits(e))
+
+
 _CPU_RULES = (
     Rule(
         name="busy_neighbour",
         cause="CPU-bound: other processes take the CPUs",
         when=lambda e: e.has_neighbours and e.busy_share < BUSY_ENOUGH and not e.is_slow_reading,
-        says=lambda e: (
-            f"other processes take {e.occupancy.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs: "
-            f"{', '.join(e.occupancy.others) or 'no such process is visible'}"
-        ),
+        says=lambda e: f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs",
         remedy="stop or move these processes, or request CPUs that no other job uses",
-        commands=_list_processes,
+        commands=lambda e: ("top -b -n 1 -o %CPU | head -n 17",),
         gain=_neighbour_gain,
     ),
     Rule(
@@ -188,10 +192,13 @@ _CPU_RULES = (
         name="few_cpus",
         cause="CPU-bound: the job may use only some of the CPUs",
         when=lambda e: e.is_short_of_cpu and e.host.usable_cpus < e.host.installed_cpus,
-        says=CPU_LIMITS.says,
-        remedy=CPU_LIMITS.remedy,
-        commands=CPU_LIMITS.commands,
-        gain=lambda e: e.cpus_gain,
+        says=lambda e: (
+            f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
+            f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
+        ),
+        remedy=lambda e: "; ".join(remedy for remedy, _ in _cpu_limits(e)),
+        commands=_cpu_commands,
+        gain=lambda e: min(e.host.installed_cpus / e.host.usable_cpus, e.most_gain),
     ),
     Rule(
         name="slow_decode",

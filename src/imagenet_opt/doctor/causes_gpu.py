@@ -35,24 +35,6 @@ def _graphs(e: Evidence) -> Texts:
     return ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
 
 
-def _copy_says(e: Evidence) -> str:
-    if e.copy_rate == math.inf:
-        return "nothing is copied to a GPU"
-    waits = f", and training waits for it (data.copies={e.configured('data.copies')})" * (not e.is_overlapped)
-    return f"the copy to the GPU reaches {e.copy_rate:.0f} img/s{waits}"
-
-
-def _copy_overrides(e: Evidence) -> Texts:
-    if not e.is_overlapped:
-        return ("data.copies=ahead",)
-    return ("data.resize_on=device",) if e.setup.resize_on == "worker" else ()
-
-
-def _copy_gain(e: Evidence) -> float | None:
-    rate = min(e.compute_rate, e.copy_rate, e.supply_rate)
-    return None if e.is_overlapped else max(1.0, rate / e.measured_rate)
-
-
 SLOW_GPU = (
     Rule(
         name="shared_gpu",
@@ -79,18 +61,14 @@ SLOW_GPU = (
 SLOW_COPY = Rule(
     name="slow_copy",
     cause="Copy-bound: the copy to the GPU is the limit",
+    unknown=lambda e: "nothing is copied to a GPU" * (e.copy_rate == math.inf),
     when=lambda e: (
         e.rate_with_copy(e.compute_rate) < SLOWER * e.compute_rate and e.busy_share < BUSY_ENOUGH and not e.is_starved
     ),
-    says=_copy_says,
-    remedy=lambda e: (
-        "check the PCIe link; send uint8 crops, not float images"
-        if e.is_overlapped
-        else "copy each batch while the step before it computes"
-    ),
-    overrides=_copy_overrides,
-    commands=lambda e: (_PCIE_LINK,) if e.is_overlapped else (),
-    gain=_copy_gain,
+    says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
+    remedy="copy batches while the step before computes (data.copies=ahead), send uint8 crops, check the PCIe link",
+    overrides=lambda e: ("data.copies=ahead", *(("data.resize_on=device",) * (e.setup.resize_on == "worker"))),
+    commands=lambda e: (_PCIE_LINK,),
 )
 LAUNCH_BOUND = Rule(
     name="launch_bound",

@@ -100,15 +100,10 @@ class Diagnosis:
 
 def judge(evidence: Evidence) -> Diagnosis:
     """The first rule that fires is the cause; if none fires, the run is healthy, or its gap is unexplained. Without a
-    verdict if a ceiling of `NEEDS` is missing, because an experiment failed.
-
-    Raises KeyError if a ceiling is missing though no experiment failed.
-    """
+    verdict if a ceiling of `NEEDS` is missing, because an experiment failed."""
     others = [rule.look(evidence) for rule in ENVIRONMENT]
     others += [Finding(name, None, f"the experiment failed: {reason}") for name, reason in evidence.failed.items()]
     if evidence.lacks:
-        if not evidence.failed:
-            raise KeyError(f"no {', '.join(evidence.lacks)}, though no experiment failed")
         return Diagnosis(
             measurements=evidence,
             sentence=f"Not judged: {evidence.not_measured}",

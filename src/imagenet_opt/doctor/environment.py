@@ -9,47 +9,6 @@ from imagenet_opt.errors import printable
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.gpu import GpuState
 
-# CPUs
-
-_MORE_CPUS = {
-    "affinity": (
-        "start the run without taskset or numactl, or with more CPUs",
-        "taskset --cpu-list 0-{last} python train.py ...",
-    ),
-    "cgroup quota": ("give the container more CPUs", "docker run --cpus={num} ..."),
-    "SLURM_CPUS_PER_TASK": (
-        "request more CPUs from SLURM; without --cpus-per-task a task gets one CPU",
-        "sbatch --cpus-per-task={num} ...",
-    ),
-}
-"""Limit, as `machine.cpu_limits` names it -> how to raise it, and the command. Sources: sbatch(1), taskset(1), which
-numbers CPUs from 0, docker run."""
-
-
-def _cpu_limits(e: Evidence) -> list[tuple[str, str]]:
-    """Entries of _MORE_CPUS for the limits that allow the fewest CPUs. SLURM may bind a job by affinity."""
-    binding = [name for name, cpus in e.host.cpu_limits.items() if cpus == e.host.usable_cpus]
-    in_slurm = {"affinity": "SLURM_CPUS_PER_TASK"} if e.host.in_slurm else {}
-    return [_MORE_CPUS[name] for name in dict.fromkeys(in_slurm.get(name, name) for name in binding)]
-
-
-def _cpu_commands(e: Evidence) -> Texts:
-    num = e.host.installed_cpus
-    return tuple(command.format(num=num, last=num - 1) for _, command in _cpu_limits(e))
-
-
-CPU_LIMITS = Rule(
-    name="cpu_limits",
-    when=lambda e: e.host.usable_cpus < e.host.installed_cpus,
-    says=lambda e: (
-        f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
-        f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
-    ),
-    remedy=lambda e: "; ".join(remedy for remedy, _ in _cpu_limits(e)),
-    commands=_cpu_commands,
-    gain=lambda e: e.cpus_gain if e.is_short_of_cpu else 1.0,
-)
-
 # Memory
 
 _LOADERS = 2  # loaders of a process: the workers of training keep their batches while validation has its own workers
@@ -150,8 +109,72 @@ def _faster_reads(e: Evidence) -> float:
     return e.reading_gain if e.is_slow_reading else 1.0
 
 
-FIRST_CHECKS = (
-    CPU_LIMITS,
+# The GPU
+
+_APPLICATION = 0x02
+_REASONS = {
+    0x08: "hardware slowdown (heat, power brake or a fast power draw)",
+    0x20: "software slowdown for heat",
+    0x40: "hardware slowdown for heat",
+    0x80: "power brake of the machine",
+    _APPLICATION: "clocks set by an administrator",
+}
+"""Bit -> reason for lowered clocks; not the power limit, which is ordinary for a busy GPU. Source:
+nvmlClocksEventReasons in NVIDIA's NVML API reference."""
+_FULL_CLOCK = 0.98
+
+
+def _gpu(e: Evidence) -> GpuState:
+    return e.gpu or GpuState(index=0, name="no GPU")
+
+
+def _unreported(e: Evidence, name: str) -> str:
+    """Why a check of a value of NVML cannot be made."""
+    if e.gpu is None:
+        return "there is no CUDA GPU here, or NVML is missing"
+    return f"{e.gpu.name} does not report this" * (getattr(e.gpu, name) is None)
+
+
+def _reasons(e: Evidence) -> list[int]:
+    """Bits that tell why the clocks are lowered. Application clocks at the maximum are what AWS advises."""
+    lowered, clocks = _gpu(e).clock_reasons or 0, _gpu(e).clock_mhz
+    if clocks is not None and clocks[0] >= _FULL_CLOCK * clocks[1]:
+        lowered &= ~_APPLICATION
+    return [bit for bit in _REASONS if bit & lowered]
+
+
+def _clocks_say(e: Evidence) -> str:
+    reasons = ", ".join(_REASONS[bit] for bit in _reasons(e))
+    return f"the clocks of {_gpu(e).name} are {f'lowered by: {reasons}' if reasons else 'as usual under load'}"
+
+
+def _clock_commands(e: Evidence) -> Texts:
+    look = f"nvidia-smi -i {_gpu(e).index} -q -d TEMPERATURE,POWER,PERFORMANCE"
+    reset = f"sudo nvidia-smi -i {_gpu(e).index} -rac"
+    return (look, reset) if _APPLICATION in _reasons(e) else (look,)
+
+
+def _others_say(e: Evidence) -> str:
+    names = ", ".join(f"{printable(name)} (pid {pid}, {mib} MiB)" for pid, name, mib in _gpu(e).others or ())
+    return f"other processes compute on {_gpu(e).name}: {names}" if names else f"{_gpu(e).name} has no other process"
+
+
+def _rated_gain(e: Evidence) -> float | None:
+    """Gain from a GPU as fast as others of its kind; None if the others' rate is unknown."""
+    rated = e.setup.rated_images_per_second
+    return e.gpu_gain(max(e.rate("gpu"), rated)) if rated else None
+
+
+GPU_OTHERS = Rule(
+    name="gpu_others",
+    unknown=lambda e: _unreported(e, "others"),
+    when=lambda e: bool(_gpu(e).others),
+    says=_others_say,
+    remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
+    commands=lambda e: (f"ps -o pid,user,etime,args -p {','.join(str(pid) for pid, *_ in _gpu(e).others or ())}",),
+    gain=_rated_gain,
+)
+ENVIRONMENT = (
     SMALL_SHARED_MEMORY,
     SMALL_MEMORY,
     Rule(
@@ -187,78 +210,6 @@ FIRST_CHECKS = (
         commands=lambda e: (hydrate(e),),
         gain=_faster_reads,
     ),
-)
-"""Need no experiment."""
-
-# The GPU
-
-_POWER, _APPLICATION = 0x04, 0x02
-_REASONS = {
-    0x08: "hardware slowdown (heat, power brake or a fast power draw)",
-    0x20: "software slowdown for heat",
-    0x40: "hardware slowdown for heat",
-    0x80: "power brake of the machine",
-    _POWER: "power limit",
-    _APPLICATION: "clocks set by an administrator",
-}
-"""Bit -> reason for lowered clocks. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
-_FULL_CLOCK = 0.98
-
-
-def _gpu(e: Evidence) -> GpuState:
-    return e.gpu or GpuState(index=0, name="no GPU")
-
-
-def _unreported(e: Evidence, name: str) -> str:
-    """Why a check of a value of NVML cannot be made."""
-    if e.gpu is None:
-        return "there is no CUDA GPU here, or NVML is missing"
-    return f"{e.gpu.name} does not report this" * (getattr(e.gpu, name) is None)
-
-
-def _reasons(e: Evidence) -> list[int]:
-    """Bits that tell why the clocks are lowered. The power limit is ordinary for a busy GPU, and application clocks at
-    the GPU's maximum are what AWS advises (nvidia-smi -ac)."""
-    lowered, clocks = _gpu(e).clock_reasons or 0, _gpu(e).clock_mhz
-    if clocks is not None and clocks[0] >= _FULL_CLOCK * clocks[1]:
-        lowered &= ~_APPLICATION
-    bits = [bit for bit in _REASONS if bit & lowered]
-    return [] if bits == [_POWER] else bits
-
-
-def _clocks_say(e: Evidence) -> str:
-    reasons = ", ".join(_REASONS[bit] for bit in _reasons(e))
-    return f"the clocks of {_gpu(e).name} are {f'lowered by: {reasons}' if reasons else 'as usual under load'}"
-
-
-def _clock_commands(e: Evidence) -> Texts:
-    look = f"nvidia-smi -i {_gpu(e).index} -q -d TEMPERATURE,POWER,PERFORMANCE"
-    reset = f"sudo nvidia-smi -i {_gpu(e).index} -rac"
-    return (look, reset) if _APPLICATION in _reasons(e) else (look,)
-
-
-def _others_say(e: Evidence) -> str:
-    names = ", ".join(f"{printable(name)} (pid {pid}, {mib} MiB)" for pid, name, mib in _gpu(e).others or ())
-    return f"other processes compute on {_gpu(e).name}: {names}" if names else f"{_gpu(e).name} has no other process"
-
-
-def _rated_gain(e: Evidence) -> float | None:
-    """Gain from a GPU as fast as others of its kind; None if the others' rate is unknown."""
-    rated = e.setup.rated_images_per_second
-    return e.gpu_gain(max(e.rate("gpu"), rated)) if rated else None
-
-
-GPU_OTHERS = Rule(
-    name="gpu_others",
-    unknown=lambda e: _unreported(e, "others"),
-    when=lambda e: bool(_gpu(e).others),
-    says=_others_say,
-    remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
-    commands=lambda e: (f"ps -o pid,user,etime,args -p {','.join(str(pid) for pid, *_ in _gpu(e).others or ())}",),
-    gain=_rated_gain,
-)
-ENVIRONMENT = (
-    *FIRST_CHECKS,
     Rule(
         name="gpu_clocks",
         unknown=lambda e: _unreported(e, "clock_reasons"),

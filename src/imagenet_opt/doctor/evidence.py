@@ -245,7 +245,7 @@ class Evidence(Measurements):
     @property
     def has_neighbours(self) -> bool:
         """Whether processes outside this run use many of the CPUs."""
-        return self.occupancy.others_cpus >= _OTHERS_SHARE * self.host.usable_cpus
+        return self.others_cpus >= _OTHERS_SHARE * self.host.usable_cpus
 
     @property
     def longest_gap_seconds(self) -> float:
@@ -278,11 +278,6 @@ class Evidence(Measurements):
     def most_gain(self) -> float:
         """Gain with unlimited CPUs: the run then reaches the rate of the GPU alone."""
         return max(1.0, self.rate_with_copy(self.rate("gpu")) / self.measured_rate)
-
-    @property
-    def cpus_gain(self) -> float:
-        """Gain with all CPUs of the machine."""
-        return min(max(1.0, self.host.installed_cpus / self.host.usable_cpus), self.most_gain)
 
     @property
     def reading_gain(self) -> float:

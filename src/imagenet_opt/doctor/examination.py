@@ -95,7 +95,7 @@ class Examination:
             ceilings=self.ceilings,
             limits=self.limits,
             curves=self.curves,
-            occupancy=neighbours.stop(),
+            others_cpus=neighbours.stop(),
             failed=self.failed,
             growing=testbed.growing,
             machine=hardware_of(testbed),
@@ -114,8 +114,6 @@ class Examination:
             waits_per_step=sum(run.waits.values()) / max(1, run.num_ordinary),
             waits=tuple(place for place, _ in run.waits.most_common(_NUM_WAITS)),
         )
-
-    # Reading
 
     def touch(self, span: Span) -> None:
         if isinstance(self.samples, RemoteSamples):
@@ -139,7 +137,8 @@ class Examination:
         again = itertools.chain(groups, [] if touches and touches.lazy else itertools.cycle(groups))
         read, seconds = self.samples.read_and_drop, span.seconds / 8
         curve = read_at_depths(read, again, DEPTHS, seconds=seconds, patience_seconds=_PATIENCE)
-        self._note_curve("storage_cold", "reads_in_flight", curve)
+        self._note_curve("storage_cold", curve)
+        self.curves["reads_in_flight"] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
 
     def warm(self, span: Span) -> None:
         self.samples.warm(2 * span.seconds)
@@ -157,11 +156,10 @@ class Examination:
         if self.setup.cache is None and latency >= NOT_MEMORY_SECONDS:  # opening may wait, though the bytes are here
             self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
-            self._note_curve("storage_cached", "reads_in_flight_cached", curve)
+            self._note_curve("storage_cached", curve)
 
-    def _note_curve(self, stage: str, name: str, curve: tuple[DepthReads, ...]) -> None:
+    def _note_curve(self, stage: str, curve: tuple[DepthReads, ...]) -> None:
         self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
-        self.curves[name] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
         if len(curve) > 1:
             self.limits[stage] = storage_limit(curve)
 
@@ -171,17 +169,13 @@ class Examination:
         self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}), {left_out}"
 
     def _note_eviction(self, eviction: Eviction) -> None:
-        """Keep the evidence of the first eviction that is not verified."""
-        if not eviction.verified:
-            self.found["unverified"] = self.found["unverified"] or eviction.evidence
+        self.found["unverified"] = self.found["unverified"] or ("" if eviction.verified else eviction.evidence)
 
     def _groups(self, rows: Rows, store: Store) -> list[Rows]:
         """The rows that each request to the store reads, batch by batch."""
         size = self.testbed.loading.batch_size
         batches = (rows[start : start + size] for start in range(0, len(rows), size))
         return [batch[group] for batch in batches for group in store.groups(batch)]
-
-    # The loader
 
     def decode(self, span: Span) -> None:
         testbed, workers, usable = self.testbed, self.setup.num_workers, self.setup.usable_cpus
@@ -231,8 +225,6 @@ class Examination:
         self._note_eviction(eviction)
         return rows
 
-    # The device
-
     def compute(self, span: Span) -> None:
         on_gpu = self.testbed.device.type == "cuda"
         alone = self.testbed.compute(span, beside=False)
@@ -258,8 +250,6 @@ class Examination:
     def _with_kernels(self, timing: FitTiming) -> FitTiming:
         """The time of the kernels, if observed, as the device's: CUDA events also count gaps between kernels."""
         return timing if self.kernel_seconds is None else replace(timing, device_seconds=self.kernel_seconds)
-
-    # The full run
 
     def train_from_memory(self, span: Span) -> None:
         if not self.found["left_out"]:

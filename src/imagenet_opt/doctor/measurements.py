@@ -55,24 +55,16 @@ class PackForecast:
     bytes_ratio: float
 
 
-@dataclass(frozen=True)
-class Occupancy:
-    """CPUs that processes outside this run used during the experiments, and the busiest of them, as "java (pid 8)"."""
-
-    others_cpus: float = 0.0
-    others: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
     """All measurements. Rates in images per second of one process, times in seconds.
 
     simulated: name of the simulated device's profile; None on real hardware. ceilings: keys of STAGES. limits: what
     limits the reads of a stage, "storage_cold" or "storage_cached". curves: points (x, y) by name: "workers" (workers,
-    images/s decoded from memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached"
-    (the same from memory). mb_per_image, megapixels: means of some images. images_per_request: of a request to the
-    storage. touches, pack, gpu: None if the experiment failed or does not apply. left_out: why the stages with files in
-    memory are left out; "" if they are not. unverified: why files that were to be read from storage may have been in
+    images/s decoded from memory), "reads_in_flight" (requests in flight, images/s read cold). mb_per_image, megapixels:
+    means of some images. images_per_request: of a request to the storage. others_cpus: CPUs that processes outside this
+    run used. touches, pack, gpu: None if the experiment failed or does not apply. left_out: why the stages with files
+    in memory are left out; "" if they are not. unverified: why files that were to be read from storage may have been in
     memory. no_kernels: why the profiler recorded no kernel of the GPU. failed: experiment -> reason. phases: seconds of
     a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: each step of the full run. waits_per_step, waits: how often the host waits for the GPU in an ordinary
@@ -90,7 +82,7 @@ class Measurements:
     ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
     limits: Mapping[str, StorageLimit] = field(default_factory=dict)
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    occupancy: Occupancy = Occupancy()
+    others_cpus: float = 0.0
     touches: Touches | None = None
     pack: PackForecast | None = None
     gpu: GpuState | None = None
@@ -129,9 +121,12 @@ class Measurements:
 
     def known(self) -> dict[str, float | str]:
         """Further measurements by name, for tables."""
-        parts = (self.setup, self.touches, self.pack, self.occupancy)
+        parts = (self.setup, self.touches, self.pack)
         plain = [asdict(part) for part in parts if part is not None]
-        own = {name: getattr(self, name) for name in ("mb_per_image", "megapixels", "left_out", "unverified")}
+        own = {
+            name: getattr(self, name)
+            for name in ("mb_per_image", "megapixels", "others_cpus", "left_out", "unverified")
+        }
         known = {name: value for part in (*plain, own) for name, value in part.items()}
         return {name: value for name, value in known.items() if isinstance(value, int | float | str) and value != ""}
 

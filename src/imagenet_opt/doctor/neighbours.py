@@ -6,63 +6,30 @@ from time import monotonic
 import numpy as np
 import psutil
 
-from imagenet_opt.doctor.measurements import Occupancy
-from imagenet_opt.errors import printable
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 from imagenet_opt.probe.fit.fit_timer import FitTiming
 
-_NUM_NAMED = 3
-
 
 class Neighbours:
-    """Measures the CPU use of other processes until `stop`.
-
-    Our processes are this process and its descendants, including ended ones. All other work on the CPUs of our affinity
-    counts, even of invisible processes: the kernel's threads, and other containers on the host. If a quota or SLURM
-    grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes count.
-    """
+    """Measures the CPUs that others use until `stop`: all work on the CPUs of our affinity, even of invisible
+    processes, without this process and its descendants."""
 
     def __init__(self) -> None:
-        self._before = _Counters()
+        self._began, self._before = monotonic(), _others_seconds()
 
-    def stop(self) -> Occupancy:
-        before, now = self._before, _Counters()
-        seconds = max(1e-9, now.moment - before.moment)
-        used = {key: cpu - before.others.get(key, 0.0) for key, cpu in now.others.items()}
-        busy = now.affinity - before.affinity - (now.own - before.own)
+    def stop(self) -> float:
+        """If a quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest: then 0."""
         if usable_cpus() < len(os.sched_getaffinity(0)):
-            busy = sum(used.values())
-        top = sorted((key for key in used if key in now.names and used[key] > 0), key=lambda key: -used[key])
-        return Occupancy(
-            min(float(usable_cpus()), max(0.0, busy / seconds)),
-            tuple(f"{printable(now.names[key])} (pid {key[0]})" for key in top[:_NUM_NAMED]),
-        )
+            return 0.0
+        seconds = max(1e-9, monotonic() - self._began)
+        return min(float(usable_cpus()), max(0.0, (_others_seconds() - self._before) / seconds))
 
 
-class _Counters:
-    """CPU seconds now: of our affinity, of this process with its descendants, and of others by pid and start time.
-
-    names: of others that a user could end, so not pid 1 and not kernel threads, which have no command line."""
-
-    def __init__(self) -> None:
-        self.moment = monotonic()
-        cpus = psutil.cpu_times(percpu=True)
-        mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
-        self.affinity = sum(cpu.user + cpu.nice + cpu.system for cpu in mine)
-        self.own = busy_seconds_of_descendants()
-        self.others: dict[tuple[int, float], float] = {}
-        self.names: dict[tuple[int, float], str] = {}
-        this = psutil.Process()
-        ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
-        for process in psutil.process_iter(["name", "create_time", "cpu_times", "cmdline"]):
-            times = process.info["cpu_times"]
-            if times is None or process.pid in ours:
-                continue
-            key = process.pid, process.info["create_time"]
-            self.others[key] = times.user + times.system
-            if process.pid != 1 and process.info["cmdline"]:
-                self.names[key] = process.info["name"]
+def _others_seconds() -> float:
+    cpus = psutil.cpu_times(percpu=True)
+    mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
+    return float(sum(cpu.user + cpu.nice + cpu.system for cpu in mine)) - busy_seconds_of_descendants()
 
 
 def main_cpu_seconds(alone: FitTiming, *, spins: bool) -> float:

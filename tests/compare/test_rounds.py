@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from imagenet_opt.compare.rounds import Rounds, in_order, in_rounds, while_time_is_left
+from imagenet_opt.compare.rounds import in_order, in_rounds, while_time_is_left
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 
 
@@ -21,14 +21,6 @@ def test_a_failed_setup_has_no_further_rounds_and_the_others_go_on() -> None:
     rounds = in_rounds("abc", failing(("b", 1)), range(3))
     assert rounds.results == {"a": ["a0", "a1", "a2"], "b": ["b0"], "c": ["c0", "c1", "c2"]}
     assert rounds.reasons == ("b: b is out of memory",) and rounds.complete.keys() == {"a", "c"}
-
-
-def test_if_the_reference_fails_the_complete_rounds_count() -> None:
-    failed = []
-    rounds: Rounds[str] = Rounds({name: [] for name in "ab"}, reference="a")
-    rounds.run(failing(("a", 2), ("b", 3)), range(9), lambda *what: failed.append(what))
-    assert rounds.results == {"a": ["a0", "a1"], "b": ["b0", "b1"]}
-    assert rounds.failures == {"a": "a is out of memory"} and not failed
 
 
 def test_the_order_changes_from_round_to_round() -> None:

@@ -5,12 +5,8 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt import machine
-from imagenet_opt.compare import turn as turn_module
-from imagenet_opt.compare.turn import Job, Turn, measured, take_turn
-from imagenet_opt.config.build import at_one_size
-from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.compare.turn import Job, Turn, measured
+from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.losses import LossJob, train
 from tests.config.configs import composed
@@ -35,7 +31,7 @@ def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch:
         train(LossJob(small, steps=2))
 
 
-@pytest.mark.parametrize(("workers", "memory", "lacks"), [(99, 100, False), (2, 1, True), (0, 1, False)])
+@pytest.mark.parametrize(("workers", "memory", "lacks"), [(99, 100, False), (2, 1, True)])
 def test_a_loader_may_lack_memory(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, memory: int, lacks: bool
 ) -> None:
@@ -55,23 +51,9 @@ def test_a_turn_measures_all_facts_and_keeps_its_micro_batches(
     hold_images(2, monkeypatch)
     overrides = (*small, "model.micro_batch_size=2")
     turn = Turn(**measured(Job(overrides, 0.1, cold=False)))
-    assert turn.batch_size == 4 and turn.compile_seconds is None and turn.kernel_seconds is None
-    assert min(turn.full, turn.compute, turn.had_work, turn.memory_gib) > 0 and turn.busy <= 1
-    assert turn.compute * turn.step_seconds == pytest.approx(4)
+    assert turn.batch_size == 4 and turn.compile_seconds is None
+    assert min(turn.full, turn.compute, turn.memory_gib) > 0 and 0 < turn.busy <= 1
     assert len(train(LossJob(overrides, steps=2))) == 2
-
-
-def test_a_turn_may_compile_for_long_before_it_counts_as_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-
-    def hang(function: str, job: object, *, limit_seconds: float, environment: dict[str, str]) -> None:
-        limits.append(limit_seconds)
-        raise Hung("no end")
-
-    monkeypatch.setattr(turn_module, "call_isolated", hang)
-    with pytest.raises(TurnFailed, match=r"no end; .* study=FILE\.yaml"):
-        take_turn(Job((), 8, cold=False), tmp_path)
-    assert limits[0] > 3600
 
 
 def test_the_largest_size_of_a_growing_run_is_measured(
@@ -84,12 +66,6 @@ def test_the_largest_size_of_a_growing_run_is_measured(
     assert "resolution_schedule" not in testbeds[0].config.callbacks
     assert "resolution_schedule" in config.callbacks, "the user's configuration stays as it was"
     assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1
-
-
-def test_a_bad_size_of_a_schedule_is_reported(tmp_path: Path) -> None:
-    config = composed(tmp_path, "+callbacks=resolution_schedule", "callbacks.resolution_schedule.end=large")
-    with pytest.raises(ConfigError, match=r"callbacks\.resolution_schedule\.end=large must be"):
-        at_one_size(config)
 
 
 def test_one_process_of_several_is_measured_and_a_line_says_this(

@@ -46,26 +46,12 @@ def test_the_search_doubles_then_bisects() -> None:
     assert device.tried[:3] == [256, 512, 1024] and len(device.tried) == 9
 
 
-@pytest.mark.parametrize("capacity", [390, 450, 472, 500, 1024])
-def test_a_good_guess_takes_fewer_trials(capacity: int) -> None:
-    guess = min(capacity + 20, 1024)
-    from_guess, from_256 = Capacity(capacity), Capacity(capacity)
-    assert largest_that_fits(from_guess.fits, start=guess, most=1024, stride=guess // 16) == allowed_size(capacity)
-    assert largest_that_fits(from_256.fits, start=256, most=1024) == allowed_size(capacity)
-    assert from_guess.tried[0] == allowed_size(guess) and len(from_guess.tried) < len(from_256.tried)
-
-
 @given(num=st.integers(1, 4096), most=st.integers(1, 4096))
 def test_parts_are_few(num: int, most: int) -> None:
     most = allowed_size(most)
     size = even_parts(num, most)
     assert 1 <= size <= most
     assert -(-num // size) == -(-num // most), "no more parts than are needed"
-
-
-@pytest.mark.parametrize(("num", "most", "size"), [(384, 200, 192), (384, 376, 192), (50, 48, 32), (10, 4, 4)])
-def test_a_batch_that_does_not_fit_is_cut_evenly(num: int, most: int, size: int) -> None:
-    assert even_parts(num, most) == size
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-@pytest.mark.parametrize(("card_bytes", "level"), [(2**30, "INFO"), (2**20, "WARNING"), (None, None)])
+@pytest.mark.parametrize(("card_bytes", "level"), [(2**20, "WARNING"), (None, None)])
 def test_a_run_logs_whether_a_step_fits(
     card_bytes: int | None,
     level: str | None,
@@ -86,7 +86,7 @@ def test_a_network_with_control_flow_trains_without_the_line(
     assert {record.levelname for record in logged.records if "memory of a step" in record.message} == {"DEBUG"}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_each_optimizer_has_a_need_and_no_random_number_is_drawn(optimizer: str, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     config = composed(tmp_path, "data.root=/data", "model.name=test_vit", f"optimizer={optimizer}")

@@ -6,8 +6,10 @@ from typing import Any
 from imagenet_opt.study.request import Request, read_study
 
 
-def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1, **options: Any) -> Request:
-    """The shipped study of that name with these `options` in the place of its own, two rounds."""
+def small_request(
+    name: str, folder: Path, *overrides: str, seconds: float = 0.1, repeats: int = 2, **options: Any
+) -> Request:
+    """The shipped study of that name with these `options` in the place of its own."""
     file = read_study(name)
     return Request(
         name=name,
@@ -15,7 +17,7 @@ def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1
         kind=file.kind,
         options=(file.model_extra or {}) | options,
         overrides=overrides,
-        repeats=2,
+        repeats=repeats,
         seconds=seconds,
         parity_steps=0,
         folder=folder,

@@ -1,11 +1,9 @@
-"""Intervals of medians and shares against simulations, published values and values computed by hand."""
-
-from itertools import product
+"""Intervals of medians and shares against published values."""
 
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.stats.intervals import coverage, median_interval, share_interval
+from imagenet_opt.measure.stats.intervals import median_interval, share_interval
 
 
 @pytest.mark.parametrize(
@@ -28,27 +26,6 @@ def test_the_interval_is_the_closest_pair_of_values_with_enough_coverage(
     values = np.random.default_rng(num).permutation(np.arange(1, num + 1)).tolist()
     interval = (np.median(values), low, high, pytest.approx(covers, abs=1e-6), num)
     assert median_interval(values) == interval
-
-
-def test_coverage_is_the_share_of_all_patterns_of_values_above_and_below_the_median() -> None:
-    patterns = list(product((0, 1), repeat=7))
-    for left_out in (0, 1, 2):
-        holds = sum(left_out < sum(above) < 7 - left_out for above in patterns)
-        assert coverage(7, left_out) == pytest.approx(holds / len(patterns))
-
-
-def test_the_interval_of_a_skewed_distribution_has_the_stated_coverage() -> None:
-    rng = np.random.default_rng(0)
-    intervals = [median_interval(row.tolist()) for row in rng.exponential(size=(4000, 9))]
-    hits = np.mean([interval.low <= np.log(2) <= interval.high for interval in intervals])
-    assert hits == pytest.approx(intervals[0].coverage, abs=0.015)
-
-
-def test_it_agrees_with_a_bootstrap_of_many_values() -> None:
-    values = np.random.default_rng(1).normal(100, 5, size=60)
-    resampled = np.median(np.random.default_rng(2).choice(values, size=(5000, 60)), axis=1)
-    interval = median_interval(values.tolist())
-    np.testing.assert_allclose((interval.low, interval.high), np.quantile(resampled, (0.025, 0.975)), atol=0.6)
 
 
 def test_no_values_have_no_median() -> None:

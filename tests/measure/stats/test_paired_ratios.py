@@ -41,12 +41,11 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
     assert math.log(wider.high) == pytest.approx(1.58 + reach)
 
 
-@pytest.mark.parametrize("scatter", [1, 5])
-def test_equal_names_seldom_differ_also_if_one_scatters(scatter: int) -> None:
+def test_equal_names_seldom_differ_also_if_one_scatters() -> None:
     """Ten comparisons of equal names, 400 times: about one family in twenty at most may contain an error."""
     random = np.random.default_rng(1)
     names = [str(i) for i in range(11)]
-    noise = {name: 0.03 * (scatter if name == "7" else 1) for name in names}
+    noise = {name: 0.03 * (5 if name == "7" else 1) for name in names}
     errors = 0
     for _ in range(400):
         rounds = random.normal(0, 0.2, 4)
@@ -73,12 +72,9 @@ def test_the_forecast_of_rounds_is_the_number_that_decides() -> None:
     ("low", "high", "says"),
     [
         (1.1, 1.3, "faster"),
-        (1.01, 1.02, "faster"),
         (0.7, 0.9, "slower"),
-        (0.98, 1.02, "no difference"),
         (1.0, 1.03, "no difference"),
         (0.99, 1.2, "undecided"),
-        (0.8, 1.01, "undecided"),
         (0.97, 3.36, "undecided"),
     ],
 )

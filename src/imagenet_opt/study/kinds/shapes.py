@@ -33,11 +33,6 @@ def neighbour(size: int, sizes: Sequence[int]) -> int | None:
     return min(better, key=lambda other: (abs(other - size), -other), default=None)
 
 
-def padded_share(size: int, multiple: int, power: int) -> float:
-    """Useful share of the work, 0 to 1, if sizes are padded to a multiple. The work grows with size ** power."""
-    return (size / (-(-size // multiple) * multiple)) ** power
-
-
 class Options(BaseModel, extra="forbid"):
     """channels: input and output channels of the convolution. batches, outputs: of the last layer."""
 
@@ -52,7 +47,7 @@ def run(request: Request) -> list[Table]:
     sizes = {CHANNELS: options.channels, BATCH: options.batches, OUTPUTS: options.outputs}
     settings = {
         f"{varies} {size}": Setting(
-            (varies, str(size), str(multiple_of(size)), f"{padded_share(size, 8, 2 if varies == CHANNELS else 1):.2f}"),
+            (varies, str(size), str(multiple_of(size))),
             partial(gflops_per_second, subject, varies, size, request.seconds),
             against=f"{varies} {better}" if (better := neighbour(size, of_layer)) else None,
             plot=varies,
@@ -63,7 +58,7 @@ def run(request: Request) -> list[Table]:
     }
     comparison = Comparison(
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
-        ("what varies", "size", "multiple of", "if filled up to 8"),
+        ("what varies", "size", "multiple of"),
         "GFLOP/s",
         float,
         settings,
@@ -75,9 +70,7 @@ def run(request: Request) -> list[Table]:
         for name, gain in comparison.gains.items()
         if gain.verdict == "slower" and settings[name].labels[2] == "1"
     )
-    note = "If filled up to 8: the ratio if the device computes the next multiple of 8 and discards the rest. A much "
-    note += "lower ratio means that the device uses another, slower algorithm. "
-    note += "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
+    note = "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
     start = "Sizes that are not a multiple of 8 and whose FLOPs are slower than those of the nearest multiple"
     return [comparison.table(note, finding=f"{start}: {slower or 'none'}.")]
 

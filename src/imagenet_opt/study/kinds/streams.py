@@ -47,24 +47,10 @@ def backward_on_streams(
         parameter.grad = gradient
 
 
-def in_turn_on_streams(steps: Sequence[Callable[[], object]], streams: Sequence[torch.cuda.Stream]) -> None:
-    """Train each batch on its own stream; each step waits for the step before, because it needs the new weights."""
-    before = main = torch.cuda.current_stream()
-    for step, stream in zip(steps, streams, strict=True):
-        stream.wait_stream(before)
-        with torch.cuda.stream(stream):
-            step()
-        before = stream
-    main.wait_stream(before)
-
-
-EACH = "one after the other, a step each"
-EACH_ON_STREAMS = "a step each, each on a stream of its own (waits for the one before)"
-ADDED = "one after the other, gradients added, one step"
-STREAMS = "on streams of their own, gradients added, one step"
-WHOLE = "as one batch, one step"
-_ON_STREAMS = (EACH_ON_STREAMS, STREAMS)
-_BASELINES = {EACH: ADDED, EACH_ON_STREAMS: EACH, ADDED: None, STREAMS: ADDED, WHOLE: ADDED}
+ADDED = "one after the other, gradients added"
+STREAMS = "on streams of their own, gradients added"
+WHOLE = "as one batch"
+_BASELINES = {ADDED: None, STREAMS: ADDED, WHOLE: ADDED}
 
 
 class Options(BaseModel, extra="forbid"):
@@ -94,7 +80,7 @@ def run(request: Request) -> list[Table]:
         )
         for num in options.num_batches
         for way, base in _BASELINES.items()
-        if subject.on_gpu or way not in _ON_STREAMS
+        if subject.on_gpu or way != STREAMS
     }
     comparison = Comparison(
         f"Several batches of {subject}",
@@ -105,8 +91,8 @@ def run(request: Request) -> list[Table]:
         run_rounds(settings, request, Trained),
         more={Column("peak GiB", "{:.2f}"): lambda _, turns: turns[-1].peak_gib} if subject.on_gpu else {},
     )
-    note = "Rows with one step train with a larger batch, which needs its own learning rate; an epoch has fewer steps."
-    left_out = () if subject.on_gpu else ("Rows with streams: CUDA streams need a GPU.",)
+    note = "All rows train with a larger batch, which needs its own learning rate; an epoch has fewer steps."
+    left_out = () if subject.on_gpu else ("Streams: they need a GPU.",)
     return [comparison.table(note, left_out=left_out)]
 
 
@@ -127,20 +113,16 @@ def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], ob
     if way == WHOLE:
         batches = [tuple(map(torch.cat, zip(*batches, strict=True)))]  # type: ignore[list-item]
     losses: list[Loss] = [partial(subject.loss, net, *batch) for batch in batches]
-    streams = [torch.cuda.Stream(subject.device) for _ in losses] if way in _ON_STREAMS else []
+    streams = [torch.cuda.Stream(subject.device) for _ in losses if way == STREAMS]
 
-    def step(backward: Callable[[], None]) -> None:
-        backward()
+    parameters = list(net.parameters())
+
+    def step() -> None:
+        if streams:
+            backward_on_streams(losses, parameters, streams)
+        else:
+            backward_in_turn(losses)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    steps = [partial(step, partial(backward_in_turn, [loss])) for loss in losses]
-    if way == EACH:
-        return lambda: [one() for one in steps]
-    if way == EACH_ON_STREAMS:
-        return partial(in_turn_on_streams, steps, streams)
-    parameters = list(net.parameters())
-    together = (
-        partial(backward_on_streams, losses, parameters, streams) if streams else partial(backward_in_turn, losses)
-    )
-    return partial(step, together)
+    return step

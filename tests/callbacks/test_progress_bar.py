@@ -67,28 +67,9 @@ def test_a_file_gets_a_line_for_each_logging_step_and_validation(
     ] == LINES
 
 
-def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
-    assert "epoch 2  step 10/10  loss 19.000" in capsys.readouterr().err
-
-
-def test_a_metric_of_the_module_is_read_three_steps_after_its_logging_step(project) -> None:
-    """Until then, a read would make the host wait for the GPU."""
-    seen = []
-
-    class Look(ProgressBar):
-        def on_train_batch_end(self, trainer, pl_module, *arguments) -> None:
-            super().on_train_batch_end(trainer, pl_module, *arguments)
-            seen.append(self.get_metrics(trainer, pl_module).get("loss"))
-
-    project.fit(Look(), module=Telling(), enable_progress_bar=True, max_epochs=1)
-    assert seen == [None] * 8 + ["4.000"] * 2  # shown when step 7 has ended
-
-
 @pytest.mark.parametrize(
     ("module", "variables", "shown"),
     [
-        (Telling, {"COLUMNS": "160"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
         (Telling, {"COLUMNS": "160", "NO_COLOR": "1"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
         (TellingAll, {"COLUMNS": "80"}, r"Epoch 2/2 +10/10 loss: 19\.000 acc1: 84\.2% .* left: 0:\d\d"),
     ],

@@ -87,7 +87,7 @@ WRONG_VALUES = (
         ("model.num_classes=2", errors.ConfigError, ("3 classes", "model.num_classes")),
         ("+data.colour=red", errors.ConfigError, ("colour",)),
         ("+trainer.max_epoch=3", errors.ConfigError, ("trainer", "max_epoch")),
-        ("checkpoint.keep=two", errors.ConfigError, ("keep=two",)),
+        ("callbacks.checkpoint.keep=two", errors.ConfigError, ("keep=two",)),
         ("callbacks.mixing.mode=auto", errors.ConfigError, ("callbacks.mixing.mode=auto must be 'on' or 'off'",)),
         (
             "allow_targets=[tests] +callbacks.mine._target_=tests.conftest.nope",

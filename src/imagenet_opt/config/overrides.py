@@ -116,7 +116,7 @@ def train_program() -> str:
 
 
 def slurm_folder(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The name of the run folder of a SLURM job, which a requeue keeps; None outside of SLURM and in interactive shells.
+    """The name of the run folder of a SLURM job, which a requeue keeps; None outside of SLURM and in a shell.
 
     slurm_<job>, slurm_<array>_<task> in an array; a second `srun` in the same job adds its number.
     """

@@ -130,7 +130,7 @@ def _sync_gain(e: Evidence) -> float:
 
 def _save_remedy(e: Evidence) -> str:
     if saves(e):
-        return "save checkpoints by time (checkpoint.every_minutes), or to a faster disk"
+        return "save checkpoints by time (callbacks.checkpoint.every_minutes), or to a faster disk"
     own = "callbacks.checkpoint"
     others = [f"{key} ({name})" for key, name in callbacks_like(e, "Checkpoint").items() if key != own]
     return f"save less often, or to a faster disk: {' and '.join(others) or own}"

@@ -190,9 +190,9 @@ def more_cpus(limit: str, num: int, *, in_slurm: bool) -> str:
 
 def saves(evidence: Evidence) -> Texts:
     """Overrides that write checkpoints every 15 minutes, if the run writes them more often."""
-    minutes = evidence.configured("checkpoint.every_minutes")
+    minutes = evidence.configured("callbacks.checkpoint.every_minutes")
     seldom = isinstance(minutes, int | float) and minutes >= 15
-    return ("checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
+    return ("callbacks.checkpoint.every_n_steps=null", *(() if seldom else ("callbacks.checkpoint.every_minutes=15",)))
 
 
 def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:

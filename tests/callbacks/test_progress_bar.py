@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from imagenet_opt.callbacks import progress_bar
-from imagenet_opt.callbacks.progress_bar import ProgressBar
+from imagenet_opt.callbacks.progress_bar import ProgressBar, duration, seconds_left
 from tests.callbacks.conftest import Plain
 
 
@@ -91,3 +91,14 @@ def test_a_terminal_gets_a_bar_of_one_line(
     out = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
     assert re.search(shown, out) and out.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
     assert "epoch 2" not in captured.err
+
+
+@pytest.mark.parametrize(("total", "rate", "left"), [(400, 2.0, 450.0), (math.inf, 2.0, None), (400, math.nan, None)])
+def test_the_time_left_is_that_of_the_batches_that_are_left(total: float, rate: float, left: float | None) -> None:
+    fit = SimpleNamespace(estimated_stepping_batches=total, accumulate_grad_batches=3, global_step=100)
+    assert seconds_left(fit, rate) == left
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(32, "0:32"), (3599.4, "59:59"), (3599.6, "1:00:00")])
+def test_durations_are_minutes_and_seconds_and_have_hours_from_one_on(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

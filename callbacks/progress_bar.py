@@ -46,7 +46,7 @@ class ProgressBar(RichProgressBar):
     Loss, accuracies, learning rate, images per second and data wait are logged by the module and other callbacks; a
     value that is not logged or not finite is left out. GiB: peak memory of this process; on a GPU, the memory that
     torch reserved there; on a CPU, resident in RAM. left: the time to the end of the fit, from
-    `throughput/it_per_second` and the seconds of the last validation.
+    `throughput/it_per_second`; validations are left out.
 
     Logs no metric.
     """
@@ -55,7 +55,6 @@ class ProgressBar(RichProgressBar):
         super().__init__(refresh_rate=refresh_rate, leave=False, console_kwargs=styles(sys.stderr))
         self._plain = not is_screen(sys.stderr)
         self._shown: dict[str, str] = {}
-        self._validation_seconds: float | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -75,9 +74,7 @@ class ProgressBar(RichProgressBar):
 
     def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
         self._shown = _known(numbers, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
-        rate = numbers.get(_RATE, 0.0)
-        left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
-        if left is not None:
+        if (left := seconds_left(trainer, numbers.get(_RATE, 0.0))) is not None:
             self._shown["left"] = duration(left)
         if trainer.is_global_zero:
             total = trainer.num_training_batches
@@ -92,9 +89,9 @@ class ProgressBar(RichProgressBar):
         super().on_validation_end(trainer, pl_module)
         if trainer.sanity_checking:
             return
-        self._validation_seconds = time.perf_counter() - self._validation_began
         if trainer.is_global_zero:
-            self._say(trainer, "val", shown | {"s": f"{self._validation_seconds:.1f}"}, above_bar=True)
+            seconds = time.perf_counter() - self._validation_began
+            self._say(trainer, "val", shown | {"s": f"{seconds:.1f}"}, above_bar=True)
 
     def _say(self, trainer: Trainer, where: str, shown: dict[str, str], *, above_bar: bool = False) -> None:
         words = (f"{value} {name}" if name in _AFTER_VALUE else f"{name} {value}" for name, value in shown.items())
@@ -123,29 +120,12 @@ def _epoch(trainer: Trainer) -> str:
     return f"{trainer.current_epoch + 1}{f'/{last}' if last else ''}"
 
 
-def seconds_left(trainer: Trainer, *, batches_per_second: float, validation_seconds: float | None) -> float | None:
-    """Seconds to the end of the fit; None where the fit has no known end. Call in `on_train_batch_end`.
-
-    batches_per_second: present training rate. validation_seconds: duration of the last validation; None leaves
-    validations out.
-    """
-    total = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
+def seconds_left(trainer: Trainer, batches_per_second: float) -> float | None:
+    """Seconds to the end of the fit without its validations; None where the fit has no known end."""
+    total = trainer.estimated_stepping_batches
     if not math.isfinite(total) or not batches_per_second > 0:
         return None
-    done = trainer.global_step * trainer.accumulate_grad_batches
-    seconds = max(0, total - done) / batches_per_second
-    if validation_seconds is not None and (interval := _validation_interval(trainer)) > 0:
-        # The validation after the present batch has not started.
-        seconds += validation_seconds * (int(total / interval) - int(max(0, done - 1) / interval))
-    return seconds
-
-
-def _validation_interval(trainer: Trainer) -> float:
-    """Mean number of training batches between validations; 0 without validation."""
-    batches = trainer.val_check_batch
-    if not trainer.enable_validation or batches is None or not math.isfinite(batches):
-        return 0.0
-    return float(batches * (trainer.check_val_every_n_epoch or 1))
+    return max(0, total - trainer.global_step) * trainer.accumulate_grad_batches / batches_per_second
 
 
 def duration(seconds: float) -> str:

@@ -1,8 +1,7 @@
-"""A run on packed shards, killed with kill -9 and resumed, ends exactly as an undisturbed run."""
+"""A run of two processes on packed shards, killed with kill -9 and resumed, ends exactly as an undisturbed run."""
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,36 +31,23 @@ class Killer(Callback):
 '''
 
 
-def train_until_killed(run: Path, data: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Train in the folder `run` until a callback kills the run at step 5."""
-    (run.parent / "killer.py").write_text(KILLER)
-    path = os.pathsep.join([str(run.parent), os.environ.get("PYTHONPATH", "")])
-    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
-    killed = train(run, data, *options, *killer, PYTHONPATH=path)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    return killed
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """48 images in several shards: 6 batches of 8 an epoch, or 3 of two ranks."""
-    folder = tmp_path_factory.mktemp("packed")
-    images = write_images(folder / "images", num_classes=3, per_class=16)
-    pack(images, folder / "shards", PackOptions(shard_mb=0.02))
-    assert len(list((folder / "shards/train").glob("*.tar"))) > 1
-    return folder / "shards"
-
-
-def test_a_killed_run_on_shards_resumes_to_the_same_end(shards: Path, tmp_path: Path) -> None:
-    options = ("trainer.devices=2", "data.batch_size=8", "data.shuffle=block", "checkpoint.every_n_steps=2")
+def test_a_killed_run_on_shards_resumes_to_the_same_end(tmp_path: Path) -> None:
+    images, shards, run = tmp_path / "images", tmp_path / "shards", tmp_path / "run"
+    pack(write_images(images, num_classes=3, per_class=16), shards, PackOptions(shard_mb=0.02))
+    assert len(list((shards / "train").glob("*.tar"))) > 1
+    options = ("trainer.devices=2", "data.batch_size=8", "data.shuffle=block", "callbacks.checkpoint.every_n_steps=2")
     undisturbed = train(tmp_path / "undisturbed", shards, *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
 
-    train_until_killed(tmp_path / "run", shards, *options)
-    assert opened(tmp_path / "run/last.ckpt")["global_step"] == 4
+    (tmp_path / "killer.py").write_text(KILLER)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
+    killed = train(run, shards, *options, *killer, PYTHONPATH=path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert opened(run / "last.ckpt")["global_step"] == 4
 
-    resumed = train(tmp_path / "run", shards, *options)
+    resumed = train(run, shards, *options)
     assert resumed.returncode == 0, resumed.stderr
     assert "at step 4" in resumed.stdout
-    assert_same(opened(tmp_path / "undisturbed/last.ckpt"), opened(tmp_path / "run/last.ckpt"))
-    assert metrics(tmp_path / "undisturbed") == metrics(tmp_path / "run")
+    assert_same(opened(tmp_path / "undisturbed/last.ckpt"), opened(run / "last.ckpt"))
+    assert metrics(tmp_path / "undisturbed") == metrics(run)

@@ -1,6 +1,5 @@
 """A run learns: the losses of its first steps, and an accuracy far above chance."""
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from tests.config.configs import composed as composed_in
 
 pytestmark = pytest.mark.slow
 
-CIFAR = Path(__file__).parents[2] / "shared/data/cifar10.tar.xz"
 FIRST_LOSSES = (
     *(2.4630, 2.2526, 2.4359, 2.3675, 2.3685, 2.2216, 2.3386, 2.3564, 2.4063, 2.3649),
     *(2.4084, 2.4435, 2.3410, 2.3354, 2.3032, 2.2742, 2.3730, 2.3027, 2.3833, 2.2056),
@@ -42,23 +40,3 @@ def test_a_small_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> 
     assert losses[:LATE] == pytest.approx(FIRST_LOSSES[:LATE], rel=TOLERANCE)
     assert losses[LATE : len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES[LATE:], rel=LATE_TOLERANCE)
     assert accuracies[-1] > 0.7  # chance is 0.1
-
-
-def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
-    """A folder tree with these numbers of images of each class of CIFAR-10."""
-    most = {"train": train_per_class, "val": val_per_class}
-    with tarfile.open(CIFAR) as archive:
-        for member in filter(tarfile.TarInfo.isfile, archive):
-            split, _, name = Path(member.name).parts[1:]  # cifar10/train/airplane/0000.jpg
-            if int(Path(name).stem) < most[split]:
-                archive.extract(member, root, filter="data")
-    return root / "cifar10"
-
-
-@pytest.mark.skipif(not CIFAR.exists(), reason=f"needs CIFAR-10 as JPEGs in {CIFAR}")
-def test_1500_images_of_cifar_10_give_an_accuracy_far_above_chance(tmp_path: Path) -> None:
-    root = unpacked(tmp_path, train_per_class=150, val_per_class=50)
-    recipe = ("experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
-    how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=3")
-    _, accuracies = fit(tmp_path, *recipe, *how)
-    assert accuracies[-1] > 0.25  # chance is 0.1

@@ -13,7 +13,7 @@ from torch import nn
 
 from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
-from tests.callbacks.conftest import Named, Plain, assert_same_weights, fitted, switched, weights
+from tests.callbacks.conftest import Plain, assert_same_weights, fitted, switched, weights
 
 pytestmark = pytest.mark.usefixtures("compile_cache")
 CHANNELS_LAST = torch.channels_last
@@ -49,27 +49,6 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it_and_after_an_erro
     assert switches() == before
 
 
-def test_deterministic_runs_search_no_algorithms(project) -> None:
-    seen, look = [], Callback()
-    look.on_train_start = lambda *_: seen.append(torch.backends.cudnn.benchmark)
-    project.fit(switched(cudnn_benchmark=True), look, deterministic=True, max_steps=1)
-    torch.use_deterministic_algorithms(False)
-    assert seen == [False]
-
-
-def test_a_batch_with_names_is_laid_out_as_well(project) -> None:
-    class Look(Plain):
-        def training_step(self, batch: Named, batch_idx: int) -> torch.Tensor:
-            assert batch.images.is_contiguous(memory_format=CHANNELS_LAST)
-            return nn.functional.cross_entropy(self.net(batch.images), batch.labels)
-
-        def validation_step(self, batch: Named, batch_idx: int) -> None:
-            assert batch.images.is_contiguous(memory_format=CHANNELS_LAST)
-
-    project.fit(switched(channels_last=True), module=Look(), collate_fn=Named.of)
-    assert project.trainer.global_step == 20
-
-
 def test_gradient_checkpointing_changes_no_weight(project) -> None:
     def network() -> nn.Module:
         torch.manual_seed(0)
@@ -79,18 +58,6 @@ def test_gradient_checkpointing_changes_no_weight(project) -> None:
     saving = fitted(project, switched(gradient_checkpointing=True), net=network())
     assert saving.net.grad_checkpointing
     torch.testing.assert_close(weights(saving), weights(plain), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ({"gradient_checkpointing": True}, r"gradient_checkpointing=false"),
-        ({"network": "model"}, r"callbacks\.acceleration\.network='model'"),
-    ],
-)
-def test_networks_without_what_an_option_needs_are_refused(project, option: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        project.fit(switched(**option))
 
 
 def test_options_that_contradict_a_cuda_graph_are_refused() -> None:
@@ -116,14 +83,6 @@ def test_a_cuda_graph_is_for_one_process() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
     with pytest.raises(ConfigError, match=r"cuda_graph=true.*trainer\.devices"):
         switched(cuda_graph=True).setup(trainer, Plain(), "fit")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a CPU leaves out")
-def test_a_cpu_logs_one_line_that_it_has_no_cuda_graph(project, caplog) -> None:
-    with caplog.at_level("INFO"):
-        graphed = project.fit(switched(cuda_graph=True))
-    assert caplog.text.count("CUDA graph") == 1
-    assert_same_weights(project.fit(), graphed)
 
 
 def on_gpu(acceleration: Acceleration, *, num_steps: float, side: int = 224, batch: Any = None) -> Acceleration:
@@ -193,14 +152,6 @@ def test_auto_passes_over_batches_without_images() -> None:
     assert not chosen.compiler.compile and not chosen.compiler.cuda_graph
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what a CPU leaves out")
-def test_auto_does_and_says_nothing_on_a_cpu(project, caplog) -> None:
-    with caplog.at_level("INFO"):
-        auto = project.fit(Acceleration(channels_last=False), max_epochs=-1, max_steps=3)
-    assert "compile" not in caplog.text and "graph" not in caplog.text
-    assert_same_weights(project.fit(max_epochs=-1, max_steps=3), auto)
-
-
 def test_a_failed_capture_that_nobody_asked_for_does_not_stop_the_run(project, monkeypatch, caplog) -> None:
     def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -211,19 +162,6 @@ def test_a_failed_capture_that_nobody_asked_for_does_not_stop_the_run(project, m
         fallen_back = project.fit(switched(cuda_graph="auto", on_failure="stop"))
     assert caplog.text.count("no CUDA graph of (4, 3, 8, 8), training without it: RuntimeError: operation not") == 1
     assert_same_weights(project.fit(), fallen_back)
-
-
-def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> None:
-    class Look(Plain):
-        def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
-            return nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
-
-    def collate(samples: list) -> dict[str, torch.Tensor]:
-        return dict(zip("xy", torch.utils.data.default_collate(samples), strict=True))
-
-    project.fit(switched(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
-    with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.channels_last"):
-        project.fit(switched(channels_last=True), module=Look(), collate_fn=collate)
 
 
 def test_the_garbage_collector_leaves_out_what_exists_before_the_first_step(project) -> None:

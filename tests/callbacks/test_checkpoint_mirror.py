@@ -1,13 +1,12 @@
 """When the checkpoint callback uploads, waits for uploads and refuses a mirror."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
 
 from imagenet_opt.callbacks.checkpoint import Checkpoint
-from imagenet_opt.errors import ConfigError, Preempted, StorageFailed
+from imagenet_opt.errors import ConfigError, StorageFailed
+from imagenet_opt.run.checkpoint.mirror import check_url
 from tests.callbacks.conftest import Project
 from tests.callbacks.test_checkpoint import Unhurried
 from tests.faulty_proxy import FaultyProxy
@@ -29,17 +28,6 @@ def test_the_mirror_has_the_last_checkpoint_when_training_ends(project: Project,
     assert uploads and min(uploads) > 0  # of steps 10 and 12, in one row or in two; step 20 is the last
 
 
-def test_a_preempted_run_waits_for_its_upload(project: Project, bucket: str, tmp_path: Path) -> None:
-    class Preempt(Callback):
-        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            if trainer.global_step == 3:
-                raise Preempted("stop requested")
-
-    with pytest.raises(Preempted):
-        project.fit(Checkpoint(folder=str(tmp_path), mirror=bucket), Preempt())
-    assert mirrored(bucket, 3) == (tmp_path / "last.ckpt").read_bytes()
-
-
 @pytest.mark.parametrize("max_epochs", [1, 2])  # with 1, nothing is left to train
 def test_a_resumed_run_uploads_the_checkpoint_that_the_mirror_lacks(
     project: Project, bucket: str, tmp_path: Path, max_epochs: int
@@ -54,7 +42,7 @@ def test_a_resumed_run_uploads_the_checkpoint_that_the_mirror_lacks(
 @pytest.mark.parametrize("mirror", ["/backup/run", "https://host/run", "bucket/run"])
 def test_a_mirror_that_is_no_bucket_is_refused(mirror: str) -> None:
     with pytest.raises(ConfigError, match=rf"checkpoint\.mirror={mirror}"):
-        Checkpoint(mirror=mirror)
+        check_url(mirror)
 
 
 def test_a_mirror_that_takes_no_checkpoint_is_refused_before_training(
@@ -65,7 +53,7 @@ def test_a_mirror_that_takes_no_checkpoint_is_refused_before_training(
             project.fit(Checkpoint(folder=str(tmp_path), mirror=url))
         assert project.trainer.global_step == 0
         message = str(caught.value)
-        assert "\n" not in message and url in message and "checkpoint.mirror" in message and reason in message
+        assert "\n" not in message and url in message and "callbacks.checkpoint.mirror" in message and reason in message
 
     refused(f"{bucket}-none/run", StorageFailed, "no such bucket")
     proxy.fault = lambda number, path: "403"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from imagenet_opt.callbacks import progress_bar
-from imagenet_opt.callbacks.progress_bar import ProgressBar
+from imagenet_opt.callbacks.progress_bar import ProgressBar, duration, seconds_left
 from tests.callbacks.conftest import Plain
 
 
@@ -67,28 +67,9 @@ def test_a_file_gets_a_line_for_each_logging_step_and_validation(
     ] == LINES
 
 
-def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
-    assert "epoch 2  step 10/10  loss 19.000" in capsys.readouterr().err
-
-
-def test_a_metric_of_the_module_is_read_three_steps_after_its_logging_step(project) -> None:
-    """Until then, a read would make the host wait for the GPU."""
-    seen = []
-
-    class Look(ProgressBar):
-        def on_train_batch_end(self, trainer, pl_module, *arguments) -> None:
-            super().on_train_batch_end(trainer, pl_module, *arguments)
-            seen.append(self.get_metrics(trainer, pl_module).get("loss"))
-
-    project.fit(Look(), module=Telling(), enable_progress_bar=True, max_epochs=1)
-    assert seen == [None] * 8 + ["4.000"] * 2  # shown when step 7 has ended
-
-
 @pytest.mark.parametrize(
     ("module", "variables", "shown"),
     [
-        (Telling, {"COLUMNS": "160"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
         (Telling, {"COLUMNS": "160", "NO_COLOR": "1"}, r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000"),
         (TellingAll, {"COLUMNS": "80"}, r"Epoch 2/2 +10/10 loss: 19\.000 acc1: 84\.2% .* left: 0:\d\d"),
     ],
@@ -110,3 +91,14 @@ def test_a_terminal_gets_a_bar_of_one_line(
     out = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
     assert re.search(shown, out) and out.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
     assert "epoch 2" not in captured.err
+
+
+@pytest.mark.parametrize(("total", "rate", "left"), [(400, 2.0, 450.0), (math.inf, 2.0, None), (400, math.nan, None)])
+def test_the_time_left_is_that_of_the_batches_that_are_left(total: float, rate: float, left: float | None) -> None:
+    fit = SimpleNamespace(estimated_stepping_batches=total, accumulate_grad_batches=3, global_step=100)
+    assert seconds_left(fit, rate) == left
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(32, "0:32"), (3599.4, "59:59"), (3599.6, "1:00:00")])
+def test_durations_are_minutes_and_seconds_and_have_hours_from_one_on(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

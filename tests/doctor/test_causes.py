@@ -74,6 +74,7 @@ HYPER_THREADS |= {
     "curves": {"workers": ((1.0, 20.0), (8.0, 152.0), (16.0, 182.0))},
 }
 ONE_CPU = {"usable_cpus": 1, "cpu_limits": {"affinity": 1}, "num_workers": 1}
+SAVES = {"callbacks": {"checkpoint": {"every_n_steps": 9, "every_minutes": 60}}}
 SHARE_OF_8_GPUS = {"usable_cpus": 12, "installed_cpus": 96, "cpu_limits": {"affinity": 96}, "num_processes": 8}
 
 
@@ -184,8 +185,8 @@ def open_100_ms() -> Evidence:
             "slow_copy", "data.copies=ahead", id="copies that are not made ahead",
         ),
         pytest.param(
-            story(SLOW_RUN, {"checkpoint": 0.15}, config={"checkpoint": {"every_n_steps": 9, "every_minutes": 60}}),
-            "checkpoint_stall", "checkpoint.every_n_steps=null", id="checkpoints by time",
+            story(SLOW_RUN, {"checkpoint": 0.15}, config=SAVES),
+            "checkpoint_stall", "callbacks.checkpoint.every_n_steps=null", id="checkpoints by time",
         ),
         pytest.param(
             story({"loader_cold": 100.0, "decode_all": 100.0, "full_cold": 76.0}, {"fetch": 0.32}, num_workers=0,
@@ -239,9 +240,10 @@ def test_training_and_loading_share_the_cpus() -> None:
 
 
 def test_nothing_in_effect_is_advised() -> None:
-    config = {"data": {"num_workers": "auto", "shuffle": "block"}, "checkpoint": {"every_n_steps": None}, "on": True}
-    same = ("data.num_workers=4", "data.shuffle=block", "checkpoint.every_n_steps=null", "on=true")
-    others = ("data.num_workers=3", "data.shuffle=global", "checkpoint.every_n_steps=8", "checkpoint.keep=2")
+    saves = {"callbacks": {"checkpoint": {"every_n_steps": None}}}
+    config = {"data": {"num_workers": "auto", "shuffle": "block"}, "callbacks": saves, "on": True}
+    same = ("data.num_workers=4", "data.shuffle=block", "callbacks.checkpoint.every_n_steps=null", "on=true")
+    others = ("data.num_workers=3", "data.shuffle=global", "callbacks.checkpoint.every_n_steps=8")
     assert changing(story(config=config), *same, *others) == others
 
 

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 TWO = (
     *("trainer.devices=2", "trainer.strategy=ddp", "trainer.limit_val_batches=0"),
-    *("data.batch_size=3", "checkpoint.every_n_steps=1"),
+    *("data.batch_size=3", "callbacks.checkpoint.every_n_steps=1"),
 )
 NOT_NEEDED = ("timeline", "host_utilization", "gpu_utilization", "bottleneck", "preemption")
 

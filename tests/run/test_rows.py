@@ -7,7 +7,6 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from imagenet_opt.callbacks.progress_bar import ProgressBar
-from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
 
@@ -96,9 +95,3 @@ def test_a_run_that_fails_keeps_the_rows_of_its_finished_steps(project: Project)
     with pytest.raises(ZeroDivisionError):
         project.fit(Diary(), AtCall("on_train_batch_start", 9, lambda: 1 / 0), log_every_n_steps=2)
     assert [step for step, _ in project.logger.rows] == [1, 3, 5, 7]
-
-
-def test_numbers_of_the_end_of_an_epoch_are_in_the_row_of_its_last_step(project: Project) -> None:
-    project.fit(Throughput(), log_every_n_steps=0)
-    rows = [(step, row["epoch"]) for step, row in project.logger.rows if "throughput/epoch_seconds" in row]
-    assert rows == [(9, 0), (19, 1)]

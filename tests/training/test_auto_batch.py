@@ -5,16 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.memory import SPARE, MemoryTrials, allowed_size
 from imagenet_opt.probe.memory_need import need_of
 from imagenet_opt.training import auto_batch
-from imagenet_opt.training.auto_batch import resolve_batch_size
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
-from tests.conftest import loading
 
 
 @pytest.mark.slow
@@ -31,7 +28,7 @@ def test_auto_finds_and_logs_the_largest_batch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capacity", [240, 330])
+@pytest.mark.parametrize("capacity", [240])
 def test_the_search_starts_at_the_computed_batch(
     capacity: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,16 +60,6 @@ def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path, caplog
     assert run.trainer.global_step == 3
 
 
-def test_processes_share_the_batch_of_the_resumed_run(images_root: Path, tmp_path: Path) -> None:
-    torch.save({"network": {}, "ImageData": {"images of a global batch": 12}}, tmp_path / "last.ckpt")
-    data = build_run(tiny(tmp_path, images_root)).data
-    config = tiny(tmp_path, images_root, "data.batch_size=auto")
-    resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=2)
-    assert data.loading.batch_size == config.data.batch_size == 6
-    with pytest.raises(ConfigError, match=r"12 images .* 5 processes cannot share"):
-        resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=5)
-
-
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -83,8 +70,3 @@ def test_processes_share_the_batch_of_the_resumed_run(images_root: Path, tmp_pat
 def test_auto_is_refused_without_one_real_device(override: str, words: str, images_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))
-
-
-def test_other_commands_name_the_command_that_finds_a_batch() -> None:
-    with pytest.raises(ConfigError, match=r"data\.batch_size=auto.*imagenet-opt tune"):
-        loading(batch_size="auto")

@@ -1,6 +1,5 @@
 """Two processes start in one run folder: the second waits and is refused."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -26,14 +25,6 @@ FIRST = f"""{LOCK}
 if os.fork() == 0:
     print(os.getpid(), flush=True)
 time.sleep(600)
-"""
-FILES_OF_WORKERS = f"""{LOCK}
-if (worker := os.fork()) == 0:
-    own = [os.memfd_create("own") for _ in range(64)]
-    if (child := os.fork()) == 0:
-        os._exit(0 if all(os.write(file, b"x") for file in own) else 1)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
 """
 
 
@@ -69,22 +60,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         lock_folder(tmp_path / "file/run")
 
 
-def test_a_file_system_without_locks_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    lock_folder(tmp_path, wait_seconds=0)
-    assert f"no file locks in {tmp_path} (No locks available)" in caplog.text
-
-
-def test_processes_that_a_worker_starts_keep_its_files(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", FILES_OF_WORKERS, tmp_path], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-
-
 def refused_start(folder: Path, *files: str) -> None:
     """A start in a folder with Hydra's files that writes more files and then fails."""
     (folder / ".hydra").mkdir(parents=True)
@@ -100,9 +75,3 @@ def test_a_refused_start_keeps_only_a_folder_with_files_of_a_run(tmp_path: Path)
     assert not (tmp_path / "new").exists()
     refused_start(tmp_path / "begun", "metrics.csv")
     assert (tmp_path / "begun/metrics.csv").exists()
-
-
-def test_a_refused_start_keeps_the_folder_of_another_process(first: object, tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError), removed_if_refused(tmp_path):
-        lock_folder(tmp_path, wait_seconds=0)
-    assert (tmp_path / FILE).exists()

@@ -20,7 +20,7 @@ imagenet-opt evaluate ckpt=RUN_FOLDER/last.ckpt data.root=/fsx/imagenet eval=ffc
 imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.root=/fsx/imagenet
 
   ckpt=PATH      a checkpoint of train.py, or a run's folder: its best.ckpt, else its last.ckpt. If the run averaged its
-                 weights (EMA), the averaged weights are used. Also s3://bucket/run, a checkpoint.mirror, or a .ckpt
+                 weights (EMA), the averaged weights are used. Also s3://bucket/run, the mirror of a run, or a .ckpt
                  object
   model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size, crop and
                  interpolation

@@ -13,7 +13,7 @@ imagenet-opt export ckpt=RUN_FOLDER/last.ckpt format=onnx     RUN_FOLDER/last.on
 imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
   ckpt        a run's folder: its best.ckpt, else its last.ckpt; or a checkpoint file; also s3://bucket/run, a
-              checkpoint.mirror: its best.ckpt, else its newest checkpoint; or a .ckpt object
+              mirror of a run: its best.ckpt, else its newest checkpoint; or a .ckpt object
   format      safetensors (default) or onnx, which needs pip install "imagenet-opt[export]"
   out         the file to write; default: beside the checkpoint, under its name; of a URL, in the working folder
   image_size  side of the images in pixels; default: the run's validation size. An ONNX file accepts only this size

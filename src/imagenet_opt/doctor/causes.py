@@ -33,9 +33,9 @@ def _stall(name: str, words: str, phase: Callable[[Evidence], str], remedy: str,
 
 def _saves(e: Evidence) -> Texts:
     """Overrides that write checkpoints every 15 minutes, if the run writes them more often."""
-    minutes = e.configured("checkpoint.every_minutes")
+    minutes = e.configured("callbacks.checkpoint.every_minutes")
     seldom = isinstance(minutes, int | float) and minutes >= 15
-    return ("checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
+    return ("callbacks.checkpoint.every_n_steps=null", *(() if seldom else ("callbacks.checkpoint.every_minutes=15",)))
 
 
 def _sync_gain(e: Evidence) -> float:
@@ -54,7 +54,7 @@ _MAIN_PROCESS = (
         "checkpoint_stall",
         "checkpoints delay",
         lambda e: "checkpoint",
-        "save less often (checkpoint.every_minutes, or your own callback), or to a faster disk",
+        "save less often (callbacks.checkpoint.every_minutes, or your own callback), or to a faster disk",
         overrides=_saves,
     ),
     _stall(

@@ -74,12 +74,6 @@ def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, cap
     assert "does not match its checksum" in flipped
 
 
-def test_auto_takes_a_newer_file_that_last_does_not_name_yet(folder: Path) -> None:
-    """As a run leaves them that is killed between the two."""
-    newest = save(files.step_file(folder, 40), 40)
-    assert files.find("auto", folder) == newest
-
-
 def test_last_is_enough_and_the_best_is_better_than_none(folder: Path) -> None:
     files.link(folder / "checkpoints/step_00000010.ckpt", folder / "best.ckpt")
     for file in (folder / "checkpoints").iterdir():
@@ -89,23 +83,11 @@ def test_last_is_enough_and_the_best_is_better_than_none(folder: Path) -> None:
     assert files.find("auto", folder) == folder / "best.ckpt"
 
 
-def test_a_run_cannot_resume_from_a_file_with_weights_only(folder: Path) -> None:
-    torch.save({"network": network().state_dict(), "state_dict": {}}, folder / "weights.ckpt")
-    words = "holds no usable optimizer_states, lr_schedulers, loops, callbacks, global_step"
-    with pytest.raises(CheckpointError, match=words):
-        files.find(str(folder / "weights.ckpt"), folder)
-
-
 def test_a_run_without_a_usable_checkpoint_does_not_restart_silently(folder: Path) -> None:
     for file in folder.rglob("*.ckpt"):
         truncate(file)
     with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints in .* can be used: .*resume_from=null"):
         files.find("auto", folder)
-
-
-def test_nothing_is_found_where_nothing_is_and_where_null_is_asked_for(folder: Path, tmp_path: Path) -> None:
-    assert files.find(None, folder) is None
-    assert files.find("auto", tmp_path / "new") is None
 
 
 def test_a_path_may_be_a_file_or_a_run_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +115,6 @@ def test_a_file_that_would_run_code_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be opened"):
         files.read(tmp_path / "x.ckpt")
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
-    torch.save({"state_dict": {}}, tmp_path / "x.ckpt")
-    with pytest.raises(CheckpointError, match=r"holds no `network`.*\(checkpoint\)"):
-        files.read(tmp_path / "x.ckpt", key="checkpoint")
 
 
 def test_the_tensors_that_do_not_fit_are_listed(folder: Path) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.run.checkpoint.files import step_file
-from imagenet_opt.run.loggers.wandb_logger import WandbRunLogger
 from tests.processes import run_forked, run_script
 
 LIFE = """
@@ -84,37 +82,3 @@ def test_a_run_killed_often_has_each_step_once_and_complete(tmp_path: Path) -> N
     assert not [record for file in found for record in file if record["type"] == "environment"]
     everything = [path.read_bytes() for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert not any(b"hunter2" in content for content in everything)
-
-
-@pytest.mark.parametrize(("step", "warns"), [(9, True), (19, False)])
-def test_going_back_behind_a_later_checkpoint_says_what_wandb_keeps(
-    step: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for saved in (10, 20):
-        file = step_file(tmp_path, saved)
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
-    WandbRunLogger(folder=str(tmp_path), logged_until=24, experiment=None).truncate_after(step)
-    assert ("up to step 24" in caplog.text and "hydra.run.dir" in caplog.text) == warns
-
-
-SUMMARIZE = """
-import sys
-from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish, log_summary
-logger = build_wandb(folder=sys.argv[1], project="p")
-logger.log_metrics({"throughput/images_per_second": 1.0, "epoch": 0}, step=0)
-logger.finalize("success")
-log_summary(logger, {"throughput/images_per_second": 5.0, "loader/num_workers": 2})
-finish(logger, exit_code=0)
-"""
-
-
-@pytest.mark.slow
-def test_the_summary_of_a_run_in_wandb_is_of_the_whole_run_not_its_last_row(tmp_path: Path) -> None:
-    environment = os.environ | {"HOME": str(tmp_path), "WANDB_MODE": "offline"}
-    run_script(SUMMARIZE, [str(tmp_path)], cwd=tmp_path, environment=environment)
-    (of_run,) = records(tmp_path)
-    summary: dict[str, float] = {}
-    for record in of_run:
-        summary |= record.get("summary", {}).get("update", {})
-    assert (summary["throughput/images_per_second"], summary["loader/num_workers"]) == (5, 2)

@@ -45,17 +45,6 @@ def test_after_the_run_it_changes_nothing(stop: StopRequest) -> None:
     stop.check()
 
 
-def test_the_handlers_before_come_back() -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    stop = StopRequest()
-    stop.install()
-    stop.install()
-    stop.restore()
-    assert signal.getsignal(signal.SIGTERM) == stop._receive
-    stop.restore()
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
 SAVING = """
 import sys
 from imagenet_opt.run.stop.signals import stop

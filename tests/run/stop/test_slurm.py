@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.config.overrides import follow_job, slurm_folder
-from imagenet_opt.errors import ConfigError, Preempted
+from imagenet_opt.errors import Preempted
 from imagenet_opt.training.preempted import SWEEP_JOB, leave, requeue
 
 
@@ -34,16 +34,6 @@ def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow_job(["-m", "seed=1,2"]) == ["-m", "hydra.sweep.dir=runs/slurm_7", "seed=1,2"]
     for word in ("hydra.run.dir=mine", "+hydra.run.dir=mine", "++hydra.run.dir=mine"):
         assert follow_job([word]) == [word]
-
-
-def test_processes_of_torchrun_may_ask_what_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for flags in (["--help"], ["--cfg", "job"], ["--cfg=job"]):
-        assert follow_job(flags) == flags
-    with pytest.raises(ConfigError, match=r"hydra\.run\.dir=FOLDER"):
-        follow_job(["seed=1"])
 
 
 @pytest.fixture

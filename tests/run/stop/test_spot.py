@@ -6,7 +6,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.stop.spot import SpotNotice
 
 PATH = "/latest/meta-data/spot/instance-action"
@@ -99,8 +98,3 @@ def test_a_failing_server_is_warned_of_once_and_asked_again(
     assert notified.wait(SECONDS)
     (warning,) = caplog.messages
     assert "cannot read spot notices" in warning and reason in warning
-
-
-def test_an_address_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"callbacks\.preemption\.spot_notice_url=file:///etc/passwd"):
-        SpotNotice("file:///etc/passwd", every_seconds=1, notify=lambda: None)

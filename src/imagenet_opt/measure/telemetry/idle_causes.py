@@ -120,7 +120,7 @@ CAUSES = {
         "look at the callbacks and at operations in the step that wait for the device",
     ),
     "logging": ("logging", "log less often (trainer.log_every_n_steps)"),
-    "checkpoint": ("saving checkpoints", "save less often (checkpoint.every_minutes)"),
+    "checkpoint": ("saving checkpoints", "save less often (callbacks.checkpoint.every_minutes)"),
     "validation": ("validation", "validate less often (trainer.check_val_every_n_epoch)"),
     "copy": ("copying to the device", "send smaller batches, or pin their memory"),
     "unexplained": ("none of the causes that are measured in training", "find the cause by experiment"),

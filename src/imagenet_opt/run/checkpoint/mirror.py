@@ -34,7 +34,7 @@ from imagenet_opt.errors import (
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
 from imagenet_opt.processes import end_with_parent
 
-KEY = "checkpoint.mirror"
+KEY = "callbacks.checkpoint.mirror"
 BEST = "best.ckpt"
 _PROBE = "write_probe"
 _NAME = re.compile(r"checkpoints/step_([0-9]{8,18})\.ckpt")

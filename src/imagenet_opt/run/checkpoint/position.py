@@ -76,13 +76,16 @@ def restore_loaders(trainer: Trainer) -> None:
         iter(loop._data_fetcher)
 
 
-def skip_to_training(trainer: Trainer) -> None:
-    """Keep Lightning from counting a step twice when a run resumes after a batch that has a validation.
+def skip_to_training(trainer: Trainer, *, inside_epoch: bool) -> None:
+    """Keep Lightning from counting a step twice when a run resumes.
 
-    Lightning enters the loop as if to validate, skips the validation, and adds 1 to the step that loggers get.
+    After a batch that has a validation, Lightning enters the loop as if to validate, skips the validation, and adds 1
+    to the step that loggers get. At the start of an epoch with max_steps, it would restart the previous epoch.
     """
     loop = trainer.fit_loop.epoch_loop
-    if loop._should_check_val_fx(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]
+    if not inside_epoch:
+        loop.restarting = False
+    elif loop._should_check_val_fx(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]
         loop._batches_that_stepped -= 1
 
 

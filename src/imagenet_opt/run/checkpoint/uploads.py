@@ -35,7 +35,7 @@ class Uploaded(NamedTuple):
 
 
 class CheckpointUploads:
-    """Uploads one checkpoint of `run_folder` at a time to the mirror at `url`, in a thread.
+    """Uploads one checkpoint of `run_folder` at a time to the mirror at `url`, in a thread; nothing if it is None.
 
     A checkpoint that is added during an upload waits; a newer checkpoint replaces the waiting one. keep: number of
     checkpoints to keep in the mirror; best.ckpt and OTHERS are uploaded too. replaced: later checkpoints of the mirror
@@ -43,8 +43,8 @@ class CheckpointUploads:
     A failure logs one warning, and the next checkpoint is uploaded as usual.
     """
 
-    def __init__(self, url: str, run_folder: Path, *, keep: int, replaced: Sequence[FoundObject] = ()) -> None:
-        self.url, self.run_folder, self.keep, self.replaced = url.rstrip("/"), run_folder, keep, list(replaced)
+    def __init__(self, url: str | None, run_folder: Path, *, keep: int, replaced: Sequence[FoundObject] = ()) -> None:
+        self.url, self.run_folder, self.keep, self.replaced = (url or "").rstrip("/"), run_folder, keep, list(replaced)
         self._numbers = count()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -55,7 +55,7 @@ class CheckpointUploads:
 
     def add(self, step: int) -> None:
         """Upload the checkpoint of `step`, if there is one. The caller may remove or replace the file meanwhile."""
-        if not files.step_file(self.run_folder, step).exists():
+        if not self.url or not files.step_file(self.run_folder, step).exists():
             return
         self._newest = step
         try:
@@ -90,8 +90,10 @@ class CheckpointUploads:
             )
 
     @property
-    def state(self) -> str:
-        """The URL, and the newest step there."""
+    def state(self) -> str | None:
+        """The URL, and the newest step there; None without a mirror."""
+        if not self.url:
+            return None
         if self._newest_there == self._newest:
             return f"{self.url}, step {self._newest}" if self._newest >= 0 else self.url
         return f"{self.url} lacks step {self._newest}"
@@ -165,6 +167,7 @@ def check_writable(url: str, trainer: Trainer) -> None:
     problem = None
     if trainer.is_global_zero:
         try:
+            mirror.check_url(url)
             if (reason := call("probe", url)) is not None:
                 log.warning(f"old checkpoints in {mirror.KEY}={url} cannot be removed: {reason}")
         except ImagenetOptError as error:

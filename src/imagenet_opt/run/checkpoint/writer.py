@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
-from imagenet_opt.errors import first_line
+from imagenet_opt.errors import CheckpointError, first_line
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.run.checkpoint import files
 
@@ -114,7 +114,12 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, step: int, snapshot: HostCopy, *, is_best: bool) -> None:
-        """Start a save, after the previous save has ended."""
+        """Start a save, after the previous save has ended. Raises CheckpointError if the file would not open safely."""
+        if snapshot.foreign:
+            raise CheckpointError(
+                f"no checkpoint with {', '.join(snapshot.foreign)} would open safely; "
+                "a callback's state_dict may hold numbers, strings, tensors, lists and dicts"
+            )
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD)
         self._thread.start()

@@ -240,7 +240,7 @@ def test_training_and_loading_share_the_cpus() -> None:
 
 
 def test_nothing_in_effect_is_advised() -> None:
-    saves = {"callbacks": {"checkpoint": {"every_n_steps": None}}}
+    saves = {"checkpoint": {"every_n_steps": None}}
     config = {"data": {"num_workers": "auto", "shuffle": "block"}, "callbacks": saves, "on": True}
     same = ("data.num_workers=4", "data.shuffle=block", "callbacks.checkpoint.every_n_steps=null", "on=true")
     others = ("data.num_workers=3", "data.shuffle=global", "callbacks.checkpoint.every_n_steps=8")

@@ -172,7 +172,7 @@ class LoaderOptions:
             return
         more = ", or auto" if name in _AUTO else ""
         if (name, value) == ("batch_size", "auto"):
-            more = "; auto is for train.py and imagenet-opt tune: set the number that they find"
+            more = "; auto is for train.py: set the number that it or imagenet-opt tune finds"
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         self._check(name, is_whole and value >= least, f"a whole number of at least {least}{more}")
 

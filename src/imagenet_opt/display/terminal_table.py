@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -73,8 +72,8 @@ def print_tables(tables: Sequence[Table]) -> Console:
     return console
 
 
-def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) -> RichTable:
-    """A table of at most `width` columns, wrapped between words. styles: of each row."""
+def terminal_table(table: Table, width: int) -> RichTable:
+    """A table of at most `width` columns, wrapped between words."""
     texts = [[column.heading for column in table.columns], *table.texts()]
     columns = [[errors.printable(text) for text in column] for column in zip(*texts, strict=True)]
     gaps = len(columns) - 1
@@ -84,15 +83,9 @@ def terminal_table(table: Table, width: int, styles: Sequence[str | None] = ()) 
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
         drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
-    for row, style in zip_longest(list(zip(*columns, strict=True))[1:], styles):
-        drawn.add_row(*row, style=style)
+    for row in list(zip(*columns, strict=True))[1:]:
+        drawn.add_row(*row)
     return drawn
-
-
-def least_width(table: Table) -> int:
-    """Columns of the terminal below which `terminal_table` breaks words."""
-    texts = zip(table.headings, *table.texts(), strict=True)
-    return sum(_longest_word(list(column)) for column in texts) + len(table.columns) - 1
 
 
 def _widths(columns: list[list[str]], room: int) -> list[int]:

@@ -129,7 +129,7 @@ def run_job(script: Path) -> float | None:
 
     Returns images per second for sweepers that search; None if the job failed or measured no rate (Optuna's sweeper
     ends the search at a nan). A job that succeeded before in the same sweep folder is not run again. After a signal to
-    stop or Ctrl-C, records all jobs so far, prints the jobs that were not run, and raises SystemExit or
+    stop or Ctrl-C, records all jobs so far, prints the command that resumes, and raises SystemExit or
     KeyboardInterrupt.
     """
     handover.install()

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.data.demo import ensure_demo
+from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
 from imagenet_opt.machine import usable_cpus, versions
 
@@ -99,7 +99,7 @@ def main() -> None:
     unpack(given.work / "imagenette", "nette1.tar", "nette2.tar", "nette3.tar")
     unpack(given.work / "compiled", "inductor.tgz")
     images = given.images or (BENCH / "images" if (BENCH / "images").is_dir() else None)
-    source = images or ensure_demo(given.work / "drawn", num_train=NUM_FILES, num_val=10) / "train"
+    source = images or demo_folder(given.work / "drawn", NUM_FILES, 10) / "train"
     told = given.work / "images.json"
     if not told.exists() or json.loads(told.read_text())["source"] != str(source):
         link(few(source), given.work / "images")

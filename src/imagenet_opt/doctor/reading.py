@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_opt.data.storage.concurrency import FIRST
+from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.doctor.first_look import host_of, mean_sizes, setup_of
 from imagenet_opt.doctor.measurements import Touches

@@ -13,7 +13,7 @@ from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, R
 from imagenet_opt.data.storage.retry import FailureCounts
 from imagenet_opt.data.storage.store import Indices, Store
 
-_FIRST = 32
+FIRST = 32
 """Requests in flight until the latency is known; further requests are added in steps."""
 _LEAST, _MOST = 4, 512
 _SPARE = 1.5
@@ -44,19 +44,19 @@ class ReadConcurrency:
     """Number of requests in flight: 1.5 times the requests that become due during one answer (Little's law).
 
     If bandwidth is the limit, further requests only raise the latency, and the number would grow without end. So beyond
-    `_FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.
+    `FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.
     """
 
     def __init__(self) -> None:
-        self.now = _FIRST
-        self._limit = _FIRST
+        self.now = FIRST
+        self._limit = FIRST
         self._before: tuple[int, float] | None = None  # requests and latency before the last step up
         self._unsure = 0  # answers until the latency is measured with `_limit`
         self._paces: deque[float] = deque(maxlen=_PACES)
 
     def reset(self) -> None:
         """Note that a fast storage has become slow."""
-        self.now = max(self.now, _FIRST)
+        self.now = max(self.now, FIRST)
 
     def update(self, *, latency: float, pace: float | None, most: float, answers: int) -> None:
         """Call for each batch. latency: median seconds of an answer. pace: seconds between the starts of two requests,

@@ -13,6 +13,7 @@ LIFE = """
 import json, logging, os, signal, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import psutil
+from imagenet_opt.run.checkpoint.files import step_file
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 
@@ -82,3 +83,15 @@ def test_a_run_killed_often_has_each_step_once_and_complete(tmp_path: Path) -> N
     assert not [record for file in found for record in file if record["type"] == "environment"]
     everything = [path.read_bytes() for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert not any(b"hunter2" in content for content in everything)
+
+
+@pytest.mark.parametrize(("step", "warns"), [(9, True), (19, False)])
+def test_going_back_behind_a_later_checkpoint_says_what_wandb_keeps(
+    step: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for saved in (10, 20):
+        file = step_file(tmp_path, saved)
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    WandbRunLogger(folder=str(tmp_path), logged_until=24, experiment=None).truncate_after(step)
+    assert ("up to step 24" in caplog.text and "hydra.run.dir" in caplog.text) == warns

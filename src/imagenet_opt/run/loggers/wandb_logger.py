@@ -15,6 +15,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, RunFolderError, first_line
+from imagenet_opt.run.checkpoint.files import step_file, step_files
 from imagenet_opt.run.numbers import METRICS, read_rows
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,18 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash."""
+        """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash.
+
+        A warning says what W&B keeps if the run goes back behind a later checkpoint, as with resume_from=FILE.
+        """
         if self.logged_until is None:
             self.logged_until = step
+        files = step_files(self._folder)
+        if files and files[-1] > step_file(self._folder, step + 1) and self.logged_until > step:
+            log.warning(
+                f"W&B takes no step twice: it keeps the old curve up to step {self.logged_until}, and the new one up "
+                "to there is in metrics.csv alone; for a curve of its own, add hydra.run.dir=NEW_FOLDER to resume_from"
+            )
         for row_step, row in read_rows(self._folder / METRICS):
             if row_step <= step:
                 self.log_metrics(row, row_step)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.run.checkpoint.files import step_file
+from imagenet_opt.run.loggers.wandb_logger import WandbRunLogger
 from tests.processes import run_forked, run_script
 
 LIFE = """

@@ -40,7 +40,7 @@ def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]
 def finished(app: Path, *arguments: str, status: int = 0, **variables: str) -> tuple[str, str]:
     """stdout and stderr of a sweep that ends with this status."""
     process = start(app, *arguments, **variables)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == status, err
     return out, err
 
@@ -111,7 +111,7 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     (task,) = (child for child in children if "submitit.core._submit" in child.cmdline())
     task.send_signal(signal.SIGUSR1)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert (app / "asked").read_text() == "requeue 7\n"
     assert [row.status for row in collect_rows(app / "runs/s")] == ["interrupted"]
     assert process.returncode == 2 and "TrainingError: Job" in err and "Traceback" not in err

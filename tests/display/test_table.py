@@ -4,7 +4,7 @@ import pytest
 
 from imagenet_opt.display.table import Column, Table, interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.stats.intervals import median_interval
-from imagenet_opt.measure.stats.paired_ratios import Ratio
+from imagenet_opt.measure.stats.verdict import Ratio
 
 
 def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:

@@ -13,7 +13,7 @@ from imagenet_opt.compare.turn import Turn
 from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Table
 from imagenet_opt.display.terminal_table import terminal_table
-from imagenet_opt.measure.stats.paired_ratios import Ratio
+from imagenet_opt.measure.stats.verdict import Ratio
 from imagenet_opt.study.compare import RowResult, Worths, compare
 from imagenet_opt.study.losses import Losses, Parity
 from imagenet_opt.study.plan import Plan, StepsFile, Study

@@ -14,8 +14,8 @@ from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, job_of
-from imagenet_opt.tune.device import Device, formats, ways
-from imagenet_opt.tune.loader import KEYS, axes
+from imagenet_opt.tune.device import Device
+from imagenet_opt.tune.settings import KEYS, axes, formats, ways
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images
 
@@ -32,7 +32,7 @@ ALL_WAYS = {
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.tune.device.device_of", lambda config: torch.device("cuda"))
+    monkeypatch.setattr("imagenet_opt.tune.settings.device_of", lambda config: torch.device("cuda"))
 
 
 def test_only_what_differs_on_a_cpu_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from statistics import median
 
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import FAR, Cell, ratio_cells, verdict_in_words
-from imagenet_opt.measure.stats.paired_ratios import Ratio, more_rounds, paired_ratios, verdict
+from imagenet_opt.measure.stats.paired_ratios import more_rounds, paired_ratios
+from imagenet_opt.measure.stats.verdict import Ratio, verdict
 
 Pair = tuple[str, str]
 """Names of two setups: with a change and without it."""

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from imagenet_opt.display.table import FAR, Plot, Series, Table
 from imagenet_opt.display.theme import COLOURS, LINES, escaped, layout, name_rows
-from imagenet_opt.measure.stats.paired_ratios import MARGIN, UNDECIDED, Ratio, verdict
+from imagenet_opt.measure.stats.verdict import MARGIN, UNDECIDED, Ratio, verdict
 
 FOLDER = Path(__file__).parent
 

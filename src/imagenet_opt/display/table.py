@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from imagenet_opt.display.progress import roughly
 from imagenet_opt.measure.stats.intervals import Estimate, Interval
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED, Ratio, verdict
+from imagenet_opt.measure.stats.verdict import UNDECIDED, Ratio, verdict
 
 Cell = str | float | None
 """None: not measured."""

@@ -9,7 +9,7 @@ from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, say
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.rule import Finding
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
+from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 
 _ROUNDS = 3

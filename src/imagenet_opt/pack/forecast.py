@@ -7,7 +7,7 @@ from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import in_rounds
 from imagenet_opt.data.storage.store import MemoryStore
 from imagenet_opt.errors import BadSample
-from imagenet_opt.measure.stats.paired_ratios import Ratio
+from imagenet_opt.measure.stats.verdict import Ratio
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.probe.testbed import Testbed
 

@@ -12,7 +12,7 @@ from imagenet_opt.display.progress import say
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
+from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.study.compare import RowResult, Worths, worths_of
 from imagenet_opt.study.losses import Parity
 from imagenet_opt.study.plan import Row, StepsFile, Study

@@ -8,7 +8,7 @@ from typing import Any
 from imagenet_opt.display.progress import as_budget
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
+from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.study.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.losses import Parity
 from imagenet_opt.study.plan import Plan, Study

@@ -9,8 +9,8 @@ from typing import Any
 from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.measure.stats.verdict import UNDECIDED
 
 Setting = dict[str, Any]
 """Values of configuration keys that differ from the configuration."""

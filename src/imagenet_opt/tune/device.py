@@ -1,14 +1,13 @@
 """Finds the fastest precision, memory format, compilation and batch size on a batch that stays on the device."""
 
 import time
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_opt.config.build import device_of, largest_size, num_processes, precision_of
+from imagenet_opt.config.build import largest_size
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
@@ -17,11 +16,6 @@ from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import LIMIT_SECONDS, SPARE, MemoryTrials, device_steps
 from imagenet_opt.tune.climb import Setting, text
 
-_ACCELERATION = "callbacks.acceleration"
-COMPILE, BATCH = f"{_ACCELERATION}.compile", "data.batch_size"
-_GPU_MODES = ("reduce-overhead", "max-autotune")
-_WAYS = ((None, False), (None, True), ("default", False), ("default", True), *((mode, False) for mode in _GPU_MODES))
-"""torch.compile's mode (None: not compiled) and cuda_graph; modes with a long search come last."""
 _LEAST_COMPILE_SECONDS = 30.0
 """With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
 before comes from a cache."""
@@ -73,38 +67,6 @@ class Device:
         start_seconds = time.monotonic() - began - self.seconds - (speed["compile_seconds"] or 0.0)
         self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
         return float(median(speed["windows"]))
-
-
-def formats(config: DictConfig) -> Iterator[Setting]:
-    """Precisions and memory orders that differ from the configured ones on its device."""
-    device, acceleration = device_of(config), config.callbacks.get("acceleration")
-
-    def effective(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
-        """What the device uses; different words may give the same."""
-        resolved = precision_of(precision, device)
-        return resolved, channels_last, tf32 and device.type == "cuda" and resolved == "32-true"
-
-    now = acceleration or {"channels_last": False, "tf32": False}
-    tried = {effective(config.trainer.precision, now["channels_last"], now["tf32"])}
-    for precision, channels_last in product(("mixed", "32-true"), (True, False) if acceleration else (False,)):
-        if (used := effective(precision, channels_last, True)) not in tried:
-            tried.add(used)
-            orders = {f"{_ACCELERATION}.channels_last": channels_last, f"{_ACCELERATION}.tf32": True}
-            yield {"trainer.precision": precision} | (orders if acceleration else {})
-
-
-def ways(config: DictConfig) -> Iterator[Setting]:
-    """Ways to compile that differ from the configured one and that its device has."""
-    device, now = device_of(config), config.callbacks.acceleration
-    on_gpu = device.type == "cuda"
-    can_graph = on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1)
-    configured = (now.compile_mode if on_gpu else "default") if now.compile else None
-    for mode, graph in _WAYS:
-        if (graph and not can_graph) or (mode in _GPU_MODES and not on_gpu):
-            continue
-        if (mode, graph) != (configured, can_graph and bool(now.cuda_graph)):
-            way: Setting = {COMPILE: mode is not None} | ({f"{_ACCELERATION}.compile_mode": mode} if mode else {})
-            yield way | ({f"{_ACCELERATION}.cuda_graph": graph} if on_gpu else {})
 
 
 def trials_of(device: Device, setting: Setting, share: float) -> MemoryTrials:

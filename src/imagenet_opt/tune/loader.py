@@ -1,9 +1,7 @@
 """Finds workers, prefetched batches and requests in flight with which the loader outpaces the device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from imagenet_opt import machine
 from imagenet_opt.data.loader import train_loader
@@ -11,11 +9,11 @@ from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
-from imagenet_opt.tune.climb import Axis, Climb, Setting, climb, text
+from imagenet_opt.tune.climb import Climb, Setting, climb, text
+from imagenet_opt.tune.settings import KEYS, axes
 
 ENOUGH = 1.2
 """Times the rate of the device: the speed of storage varies, and the training process needs a share of the CPUs."""
-_WORKERS, _AHEAD, _READS = KEYS = ("data.num_workers", "data.prefetch_factor", "data.reads_in_flight")
 
 
 def needed_rate(testbed: Testbed, device_rate: float) -> float:
@@ -50,27 +48,3 @@ def rate_of(testbed: Testbed, setting: Setting, seconds: float) -> float:
     loading = replace(testbed.loading, samples_per_epoch=None, **changes)
     loader = train_loader(index, loading, testbed.rank_info, testbed.samples.store_for(index, cold=True))
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD).images_per_second
-
-
-def axes(cpus: int) -> list[Axis]:
-    """Settings to try, given the best: more workers, fewer, more batches ahead, fewer, then requests in flight.
-
-    Fewer workers or batches than configured are faster if the storage, the memory or threads are the limit.
-    """
-
-    def vary(key: str, values: Callable[[Any], Iterable[object]], best: Setting) -> list[Setting]:
-        auto = {_WORKERS: cpus, _AHEAD: 4}
-        now = auto.get(key, "auto") if best[key] == "auto" else best[key]
-        return [best | {key: value} for value in dict.fromkeys(values(now)) if value != now]
-
-    def fewer(now: int) -> list[int]:
-        now = min(now, cpus)
-        return [num for num in (now - max(1, now // 4), now // 2, now // 4) if num > 0]
-
-    return [
-        partial(vary, _WORKERS, lambda now: [cpus] if now < cpus else []),
-        partial(vary, _WORKERS, fewer),
-        partial(vary, _AHEAD, lambda now: [2 * now]),
-        partial(vary, _AHEAD, lambda now: [max(1, now // 2), 1]),
-        partial(vary, _READS, lambda now: ["auto", 64, 256]),
-    ]

@@ -10,7 +10,7 @@ from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import as_budget, say
 from imagenet_opt.display.terminal_table import about_texts, print_tables
-from imagenet_opt.measure.stats.paired_ratios import UNDECIDED
+from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.tune.climb import ROUNDS
 from imagenet_opt.tune.tuner import Tuning
 

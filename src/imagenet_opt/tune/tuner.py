@@ -15,8 +15,9 @@ from imagenet_opt.probe.memory import MemoryTrials, explained, most_images, num_
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.tune.climb import Climb, Setting, climb, each, words
-from imagenet_opt.tune.device import BATCH, COMPILE, Device, formats, table_of, trials_of, ways
+from imagenet_opt.tune.device import Device, table_of, trials_of
 from imagenet_opt.tune.loader import ENOUGH, needed_rate, tune_loader
+from imagenet_opt.tune.settings import BATCH, COMPILE, formats, ways
 
 FORMATS_SHARE, COMPUTE_SHARE, BATCH_SHARE = 0.36, 0.6, 0.85
 """Parts of the budget that may be over after precision and memory order, after compilation, and after the batch size;

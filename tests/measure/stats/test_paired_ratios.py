@@ -3,14 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.stats.paired_ratios import (
-    Ratio,
-    more_rounds,
-    pair_ratio,
-    paired_ratios,
-    student_quantile,
-    verdict,
-)
+from imagenet_opt.measure.stats.paired_ratios import more_rounds, pair_ratio, paired_ratios, student_quantile
+from imagenet_opt.measure.stats.verdict import Ratio, verdict
 
 
 def test_quantiles_are_those_of_printed_tables() -> None:

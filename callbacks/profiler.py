@@ -1,6 +1,7 @@
 """Records a few steps in detail: the operations of the CPU and the GPU."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ class Profiler(Callback):
             profile.export_chrome_trace(str(part))
             part.replace(trace)
         except Exception as error:  # no failed profile may end a training
+            with suppress(OSError):
+                part.unlink()
             log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))
             return
         steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"

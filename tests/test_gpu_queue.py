@@ -34,11 +34,12 @@ def test_a_job_that_fails_or_takes_too_long_gets_a_second_try_and_the_others_run
 def test_what_jobs_train_are_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first row of each job; a GPU shows the others."""
     monkeypatch.setattr(fits, "TINY", "")
-    for variable, value in {"WORK": "/w", "DATA": run.DATA.format(work="/w"), "KEEP": "/k", "steps": "20"}.items():
+    variables = {"WORK": "/w", "DATA": run.DATA.format(work="/w"), "KEEP": "/k", "steps": "20"}
+    for variable, value in (variables | {"FEWER_CPUS": "14", "QUARTER_FEWER_CPUS": "12"}).items():
         monkeypatch.setenv(variable, value)
     trained = [f"{job['overrides']} {next(iter(job['rows'].values()))}" for job in JOBS if "rows" in job]
     for job in JOBS:
         commands = re.findall(r"(?<!timm_)train\.py ([^;&|\n]*)", job["command"].replace("\\\n", " "))
         trained += [re.sub(r"\S*hydra\.run\.dir=\S+", "", words) for words in commands]
     for words in set(trained):
-        assert fits.configured(fits.words_of(words)).trainer.max_epochs
+        assert fits.configured(fits.words_of(words))[0].trainer.max_epochs

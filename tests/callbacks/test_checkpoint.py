@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,8 @@ def test_a_run_that_stopped_early_trains_on_only_with_another_threshold(project,
         project.fit(*callbacks, max_epochs=5, ckpt_path=resumed)
         assert project.trainer.global_step == step
         resumed = tmp_path / "last.ckpt"
+
+
+def test_the_callback_can_be_sent_to_another_process() -> None:
+    """As Lightning's strategy ddp_spawn does."""
+    assert pickle.loads(pickle.dumps(Checkpoint(keep=3))).keep == 3

@@ -115,7 +115,6 @@ def make_evidence(**changes: Any) -> Evidence:
         curves={
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
             "reads_in_flight": ((1, 3.2), (16, 51.0), (64, 201.0), (128, 388.0), (256, 640.0), (512, 760.0)),
-            "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
         phases={"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
         machine=MACHINE,

@@ -67,7 +67,7 @@ def check_line(overrides: list[str], *, mirror: str | None) -> None:
     config = composed(*complete(overrides))
     assert config.recipe.source.startswith("libffcv/ffcv-imagenet")
     assert config.data.global_batch_size == 4096, "the same steps with any number of processes"
-    assert config.checkpoint.mirror == mirror
+    assert config.callbacks.checkpoint.mirror == mirror
     assert config.resume_from == "auto"
     assert "hydra.run.dir=runs/rn50" in overrides
 

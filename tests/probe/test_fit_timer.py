@@ -30,27 +30,34 @@ pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` 
 
 
 class Queue(ResidentLoader):
-    """A loader of one worker, which has made batch `number` after `number * seconds`."""
+    """A loader of one worker, which has made batch `number` after `number * seconds`; from batch 10 on, `pause` later,
+    as its queue was full while the network was compiled."""
 
     num_ready = 0
 
-    def __init__(self, batch: Batch, seconds: float, *, reads: int) -> None:
+    def __init__(self, batch: Batch, seconds: float, *, reads: int, pause: float) -> None:
         super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads)))
-        self.seconds = seconds
+        self.seconds, self.pause = seconds, pause
         self.loader = SimpleNamespace(num_workers=1, prefetch_factor=20)
         self.sampler = SimpleNamespace(num_parts=1)
 
     def __iter__(self) -> Iterator[Batch]:
         for number, batch in enumerate(super().__iter__()):
-            yield replace(batch, stats=batch.stats._replace(made_at=number * self.seconds))
+            made_at = number * self.seconds + (number >= 10) * self.pause
+            yield replace(batch, stats=batch.stats._replace(made_at=made_at))
 
 
 @pytest.fixture
 def fit(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FitTiming]:
     """The timing of a fit on a Queue; each reading of the clock is a millisecond later."""
 
-    def fit(*, seconds: float, reads: int = 1, multiple: int = 1, limit_seconds: float = 60) -> FitTiming:
-        clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
+    def fit(
+        *, seconds: float, reads: int = 1, multiple: int = 1, limit_seconds: float = 60, pause: float = 0.0
+    ) -> FitTiming:
+        first_step_ended = 10 * seconds + pause / 2 if pause else 0.0
+        clock = SimpleNamespace(
+            perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0, monotonic=lambda: first_step_ended
+        )
         monkeypatch.setattr(fit_timer, "time", clock)
         timer = FitTimer(
             seconds=0.0, limit_seconds=limit_seconds, multiple=multiple, sees_kernels=True, sees_waits=True
@@ -59,11 +66,16 @@ def fit(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         with run_folder(alone, within=tmp_path) as config:
             trainer = build_trainer(config)
             trainer.callbacks.append(timer)  # type: ignore[attr-defined]
-            queue = Queue(random_batch(config, trainer), seconds, reads=reads)
+            queue = Queue(random_batch(config, trainer), seconds, reads=reads, pause=pause)
             trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
         return timer.timing
 
     return fit
+
+
+def test_a_long_first_step_does_not_lower_the_rate(fit: Callable[..., FitTiming]) -> None:
+    timing = fit(seconds=5e-4, pause=8.0)
+    assert fit_ceiling(timing).images_per_second == pytest.approx(6000, rel=0.05)
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(0.0, 6000), (5e-4, 6000), (0.01, 600)])
@@ -126,7 +138,8 @@ def test_the_gpus_clock_counts_if_the_host_launches_ahead(stalls: bool, monkeypa
     gpu, device = Gpu(), torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(gpu))
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
-    monkeypatch.setattr(fit_timer, "time", SimpleNamespace(perf_counter=gpu.clock, process_time=gpu.clock))
+    clock = SimpleNamespace(perf_counter=gpu.clock, process_time=gpu.clock, monotonic=gpu.clock)
+    monkeypatch.setattr(fit_timer, "time", clock)
     trainer: Any = SimpleNamespace(
         strategy=SimpleNamespace(root_device=device), profiler=PassThroughProfiler(), train_dataloader=None,
         callbacks=[], checkpoint_callbacks=[], loggers=[], num_training_batches=1_000_000, is_last_batch=False,

@@ -91,7 +91,7 @@ class Ending(MemoryTrials):
 
     error: Exception = field(default_factory=TurnFailed)
 
-    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
+    def _try(self, batch: int, limit_seconds: float) -> Any:
         raise self.error
 
 

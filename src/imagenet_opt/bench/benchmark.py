@@ -83,7 +83,8 @@ def measure(job: Job, rows: Sequence[str], *, repeats: int, cache: Path, same_by
     with _copies(job, rows, cache, same_bytes) as folder, announced((repeats + 1) * len(rows)) as announce:
         if same_bytes:
             announce("encoding all files again")
-            job = replace(job, index=encoded_again(job.index, folder))
+            index = encoded_again(job.index, folder)
+            job = replace(job, index=index, passes=-(-job.passes * len(job.index) // len(index)))
 
         def turn(row: str, number: int) -> Turn:
             announce(f"round {number} of {repeats}: {row}" if number else f"{row}, a turn that does not count")

@@ -67,7 +67,7 @@ def _rates(
     )
     notes = [
         f"Batches of {job.loading.batch_size} at {job.loading.image_size} px, {job.num_workers} workers or threads, "
-        f"{len(job.index)} files of {job.index.place}, all read before."
+        f"{len(job.index)} files of {job.index.place}; each loader first had a turn that does not count."
     ]
     if turns and median(turn.seconds for each in turns.values() for turn in each) < _LEAST_SECONDS:
         notes.append(f"A turn lasts less than {_LEAST_SECONDS:g} s, too short for a reliable rate: raise --batches.")

@@ -99,7 +99,7 @@ def run(name: str, argv: list[str]) -> None:
 @contextmanager
 def _index_messages() -> Iterator[None]:
     """Print on stderr what the modules that open a data set log: when a URL was listed, progress, and waiting."""
-    logger, handler = logging.getLogger("imagenet_opt.data.index"), logging.StreamHandler(sys.stderr)
+    logger, handler = logging.getLogger("imagenet_opt.data"), logging.StreamHandler(sys.stderr)
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -66,8 +66,14 @@ SLOW_COPY = Rule(
         e.rate_with_copy(e.compute_rate) < SLOWER * e.compute_rate and e.busy_share < BUSY_ENOUGH and not e.is_starved
     ),
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
-    remedy="copy batches while the step before computes (data.copies=ahead), send uint8 crops, check the PCIe link",
-    overrides=lambda e: ("data.copies=ahead", *(("data.resize_on=device",) * (e.setup.resize_on == "worker"))),
+    remedy=lambda e: (
+        "copy batches while the step before computes (data.copies=ahead), " * (not e.is_overlapped)
+        + "send uint8 crops, check the PCIe link"
+    ),
+    overrides=lambda e: (
+        *(("data.copies=ahead",) * (not e.is_overlapped)),
+        *(("data.resize_on=device",) * (e.setup.resize_on == "worker")),
+    ),
     commands=lambda e: (_PCIE_LINK,),
 )
 LAUNCH_BOUND = Rule(

@@ -117,8 +117,10 @@ class Classifier(LightningModule):
             check_saved_groups(self._saved_groups, optimizer)
         try:
             self.trainer.fit_loop.setup_data()  # otherwise the number of batches may be unknown
-        except ValueError as error:  # of Lightning
-            raise ConfigError(f"trainer.val_check_interval, trainer.check_val_every_n_epoch: {error}") from error
+        except ValueError as error:
+            if "val_check_interval" not in str(error):
+                raise
+            raise ConfigError(f"trainer.val_check_interval, or trainer.check_val_every_n_epoch: {error}") from error
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
@@ -173,6 +175,8 @@ class Classifier(LightningModule):
         scheduler.step()
         if is_logging_step(self.trainer):
             log_numbers(self.trainer, self._late_means())
+        elif self.nan_guard.is_full:
+            self.nan_guard.stop_if_bad()
 
     def _late_means(self) -> Callable[[], dict[str, float]]:
         """Begin a new window of the training metrics. Returns a function that gives the means of the window that ends,

@@ -14,7 +14,7 @@ from imagenet_opt.errors import NonFiniteLoss
 FILE = "nonfinite.json"
 _NUM_REPORTED = 32
 _NUM_KEPT = 1000
-"""Steps whose losses are kept for a check; after a loss that is NaN, those of later steps are too."""
+"""Steps whose losses are kept; a check is due before one that is not checked is dropped."""
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
 
@@ -39,6 +39,11 @@ class NaNGuard:
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
         """Keep copies of a step's loss () and of the indices of its samples, int64 (N,). No host sync."""
         self._steps.append(_Step(number, loss.clone(), indices.clone()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all steps that are kept are unchecked."""
+        return len(self._steps) == _NUM_KEPT and self._steps[0].number > self._checked
 
     def note(self, number: int, *, is_finite: bool) -> None:
         """Call in each process with whether the losses of all processes are finite up to the step `number`. Raises

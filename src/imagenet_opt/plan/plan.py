@@ -40,7 +40,7 @@ _SAME_ACCURACY = {
     *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps", "check_val_every_n_epoch")),
 }
 """Keys that change where a run reads, computes or writes, and not what it learns."""
-_NO_RECIPE = ("checkpoint.", "hydra.", "logger.")
+_NO_RECIPE = ("callbacks.checkpoint.", "hydra.", "logger.")
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,9 @@ _NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive
 
 @dataclass(frozen=True)
 class Trial:
-    """micro: images at once; None for the whole batch. peak_gib: None if the batch did not fit; `why` may then contain
-    the reason."""
+    """peak_gib: None if the batch did not fit; `why` may then contain the reason."""
 
     batch: int
-    micro: int | None
     peak_gib: float | None
     why: str = ""
 
@@ -50,21 +48,20 @@ class MemoryTrials:
     limit: Callable[[], float] = lambda: LIMIT_SECONDS
     tried: list[Trial] = field(default_factory=list)
 
-    def fits(self, batch: int, micro: int | None = None) -> bool:
+    def fits(self, batch: int) -> bool:
         """Whether three steps finish well within LIMIT_SECONDS. Raises OutOfTime if a lower limit ends them,
         ConfigError if they fail for another reason than memory."""
-        at_once = "" if micro is None else f", {micro} at once"
-        self.before(f"whether {batch} images fit{at_once}")
+        self.before(f"whether {batch} images fit")
         limit_seconds, peak_gib, why = self.limit(), None, ""
         try:
-            peak_gib = self._try(batch, micro, limit_seconds)["peak_gib"]
+            peak_gib = self._try(batch, limit_seconds)["peak_gib"]
         except TurnFailed as error:
             if isinstance(error, Hung) and limit_seconds < LIMIT_SECONDS:
                 raise OutOfTime from error
             if not isinstance(error, Hung) and not lacks_memory(error):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
             why = str(error)
-        self.tried.append(Trial(batch, micro, peak_gib, why))
+        self.tried.append(Trial(batch, peak_gib, why))
         return peak_gib is not None
 
     def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
@@ -80,11 +77,11 @@ class MemoryTrials:
             "model.name, or end other programs on the device"
         )
 
-    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
+    def _try(self, batch: int, limit_seconds: float) -> Any:
         config = self.config.copy()
         with open_dict(config):
             config.data.batch_size = batch
-            config.model.micro_batch_size = micro
+            config.model.micro_batch_size = None
             if "acceleration" in config.callbacks:
                 config.callbacks.acceleration.compile = False
         return device_steps("fits", config, limit_seconds=limit_seconds, spare=SPARE)

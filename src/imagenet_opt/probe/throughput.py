@@ -9,7 +9,6 @@ import torch
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
 from imagenet_opt.probe.ahead import batches_per_round, images_ahead
 from imagenet_opt.probe.fit.fit_timer import FitTiming
@@ -119,16 +118,19 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     num_made = skipped_rounds * made.per_round * made.sizes[0] + sum(made.sizes)
     facts |= {"images_read": float(num_made + images_ahead(batch, loader))}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
-    claim = physics.Claim(
-        num_images=made.num_images,
-        seconds=made.seconds,
-        slack=num_workers * made.sizes[-1],
-        cpus=num_workers,  # without workers, one process does all the work
-        busy_seconds=facts["decode_seconds"] / made.sizes[-1],
-        mb_per_image=facts["mb_read"] / made.sizes[-1],
-    )
-    physics.check(claim)
+    busy_seconds = facts["decode_seconds"] / made.sizes[-1]
+    check_work(made.num_images - num_workers * made.sizes[-1], made.seconds, num_workers, busy_seconds)
     return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
+
+
+def check_work(num_images: int, seconds: float, num_workers: int, busy_seconds: float) -> None:
+    """Raise ConfigError if workers cannot have made so many images in this time. busy_seconds: work on an image."""
+    needed, available = num_images * busy_seconds, num_workers * seconds
+    if needed > available:
+        raise ConfigError(
+            f"not measured: {num_images:,.0f} images in {seconds:.3g} s are {needed:.3g} s of work for {num_workers} "
+            f"workers, which had {available:.3g} s; raise --budget or --seconds"
+        )
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:

@@ -20,7 +20,6 @@ SIMULATED_STAGES = ("gpu", "copy", "full")
 CURVES = {
     "workers": ("Loader workers", "workers", "decode"),
     "reads_in_flight": ("Reads in flight", "requests in flight", "storage"),
-    "cached_share": ("Share of the data in memory or in the local cache", "share of the data", "storage"),
 }
 """Name of a curve -> title, label of the x axis, stage whose colour it has."""
 
@@ -165,10 +164,8 @@ def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
             x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
         )
     figure.update_layout(layout(height=280, title=title))
-    figure.update_xaxes(title_text=setting, **({"tickformat": ".0%"} if name == "cached_share" else {}))
-    is_cut = name == "cached_share" and min(ys) < 2 * needed  # the page cache is faster than the GPU needs
-    top = 2 * needed if is_cut else max([*ys, needed])
-    return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * top])
+    figure.update_xaxes(title_text=setting)
+    return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * max([*ys, needed])])
 
 
 RATES = {

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from statistics import median
 
 from imagenet_opt.compare.result_cache import ResultCache
@@ -47,7 +48,8 @@ def measure_speeds(study: Study, cache: ResultCache) -> tuple[list[Row], Rounds[
         lambda: round_seconds(rounds.complete),
         lambda number: cache.has(key_of_turn(first, number)),
     )
-    rounds.run(turn, numbers if request.repeats is None else range(request.repeats), leave_out)
+    planned = numbers if request.repeats is None else range(request.repeats)
+    rounds.run(turn, takewhile(lambda _: first.name not in rounds.failures, planned), leave_out)
     return rows, rounds
 
 

@@ -19,7 +19,7 @@ from imagenet_opt.study.compare import compare
 from imagenet_opt.study.losses import Losses, measure_losses
 from imagenet_opt.study.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.request import Request, checked_options, mistakes_in_file
-from imagenet_opt.study.speeds import measure_speeds
+from imagenet_opt.study.speeds import key_of_turn, measure_speeds
 from imagenet_opt.study.table import tables
 
 _MOST_OF_MEMORY = 0.5
@@ -31,9 +31,10 @@ _WARMING_SECONDS = 60.0
 def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     study, cache = begin(request)
-    num_turns = request.repeats and request.repeats * len(study.rows) - cache.report_resumed()
+    cache.report_resumed()
+    num_turns = sum(not cache.has(key_of_turn(row, n)) for row in study.rows for n in range(request.repeats or 0))
     with cache.report_if_stopped():
-        with announced(num_turns, budget_seconds=request.budget_seconds) as cache.report:
+        with announced(num_turns or None, budget_seconds=request.budget_seconds) as cache.report:
             rows, rounds = measure_speeds(study, cache)
         with announced(None) as cache.report:
             losses = measure_losses(study, rows, rounds.results, cache) if request.parity_steps else Losses()

@@ -27,10 +27,13 @@ def tune_loader(
     """Measure the loader alone, on files outside memory if possible, until it gives ENOUGH times the `needed` images
     per second. Raises TurnFailed if the configured setting cannot be measured."""
     start: Setting = {key: getattr(testbed.loading, key.removeprefix("data.")) for key in KEYS}
+    is_first = True
 
     def turn(setting: Setting) -> float:
-        if setting is not start:
+        nonlocal is_first
+        if not is_first:
             deadline.check(Span(seconds).limit)
+        is_first = False
         announce(f"the loader: {text(setting)}")
         try:
             return rate_of(testbed, setting, seconds)

@@ -187,11 +187,17 @@ def test_classes_may_be_links_and_links_below_them_give_no_image_a_second_label(
 
 
 @pytest.mark.parametrize(
-    ("target", "shares"), [("train/a", "train"), (".", "train"), ("far/below", "train/x"), ("far", "train/x")]
+    ("first", "target", "shares"),
+    [
+        *(("far", "train/a", "train"), ("far", ".", "train")),
+        *(("far", "far/below", "train/x"), ("far", "far", "train/x"), ("far/below", "far", "train/x")),
+    ],
 )
-def test_a_class_that_is_a_link_to_images_of_another_class_is_refused(tmp_path: Path, target: str, shares: str) -> None:
+def test_a_class_that_is_a_link_to_images_of_another_class_is_refused(
+    tmp_path: Path, first: str, target: str, shares: str
+) -> None:
     root = tree(tmp_path / "d", "train/a/deep/1.jpg", "far/below/1.jpg", "near/1.jpg")
-    for name, place in (("n", "near"), ("x", "far"), ("y", target)):
+    for name, place in (("n", "near"), ("x", first), ("y", target)):
         (root / "train" / name).symlink_to(root / place)
     with pytest.raises(DataError, match=rf"/y is a link to .*, which has images of {root}/{shares} too.*data\.root"):
         opened(root)

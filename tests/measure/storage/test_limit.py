@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from numpy.testing import assert_allclose
 
-from imagenet_opt.measure.storage.limit import mixed_rate, storage_limit
+from imagenet_opt.measure.storage.limit import storage_limit
 from tests.measure.storage.test_read_depths import IMAGE_BYTES, simulated
 
 DEPTHS = (1, 4, 16, 64, 256)
@@ -54,9 +54,3 @@ def test_a_reader_out_of_cpu_is_not_a_slow_storage() -> None:
     limit = storage_limit([simulated(depth, cpus=1.0, **quick) for depth in DEPTHS])
     assert limit.kind == "cpu"
     assert "1 CPUs of this process" in limit.evidence
-
-
-@pytest.mark.parametrize(("share", "rate"), [(0, 50), (1, 2000), (0.5, 97.56), (0.9, 408.2)])
-def test_times_add_up_not_rates(share: float, rate: float) -> None:
-    """0.5: 1000 images are 500 / 2000 + 500 / 50 s."""
-    assert_allclose(mixed_rate(share, 2000, 50), rate, rtol=1e-3)

@@ -9,23 +9,7 @@ from imagenet_opt.measure.storage.lustre import (
     looks_released,
     parse_hsm_states,
     read_hsm_states,
-    read_limits,
 )
-
-
-def test_limits_in_files_have_the_names_of_lctl(tmp_path: Path) -> None:
-    files = {
-        "sys/osc/abcd-OST0000-osc-ffff8881/max_rpcs_in_flight": "8\n",
-        "sys/osc/abcd-OST0000-osc-ffff8881/max_pages_per_rpc": "",
-        "proc/llite/abcd-ffff8881/max_read_ahead_mb": "64.00\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    limits = read_limits((tmp_path / "absent", tmp_path / "sys", tmp_path / "proc"))
-    names = "osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight", "llite.abcd-ffff8881.max_read_ahead_mb"
-    assert limits == dict(zip(names, (8, 64), strict=True))
-
 
 OUTPUT = """\
 /fsx/train/n01440764/a.JPEG: (0x0000000d) released exists archived, archive_id:1

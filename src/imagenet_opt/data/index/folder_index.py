@@ -178,16 +178,17 @@ def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, i
 
 def _check_links(folder: Path, links: list[Path]) -> None:
     """Raise DataError for a class that is a link to images of another class: they would get two labels."""
-    others = {folder.resolve(): folder}
+    others, above = {folder.resolve(): folder}, dict.fromkeys(folder.resolve().parents, folder)
     for link in links:
         target = link.resolve()
-        same = next((others[place] for place in (target, *target.parents) if place in others), None)
-        if same or target in folder.resolve().parents:
+        same = next((others[place] for place in (target, *target.parents) if place in others), above.get(target))
+        if same:
             raise DataError(
-                f"{link} is a link to {target}, which has images of {same or folder} too: they would get two labels; "
+                f"{link} is a link to {target}, which has images of {same} too: they would get two labels; "
                 "remove one of the two (data.root)"
             )
         others[target] = link
+        above = dict.fromkeys(target.parents, link) | above
 
 
 def _raise(error: OSError) -> None:

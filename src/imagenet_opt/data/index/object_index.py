@@ -64,7 +64,8 @@ class ObjectIndex(RemoteIndex, FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        if self.is_whole:
+        now = _load(self.folder, self.url) if self.is_whole else None
+        if now is not None and now.listed == self.listed:  # else another process has removed or renewed the files
             return _reopen, (self.folder, self.url, self.listed)
         return self._as_copy()
 

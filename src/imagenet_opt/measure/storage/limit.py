@@ -70,8 +70,3 @@ def _evidence(kind: str, shallowest: DepthReads, best: DepthReads, deepest: Dept
         return f"{best.depth} requests in flight read {times:.3g} times as fast as {shallowest.depth}, {rate}; {waits}"
     busy = f" and keep {best.cpus:.2g} CPUs of this process busy" if kind == "cpu" else ""
     return f"more than about {knee:.2g} requests in flight read no faster than {rate}{busy}; {waits}"
-
-
-def mixed_rate(cached_share: float, cached_rate: float, cold_rate: float) -> float:
-    """Images/s when `cached_share` of the images comes from memory; the times add up, not the rates."""
-    return 1 / (cached_share / cached_rate + (1 - cached_share) / cold_rate)

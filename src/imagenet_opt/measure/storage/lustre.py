@@ -1,4 +1,4 @@
-"""Reads limits of the Lustre client, and which files are only in the archive (HSM)."""
+"""Which files of Lustre are only in its archive (HSM)."""
 
 import os
 import re
@@ -10,30 +10,12 @@ from pathlib import Path
 
 from imagenet_opt import machine
 
-_PARAMETERS = (
-    "osc.*.max_rpcs_in_flight",
-    "osc.*.max_pages_per_rpc",
-    "mdc.*.max_rpcs_in_flight",
-    "llite.*.max_read_ahead_mb",
-)
-_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"))
 RELEASED = 0x4
 """HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
 LOST = 0x40
 """HS_LOST: the copy in the archive is lost. Source: llapi_hsm_state_get(3)."""
 _LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
 _TIMEOUT_SECONDS = 20
-
-
-def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
-    """Full name, such as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value."""
-    limits = {}
-    for root in roots:
-        for pattern in _PARAMETERS:
-            with suppress(OSError, ValueError):
-                for file in root.glob(pattern.replace(".*.", "/*/")):
-                    limits[".".join(file.relative_to(root).parts)] = float(file.read_text())
-    return limits
 
 
 def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:

@@ -33,7 +33,7 @@ class FitTiming:
     device_seconds: computing time of the device per step. waits: places where the host waited for the device in steps
     without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process per step.
     copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without a copy.
-    gpu_state, conv_tf32 (whether float32 convolutions use TF32): while the device computed. kernel_seconds: time of
+    gpu_state: while the device computed. kernel_seconds: time of
     kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process in each
     warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. has_rate: whether there
     were enough steps for a rate.
@@ -49,7 +49,6 @@ class FitTiming:
     cpu_seconds: float = 0.0
     copy_seconds: float | None = None
     gpu_state: GpuState | None = None
-    conv_tf32: bool = False
     kernel_seconds: float | None = None
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
@@ -63,9 +62,10 @@ class FitTiming:
 class FitTimer(Callback):
     """Callback that measures a fit after a warm-up, then ends the fit.
 
-    Prefetched batches do not raise the rate, see `throughput.fit_ceiling`. But if workers have several reads in flight,
-    they also have files in memory, which hide a slow storage. Then the warm-up uses all images in preparation, and the
-    measurement lasts for twice as many, and for `seconds`.
+    The warm-up uses the batches that workers made before the first step ended, since the network is compiled meanwhile.
+    Batches that were made later do not raise the rate, see `throughput.fit_ceiling`. But if workers have several reads
+    in flight, they also have files in memory, which hide a slow storage. Then the warm-up uses all images in
+    preparation, and the measurement lasts for twice as many, and for `seconds`.
 
     multiple: number of batches that arrive at once, one per worker. sees_kernels: whether to profile a few extra steps
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
@@ -91,6 +91,7 @@ class FitTimer(Callback):
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.timing = FitTiming()
         self._began, self._num_warm = 0.0, 0
+        self._queue_filled_at, self._is_fresh = 0.0, False
         self._profiler: torch.profiler.profile | None = None
         self._num_profiled = 0
 
@@ -129,7 +130,7 @@ class FitTimer(Callback):
         else:
             self._laps.note_lap(timing.stamps, now)
             timing.num_images.append(len(batch))
-            timing.made_at.append(max(timing.made_at[-1], _made_at(batch)))
+            timing.made_at.append(max(timing.made_at[-1], self._made_at(batch)))
             self._waits.is_ordinary = not is_logging_step(trainer)
             if self._is_over(trainer, batch, now):
                 self._end(trainer)  # the end of an epoch is not part of a step
@@ -143,19 +144,26 @@ class FitTimer(Callback):
         """Before the measurement."""
         if not self.timing.launch_seconds:
             self._began = now  # compiling and the first step do not count against the limit
+            self._queue_filled_at = time.monotonic()
         self.timing.launch_seconds.append(time.process_time() - self._launching_since)
         self._num_warm += len(batch)
         is_warm = self._num_warm > (1 + self.multiple) * len(batch) + _images_read_ahead(batch, trainer)
+        self._is_fresh = not 0 < _made_at(batch) < self._queue_filled_at
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
-        if is_warm or must_begin:
+        if (is_warm and self._is_fresh) or must_begin:
             if self._on_gpu:  # while the GPU still computes
                 gpu = read_gpu(trainer.strategy.root_device.index)
-                self.timing.gpu_state, self.timing.conv_tf32 = gpu, convolutions_take_tf32()
+                self.timing.gpu_state = gpu
             self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
             self._actions = dict(self._clock.own_seconds)
             self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
-            self.timing.made_at = [_made_at(batch)]
+            self.timing.made_at = [self._made_at(batch)]
             self._laps.begin()
+
+    def _made_at(self, batch: Any) -> float:
+        """When the batch was made; 0 for all if the first was made before the first step ended, as workers pause while
+        the network is compiled."""
+        return _made_at(batch) if self._is_fresh else 0.0
 
     def _is_over(self, trainer: Trainer, batch: Any, now: float) -> bool:
         """Whether the measurement is complete."""
@@ -183,14 +191,13 @@ class FitTimer(Callback):
 
     def _profile(self, trainer: Trainer) -> None:
         """Called after the last measured step and after each profiled step."""
+        self._num_profiled += self._profiler is not None
         if not (self._on_gpu and self.sees_kernels) or self._num_profiled == _PROFILED_STEPS:
             self._stop_profiling()
             trainer.should_stop = True
         elif self._profiler is None:
             self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profiler.start()
-        else:
-            self._num_profiled += 1
 
     def _stop_profiling(self) -> None:
         if self._profiler is not None:
@@ -232,18 +239,6 @@ def phase_of(action: str, is_save: Callable[[str], bool]) -> str:
         return "step"
     callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0]
     return "device" if callback in ("Rehearsal", "FitTimer") else f"callback {callback}"
-
-
-def convolutions_take_tf32() -> bool:
-    """Whether float32 convolutions run in TF32 now, on a GPU that has TF32.
-
-    torch has two switches, and raises an error for the old switch if the new switch differs between parts of cuDNN.
-    Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
-    """
-    try:
-        return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:
-        return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined]
 
 
 def compile_seconds(trainer: Trainer) -> float | None:

@@ -64,7 +64,7 @@ class _DataState(BaseModel):
     epoch: StrictInt
     step: StrictInt
     images: dict[str, str]
-    skipped: dict[str, dict[int, str]]
+    skipped: dict[str, dict[int, str]] = {}  # of earlier versions
 
 
 class _Resumable(BaseModel):

@@ -4,10 +4,9 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import count
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning.pytorch import Trainer
 
@@ -45,8 +44,8 @@ class CheckpointUploads:
 
     def __init__(self, url: str | None, run_folder: Path, *, keep: int, replaced: Sequence[FoundObject] = ()) -> None:
         self.url, self.run_folder, self.keep, self.replaced = (url or "").rstrip("/"), run_folder, keep, list(replaced)
-        self._numbers = count()
-        self._lock = threading.Lock()
+        self._num_held = 0
+        self._lock: AbstractContextManager[Any] = threading.Lock() if url else nullcontext()  # a lock has no copy
         self._thread: threading.Thread | None = None
         self._waiting: tuple[int, Path] | None = None
         self._newest, self._newest_there = -1, -1
@@ -151,7 +150,8 @@ class CheckpointUploads:
 
     def _hold(self, path: Path) -> Path:
         """Another name of a file, which keeps its content; a killed run leaves it, and the next start removes it."""
-        held = path.with_name(f".{path.name}.upload{next(self._numbers)}{NEW}")
+        self._num_held += 1
+        held = path.with_name(f".{path.name}.upload{self._num_held}{NEW}")
         files.link(path, held)
         return held
 

@@ -50,6 +50,15 @@ def test_a_recipe_of_published_accuracy_has_its_batch_on_any_number_of_gpus() ->
         assert any("global_batch_size" in data for data in (own, *bases)), name
 
 
+@pytest.mark.parametrize(("size", "is_warned"), [("null", True), ("64", False)])
+def test_validation_on_smaller_images_than_training_is_reported(
+    size: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = [f"callbacks.resolution_schedule.{key}" for key in ("start=32", "end=64")]
+    build_run(tiny(tmp_path, images_root, "+callbacks=resolution_schedule", *schedule, f"data.val_image_size={size}"))
+    assert ("set data.val_image_size=64" in caplog.text) is is_warned
+
+
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
     names = ("baseline", "aggressive")
     baseline, aggressive = (_flat(composed(tmp_path, "data.root=/data", f"experiment={name}")) for name in names)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
@@ -19,6 +19,7 @@ from imagenet_opt.config.build import (
     build_trainer,
     check_types,
     device_of,
+    image_sizes,
     make,
     num_classes_of,
     num_processes,
@@ -98,6 +99,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     if optional := [name for name in SWITCHES if name in config.callbacks]:
         rank_zero_info(f"optional callbacks: {', '.join(optional)}")
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    _warn_of_small_validation(config)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
         _load_first_weights(config, model)
@@ -129,6 +131,17 @@ def _mirror(config: DictConfig, folder: Path) -> str | None:
     if SWEEP_JOB in os.environ:
         options.mirror = url = f"{url.rstrip('/')}/{folder.parent.name}/{folder.name}"
     return str(url)
+
+
+@rank_zero_only
+def _warn_of_small_validation(config: DictConfig) -> None:
+    """Warn of validation images that are smaller than the last training images, on which accuracy is low."""
+    validated, trained = config.data.val_image_size or config.data.image_size, image_sizes(config)[-1]
+    if validated < trained:
+        log.warning(
+            f"validation images have {validated} pixels and the last training images {trained}, so accuracy will be "
+            f"low: set data.val_image_size={trained}, or a smaller callbacks.resolution_schedule.end"
+        )
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:

@@ -17,7 +17,7 @@ from tests.doctor.diagnoses import make_diagnosis, write_run
 ORDER = (
     ("ceilings", "ceilings"), ("step", "waterfall"), ("step", "phases"), ("timeline", "timeline"),
     ("timeline", "metrics"), ("steps", "histogram"), ("curves", "workers"), ("curves", "reads_in_flight"),
-    ("curves", "cached_share"), ("rules", None), ("baseline", None), ("about", None),
+    ("rules", None), ("baseline", None), ("about", None),
 )  # fmt: skip
 """Parts from the top, and the figures in each part."""
 

@@ -48,6 +48,6 @@ def test_a_browser_draws_every_figure_without_console_messages(evil: tuple[Path,
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     drawn = Page(done.stdout)
-    assert len(drawn.drawings) == 9
+    assert len(drawn.drawings) == 8
     assert all(drawn.drawings.values()), drawn.drawings
     assert "<title>owned</title>" not in done.stdout

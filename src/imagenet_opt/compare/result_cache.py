@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,10 @@ class ResultCache:
     def has(self, key: object) -> bool:
         """Whether there is a stored result."""
         return _digest(key) in self._answers
+
+    def num_missing(self, keys: Iterable[object]) -> int:
+        """How many of these results are not stored; the folder may hold others, such as those of more rounds."""
+        return sum(not self.has(key) for key in keys)
 
     def _append(self, row: dict[str, Any]) -> None:
         line = json.dumps(row, default=str).encode() + b"\n"

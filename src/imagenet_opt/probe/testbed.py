@@ -249,7 +249,7 @@ class Testbed:
 
     @property
     def batches_per_round(self) -> int:
-        """Batches that arrive together, see stock.batches_per_round."""
+        """Batches that arrive together, see ahead.batches_per_round."""
         return batches_per_round(self.num_workers, self._fitted.sampler.num_parts)
 
     @property

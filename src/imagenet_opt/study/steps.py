@@ -32,9 +32,10 @@ def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     study, cache = begin(request)
     cache.report_resumed()
-    num_turns = sum(not cache.has(key_of_turn(row, n)) for row in study.rows for n in range(request.repeats or 0))
+    turns = (key_of_turn(row, number) for row in study.rows for number in range(request.repeats or 0))
+    num_missing = cache.num_missing(turns)
     with cache.report_if_stopped():
-        with announced(num_turns or None, budget_seconds=request.budget_seconds) as cache.report:
+        with announced(num_missing or None, budget_seconds=request.budget_seconds) as cache.report:
             rows, rounds = measure_speeds(study, cache)
         with announced(None) as cache.report:
             losses = measure_losses(study, rows, rounds.results, cache) if request.parity_steps else Losses()

@@ -55,7 +55,7 @@ class Device:
         if self._start_seconds is not None:
             self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + self.seconds, share)
             limit = self.deadline.left(share)
-        self.announce(f"the device: {text(setting) or 'as configured'}")
+        self.announce(f"the device: {text(setting)}")
         began = time.monotonic()
         try:
             speed = device_steps("rate", config, limit_seconds=limit, seconds=self.seconds)

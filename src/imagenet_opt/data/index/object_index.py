@@ -64,8 +64,7 @@ class ObjectIndex(RemoteIndex, FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        now = _load(self.folder, self.url) if self.is_whole else None
-        if now is not None and now.listed == self.listed:  # else another process has removed or renewed the files
+        if self.is_whole and _listed(self.folder) == self.listed:  # else the files were removed or renewed
             return _reopen, (self.folder, self.url, self.listed)
         return self._as_copy()
 
@@ -146,6 +145,14 @@ def _none_below(url: str) -> str:
     others = patiently(ObjectStorage(root, KEY, retries=False).folders, root)[:5] if root.count("/") >= 2 else []
     found = f"; {root} has {', '.join(others)}" if others else ""
     return f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG{found}"
+
+
+def _listed(cached: Path) -> str | None:
+    """When the objects of a cached index were listed; None without an index."""
+    try:
+        return str(json.loads(read_file(cached / ABOUT))["listed"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _load(cached: Path, url: str) -> ObjectIndex | None:

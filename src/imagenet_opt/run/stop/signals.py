@@ -49,7 +49,7 @@ class StopRequest:
 
     def _reset(self) -> None:
         self.at_once, self.over = True, False
-        self.why, self.requested_at = 0, 0.0
+        self.why = 0
         self._pressed_at: float | None = None
         self._pid = os.getpid()
         self.forking = False  # an exception during a fork is lost and may leave a lock held
@@ -105,7 +105,7 @@ class StopRequest:
             _say("Ctrl-C: finishing; press Ctrl-C again to stop now")
         if self.why or self.over:
             return
-        self.why, self.requested_at = why, time.monotonic()
+        self.why = why
         again = "; press Ctrl-C again to stop now" if why == signal.SIGINT else ""
         _say(f"{self.reason}: {'stopping' if self.at_once else 'saving and stopping after this step'}{again}")
 

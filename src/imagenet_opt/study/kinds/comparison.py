@@ -123,6 +123,11 @@ class Comparison(Generic[T]):
         )
 
 
+def key_of_turn(name: str, number: int) -> dict[str, object]:
+    """Identifies the stored result of a setting in round `number`."""
+    return {"turn": name, "round": number}
+
+
 def run_rounds(settings: Mapping[str, Setting[T]], request: Request, answer: type[T]) -> Rounds[T]:
     """Measure the settings in rounds; results that are stored in the study's folder are not measured again.
 
@@ -148,11 +153,13 @@ def run_rounds(settings: Mapping[str, Setting[T]], request: Request, answer: typ
     def turn(name: str, number: int) -> T:
         nonlocal any_result
         label = f"round {number + 1} of {request.num_rounds}: {name}"
-        values = cache.take({"turn": name, "round": number}, lambda: measured(name), label)
+        values = cache.take(key_of_turn(name, number), lambda: measured(name), label)
         any_result = True
         return adapter.validate_python(values)
 
-    num_missing = request.num_rounds * len(settings) - cache.report_resumed()
+    cache.report_resumed()
+    turns = (key_of_turn(name, number) for name in settings for number in range(request.num_rounds))
+    num_missing = cache.num_missing(turns)
     with cache.report_if_stopped(), announced(num_missing) as cache.report:
         rounds = in_rounds(settings, turn, range(request.num_rounds))
     if len(rounds.failures) == len(settings):

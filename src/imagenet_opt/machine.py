@@ -151,6 +151,11 @@ def find_mount(path: str) -> Mount | None:
     return mount and Mount(mount.mountpoint, mount.fstype, mount.device, tuple(mount.opts.split(",")))
 
 
+def is_lustre(folder: Path) -> bool:
+    mount = find_mount(str(folder))
+    return mount is not None and mount.kind == "lustre"
+
+
 def disk_model(device: str) -> str:
     """Model of a disk such as /dev/nvme0n1p1, for example "Amazon Elastic Block Store"; empty if unknown."""
     disk = (_BLOCK / Path(device).name).resolve()

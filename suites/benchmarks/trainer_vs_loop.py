@@ -38,7 +38,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
-from imagenet_opt.measure.stats.paired_ratios import pair_ratio
+from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.probe.throwaway_run import offline
 from imagenet_opt.training.build_run import Run, build_run
 
@@ -141,7 +141,7 @@ def main() -> None:
     rates = {name: [options.steps / each for each in seconds] for name, seconds in turns.seconds.items()}
     for name, values in rates.items():
         print(f"{name}: {median(values):.2f} steps/s, median of {len(values)} blocks of {options.steps} steps")
-    ratio = pair_ratio(rates["trainer"], rates["bare loop"])
+    (ratio,) = paired_ratios(rates, [("trainer", "bare loop")])
     print(f"trainer / bare loop: {ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")
     for name, seconds in rows.items():
         milliseconds = sorted(1000 * each for each in seconds)

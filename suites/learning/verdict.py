@@ -6,7 +6,7 @@ from statistics import mean, stdev, variance
 from typing import NamedTuple
 
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
-from imagenet_opt.measure.stats.paired_ratios import pair_ratio, student_quantile
+from imagenet_opt.measure.stats.verdict import paired_ratios, student_quantile
 from suites.learning.recipe import Learned
 
 MARGIN = 1.5
@@ -55,7 +55,7 @@ def table(ours: Sequence[Learned], theirs: Sequence[Learned]) -> str:
         lines.append(f"| {seed} | {our.top1:.2f} | {their.top1:.2f} | {rates} | {ratio:.2f} |")
     our_top1, their_top1 = [run.top1 for run in ours], [run.top1 for run in theirs]
     our_rates, their_rates = ([run.images_per_second for run in runs] for runs in (ours, theirs))
-    rates = pair_ratio(our_rates, their_rates)
+    (rates,) = paired_ratios({"ours": our_rates, "theirs": their_rates}, [("ours", "theirs")])
     lines.append(
         f"| mean | {mean(our_top1):.2f} | {mean(their_top1):.2f} | {mean(our_rates):.0f} | {mean(their_rates):.0f} | "
         f"{rates.ratio:.2f} |"

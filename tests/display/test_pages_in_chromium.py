@@ -10,20 +10,11 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.bench.report import page as bench_page
-from imagenet_opt.bench.report import tables_of as tables_of_bench
 from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
 from imagenet_opt.study.run import write_outputs
-from imagenet_opt.sweep.results import HTML, write_page
-from imagenet_opt.sweep.rows import Row
-from imagenet_opt.tune.climb import climb, each
-from imagenet_opt.tune.outputs import page as tune_page
-from imagenet_opt.tune.tuner import Tuning
-from tests.bench.test_report import measured
 from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
-from tests.conftest import write_images
 from tests.doctor.diagnoses import write_run
 from tests.study.studies import small_request
 
@@ -68,32 +59,7 @@ def study(folder: Path) -> str:
     return (folder / "study/study.html").read_text()
 
 
-def sweep(folder: Path) -> str:
-    rows = [
-        Row(
-            job=job, status="ok" if job else "failed", error=None if job else "MemoryError: " + "x" * 90,
-            overrides=[f"data.num_workers={4 * (job // 2)}", f"data.batch_size={64 * (1 + job % 2)}"],
-            seconds=60.0, exit_code=0, summary={"throughput/images_per_second": 100.0 * job, "val/acc1": 0.7},
-        )
-        for job in range(8)
-    ]  # fmt: skip
-    folder.joinpath("sweep").mkdir()
-    write_page(rows, folder / "sweep")
-    return (folder / "sweep" / HTML).read_text()
-
-
-def bench(folder: Path) -> str:
-    return bench_page(tables_of_bench(*measured(write_images(folder / "images", num_classes=2, per_class=3))), FACTS)
-
-
-def tune(folder: Path) -> str:
-    start, tuning = {"data.num_workers": 1, "data.prefetch_factor": 4, "data.reads_in_flight": 16}, Tuning()
-    climbed = climb(start, each([start | {"data.num_workers": 4}]), lambda one: 100.0 * one["data.num_workers"])
-    tuning.add(climbed, "loader alone", "a note")
-    return tune_page(tuning, FACTS)
-
-
-KINDS: tuple[Callable[[Path], str], ...] = (report, doctor, study, sweep, bench, tune)
+KINDS: tuple[Callable[[Path], str], ...] = (report, doctor, study)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from imagenet_opt.display.table import Column, Table, interval, ratio_cells, series, shape_of
+from imagenet_opt.display.table import Column, Table, interval, ratio_interval, series, shape_of
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.verdict import Ratio
 
@@ -34,10 +34,9 @@ def test_intervals_in_cells_and_plots() -> None:
 
 
 def test_a_ratio_in_cells() -> None:
-    assert ratio_cells(Ratio(0.9, 0.85, 0.95, 0.95), "{:.0%}") == (0.9, "85%-95%", "slower")
-    assert ratio_cells(Ratio(2.0, 0.0, math.inf, 0.0)) == (2.0, None, "undecided")
-    assert ratio_cells(None) == (None, None, None)
-    assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to over 100"
+    assert ratio_interval(Ratio(0.9, 0.85, 0.95, 0.95)) == "0.85-0.95"
+    assert ratio_interval(Ratio(2.0, 0.0, math.inf, 0.0)) is None
+    assert ratio_interval(Ratio(1.37, 0.002, 933.88, 0.95)) == "0.00 to over 100"
 
 
 @pytest.mark.parametrize("values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12")])

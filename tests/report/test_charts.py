@@ -9,9 +9,8 @@ from imagenet_opt.doctor.diagnosis import VERDICTS
 from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report import charts
-from imagenet_opt.report.comparison import ceiling_rows
-from imagenet_opt.report.key_figures import tiles
-from imagenet_opt.report.run_files import Record, Steps
+from imagenet_opt.report.numbers import ceiling_rows, tiles
+from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import RATES, make_diagnosis
 
 
@@ -39,7 +38,7 @@ def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
 
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     seconds = (np.arange(1, 201) / 1000).tolist()
-    figure = charts.histogram(Steps(tuple(seconds), "the run"))
+    figure = charts.histogram(seconds, "the run")
     assert figure.layout.title.text == "Step times: 200 steps of the run, p50 100.5 ms, p99 198.0 ms"
     assert sum(figure.data[0].y) == pytest.approx(1)
     assert [line.x0 for line in figure.layout.shapes] == pytest.approx([100.5, 198.01])
@@ -67,5 +66,4 @@ def test_the_ratio_is_of_the_printed_rates() -> None:
     ours = make_diagnosis(ceilings={"full_cold": Ceiling((50.0, 200.0) * 4, in_bursts=True)})
     theirs = make_diagnosis(ceilings={"full_cold": Ceiling((40.0,) * 8)})
     (row,) = ceiling_rows(ours, theirs)
-    assert (row.ours, row.theirs) == ("80", "40")
-    assert row.ratio == "2.00 (1.25 to 5.00)"
+    assert row[1:] == ("80", "40", "2.00 (1.25 to 5.00)")

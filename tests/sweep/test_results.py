@@ -9,8 +9,8 @@ from statistics import geometric_mean
 
 import pytest
 
-from imagenet_opt.display.table import Cell, Table, ratio_cells
-from imagenet_opt.measure.stats.paired_ratios import paired_ratios
+from imagenet_opt.display.table import Cell, Table, ratio_interval
+from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.results import print_results, tables_of, write_csv, write_page
 from imagenet_opt.sweep.rows import Row, best, collect_rows, outcome
@@ -47,7 +47,7 @@ def test_settings_are_compared_with_the_fastest_over_the_seeds() -> None:
     fastest, slow, near = table.rows
     assert fastest[0] == "data.batch_size=64" and fastest[2:] == (None, None, "the fastest")
     of_all_pairs = paired_ratios(RATES, [("128", "64"), ("256", "64")], num_comparisons=3)
-    assert [slow[2:4], near[2:4]] == [ratio_cells(ratio)[:2] for ratio in of_all_pairs]
+    assert [slow[2:4], near[2:4]] == [(ratio.ratio, ratio_interval(ratio)) for ratio in of_all_pairs]
     assert slow[2] == pytest.approx(0.801, abs=1e-3) and slow[-1] == "slower"
     assert str(near[-1]).startswith("undecided, about ")
     assert "data.batch_size=64" in table.finding and "1 slower, 1 undecided" in table.finding

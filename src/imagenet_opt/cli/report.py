@@ -33,9 +33,9 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import terminal
+    from imagenet_opt.report.numbers import print_summary
     from imagenet_opt.report.page import render
     from imagenet_opt.report.run_files import read_record
-    from imagenet_opt.report.terminal_view import print_summary
 
     record = read_record(options.run)
     baseline = read_record(options.baseline) if options.baseline else None

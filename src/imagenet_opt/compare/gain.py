@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.display.table import FAR, Cell, ratio_cells, verdict_in_words
-from imagenet_opt.measure.stats.paired_ratios import more_rounds, paired_ratios
-from imagenet_opt.measure.stats.verdict import Ratio, verdict
+from imagenet_opt.display.progress import roughly
+from imagenet_opt.display.table import FAR, Cell, ratio_interval
+from imagenet_opt.measure.stats.verdict import Ratio, more_rounds, paired_ratios, verdict
 
 Pair = tuple[str, str]
 """Names of two setups: with a change and without it."""
@@ -48,13 +48,15 @@ class Gain:
     @property
     def cells(self) -> tuple[Cell, ...]:
         """For a table: images per second without and with the change, the ratio, its interval, the verdict."""
-        ratio, interval, _ = ratio_cells(self.ratio)
-        return f"{self.before:,.0f} -> {self.after:,.0f}", ratio, interval, self.verdict_in_words
+        rates = f"{self.before:,.0f} -> {self.after:,.0f}"
+        return rates, self.ratio.ratio, ratio_interval(self.ratio), self.verdict_in_words
 
     @property
     def verdict_in_words(self) -> str:
         """The verdict; for an undecided one, how much more time is likely to decide it."""
-        return verdict_in_words(self.ratio, self.more_seconds) if self.ratio.coverage else "too few rounds"
+        if not self.ratio.coverage:
+            return "too few rounds"
+        return f"{self.verdict}, {roughly(self.more_seconds)} more" if self.more_seconds else self.verdict
 
 
 def gains(

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from imagenet_opt.display.progress import roughly
-from imagenet_opt.measure.stats.intervals import Estimate, Interval
-from imagenet_opt.measure.stats.verdict import UNDECIDED, Ratio, verdict
+from imagenet_opt.measure.stats.intervals import Estimate
+from imagenet_opt.measure.stats.verdict import UNDECIDED, Ratio
 
 Cell = str | float | None
 """None: not measured."""
@@ -53,7 +52,7 @@ class Plot:
 class Table:
     """rows: one cell per column. finding: the result in one sentence. notes: sentences below the table. plots: the
     results as figures. data: the underlying numbers as JSON values, for other programs. left_out: sentences about what
-    was not measured, which a page folds away.
+    was not measured.
     """
 
     title: str
@@ -94,29 +93,18 @@ RATIOS = (
     "Ratios are ratios of geometric means over the rounds, the other columns are medians: where rounds differ much, "
     "the ratio differs from the ratio of the two medians."
 )
-"""Note below a table with ratio_cells."""
+"""Note below a table with ratios."""
 
 
-def interval(bounds: Interval, shape: str) -> str | None:
+def interval(bounds: Estimate | Ratio, shape: str) -> str | None:
     """ "low-high", both in the format `shape`; None after a single round, which gives no interval."""
     return f"{shape.format(bounds.low)}-{shape.format(bounds.high)}" if bounds.coverage else None
 
 
-def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell, Cell]:
-    """The ratio, its interval in the format `shape`, and the verdict."""
-    if ratio is None:
-        return None, None, None
+def ratio_interval(ratio: Ratio) -> str | None:
+    """The interval of a ratio in a cell; None after a single round."""
     known = ratio.high < FAR or not ratio.coverage
-    return (
-        ratio.ratio,
-        interval(ratio, shape) if known else f"{shape.format(ratio.low)} to over {FAR:g}",
-        verdict(ratio),
-    )
-
-
-def verdict_in_words(ratio: Ratio, more_seconds: float) -> str:
-    """The verdict; for an undecided one, how much more time is likely to decide it, if `more_seconds` is not 0."""
-    return f"{verdict(ratio)}, {roughly(more_seconds)} more" if more_seconds else verdict(ratio)
+    return interval(ratio, "{:.2f}") if known else f"{ratio.low:.2f} to over {FAR:g}"
 
 
 def how_to_decide(table: Table) -> Table:

@@ -74,13 +74,11 @@ def print_tables(tables: Sequence[Table]) -> Console:
 
 def terminal_table(table: Table, width: int) -> RichTable:
     """A table of at most `width` columns, wrapped between words."""
-    texts = [[column.heading for column in table.columns], *table.texts()]
+    texts = [table.headings, *table.texts()]
     columns = [[errors.printable(text) for text in column] for column in zip(*texts, strict=True)]
-    gaps = len(columns) - 1
-    wide = sum(map(_longest_word, columns)) + 2 * gaps <= width
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     drawn.title, drawn.title_justify = errors.printable(table.title), "left"
-    for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
+    for place, most in enumerate(_widths(columns, width - 2 * (len(columns) - 1))):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
         drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
     for row in list(zip(*columns, strict=True))[1:]:

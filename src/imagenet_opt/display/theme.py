@@ -82,8 +82,3 @@ def name_rows(figure: go.Figure, labels: Mapping[str, str], *, num_bars: int = 1
         categoryorder="array", categoryarray=list(labels), range=[len(labels) - 0.5, -0.5 - _LABEL / 2 / row],
         showticklabels=False, ticks="", showgrid=False, showline=False, title_text=None,
     )  # fmt: skip
-
-
-def colour(stage: str) -> str:
-    """Colour of a key of STAGES."""
-    return COLOURS[stage.partition("_")[0]]

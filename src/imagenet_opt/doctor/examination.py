@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import OmegaConf
 
@@ -21,8 +20,7 @@ from imagenet_opt.doctor.measurements import PackForecast, Touches
 from imagenet_opt.doctor.neighbours import Neighbours, main_cpu_seconds
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
-from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
-from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
+from imagenet_opt.measure.storage.limit import NOT_MEMORY_SECONDS, StorageLimit, storage_limit, touch_twice
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
@@ -123,9 +121,10 @@ class Examination:
         touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=longest)
         configured = self.testbed.loading.reads_in_flight
         per_worker = FIRST if configured == "auto" else int(configured)
-        first, second = (float(np.median(seconds)) for seconds in (touch.first_seconds, touch.second_seconds))
         in_flight = per_worker * max(1, self.setup.num_workers)
-        self.found["touches"] = Touches(first, second, touch.lazy, in_flight, touch.evidence)
+        self.found["touches"] = Touches(
+            touch.first_seconds, touch.second_seconds, touch.lazy, in_flight, touch.evidence
+        )
 
     def read_from_storage(self, span: Span) -> None:
         rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))

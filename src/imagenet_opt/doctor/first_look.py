@@ -6,6 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,10 +15,10 @@ from imagenet_opt import machine
 from imagenet_opt.config.recorded_rate import UNRATED
 from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
+from imagenet_opt.data.index.files import SplitFiles, status_of
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
-from imagenet_opt.measure.storage.lustre import LOST, RELEASED, read_hsm_states
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.probe.testbed import Testbed
@@ -143,12 +144,13 @@ def setup_of(testbed: Testbed) -> Setup:
 
 def host_of(samples: Samples) -> Host:
     """The machine, and the storage of the samples. Never an error if the machine lacks a feature."""
-    mount, states = None, {}
+    mount, checked_files, released_files = None, 0, 0
     if not isinstance(samples, RemoteSamples):
-        files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
+        files = list(dict.fromkeys(extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])))
         mount = _mount_of(files)
         if mount is not None and mount.kind == "lustre":
-            states = read_hsm_states(files) or {}
+            status = status_of(SplitFiles(Path(), len(files), files.__getitem__))
+            checked_files, released_files = int((status.sizes >= 0).sum()), int(status.released.sum())
     return Host(
         installed_cpus=os.cpu_count() or 1,
         cpu_limits=machine.cpu_limits(),
@@ -156,8 +158,8 @@ def host_of(samples: Samples) -> Host:
         available_memory=machine.available_memory(),
         in_slurm="SLURM_JOB_ID" in os.environ,
         mount=mount,
-        checked_files=len(states),
-        released_files=sum(bits & (LOST | RELEASED) == RELEASED for bits in states.values()),
+        checked_files=checked_files,
+        released_files=released_files,
     )
 
 

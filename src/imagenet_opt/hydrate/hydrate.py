@@ -23,7 +23,6 @@ from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, r
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.display.terminal_table import print_sentence
 from imagenet_opt.errors import StorageFailed, printable
-from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def hydrate(data: DataSet, *, in_flight: int) -> Tally:
 
 def _without_data(files: SplitFiles) -> list[int]:
     """The files to fetch: on Lustre those without data; elsewhere all, since no other file system tells."""
-    if not is_lustre(files.folder):
+    if not machine.is_lustre(files.folder):
         return list(range(files.num))
     with progress("looking", "files") as show:
         missing: list[int] = np.flatnonzero(status_of(files, show).without_data).tolist()

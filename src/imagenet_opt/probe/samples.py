@@ -17,16 +17,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import LEAST_BLOCK, block_size_for
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
-from imagenet_opt.measure.storage.page_cache import (
-    NUM_PROBED,
-    Eviction,
-    Extent,
-    Residency,
-    evicted,
-    eviction_probed,
-    probed,
-    sampled_residency,
-)
+from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted, residency_of
 
 Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
@@ -174,20 +165,13 @@ class Samples:
         return "the files are empty"
 
     def evict(self, rows: Rows) -> Eviction:
-        """Evict the samples from the page cache. For files of other users, a test with other samples checks whether
-        eviction works."""
-        eviction = evicted(self.extents(rows))
-        return self._probed_eviction if eviction.unknown else eviction
-
-    @cached_property
-    def _probed_eviction(self) -> Eviction:
-        self.read_few()
-        return eviction_probed(self.extents(self._few))
+        """Evict the samples from the page cache."""
+        return evicted(self.extents(rows))
 
     def residency(self) -> Residency:
         """Share of the data in the page cache, estimated from some samples."""
-        residency = sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_NUM_CHECKED)
-        return probed(self.extents(self.take(NUM_PROBED))) if residency.share is None else residency
+        rows = np.random.default_rng(0).permutation(len(self.index))[:_NUM_CHECKED]
+        return residency_of(self.extents(rows))
 
     def cold(self) -> tuple[Rows, Eviction]:
         """Samples that are not in the page cache, and the evidence that they are not."""
@@ -202,9 +186,7 @@ class Samples:
 
     def kept(self) -> Residency:
         """Share of the samples read by `warm` that is still in memory."""
-        extents = self.extents(self.warm_rows[:_NUM_CHECKED])
-        residency = sampled_residency(extents.__getitem__, len(extents), num=_NUM_CHECKED)
-        return probed(extents) if residency.share is None else residency
+        return residency_of(self.extents(self.warm_rows[:_NUM_CHECKED]))
 
     @property
     def in_memory(self) -> Index:

@@ -1,20 +1,22 @@
 """Figures of a diagnosis: ceilings, the parts of a step, step times, and curves."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout, name_rows
+from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, escaped, layout, name_rows
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.report.run_files import Steps
 from imagenet_opt.report.timeline_chart import min_max
 
 REACH = 2.0
 """Bars are cut at this multiple of the GPU's ceiling, since the GPU cannot use a higher rate."""
 NUM_BINS = 60
+SMALL_PHASE = 0.01
+"""Share of a step; a run has a phase for each of a dozen callbacks, most of them short."""
 SIMULATED_STAGES = ("gpu", "copy", "full")
 """Prefixes of the stages in which a simulated accelerator takes part."""
 CURVES = {
@@ -60,7 +62,7 @@ def _add_ceiling(figure: go.Figure, stage: str, name: str, ceiling: Ceiling, lim
         "width": 4, "thickness": 1.5, "color": COLOURS["full"],
     }  # fmt: skip
     figure.add_bar(
-        x=[min(rate, limit)], y=[stage], orientation="h", marker_color=colour(name),
+        x=[min(rate, limit)], y=[stage], orientation="h", marker_color=COLOURS[name.partition("_")[0]],
         opacity=0.35 if rate > limit else 0.55 if name == "decode_one" else 0.9,
         error_x=None if rate > limit or num == 1 else whisker,
         hovertext=[f"{stage}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
@@ -71,19 +73,34 @@ def _add_ceiling(figure: go.Figure, stage: str, name: str, ceiling: Ceiling, lim
 def waterfall(diagnosis: Diagnosis) -> go.Figure:
     """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
     *parts, full_step = diagnosis.waterfall
-    starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
+    starts = accumulate((part.seconds for part in parts), initial=0.0)
+    bars = [
+        (part.name, start, part.seconds, part_colour(part.name)) for part, start in zip(parts, starts, strict=False)
+    ]
+    bars.append((full_step.name, 0.0, full_step.seconds, COLOURS["full"]))
+    return _of_a_step(diagnosis, "The parts of one step", bars)
+
+
+def phases(diagnosis: Diagnosis) -> go.Figure:
+    """A bar for each phase of the main process in one step of the full run, without short phases."""
+    measured = diagnosis.measurements.phases
+    least = SMALL_PHASE * sum(measured.values())
+    bars = [(name, 0.0, seconds, part_colour(name)) for name, seconds in measured.items() if seconds >= least]
+    return _of_a_step(diagnosis, f"The main process in one step of the full run, phases above {SMALL_PHASE:.0%}", bars)
+
+
+def _of_a_step(diagnosis: Diagnosis, title: str, bars: Sequence[tuple[str, float, float, str]]) -> go.Figure:
+    """A row for each bar in ms. bars: name, start and length in seconds, colour."""
     figure, labels = go.Figure(), dict[str, str]()
-    for step, start in zip([*parts, full_step], [*starts, 0.0], strict=True):
-        milliseconds, name = step.seconds * 1e3, escaped(step.name)
-        labels[name] = f"{name}  <b>{'+' if start and step.seconds >= 0 else ''}{milliseconds:,.1f} ms</b>"
+    for name, start, seconds, bar_colour in bars:
+        name, milliseconds = escaped(name), seconds * 1e3
+        labels[name] = f"{name}  <b>{'+' if start and seconds >= 0 else ''}{milliseconds:,.1f} ms</b>"
         figure.add_bar(
-            x=[milliseconds], y=[name], base=[start * 1e3], orientation="h",
-            marker_color=COLOURS["full"] if step is full_step else part_colour(step.name),
-            marker_pattern_shape="/" if milliseconds < 0 else "",
-            hovertext=[f"{name}: {milliseconds:,.2f} ms"], hoverinfo="text",
+            x=[milliseconds], y=[name], base=[start * 1e3], orientation="h", marker_color=bar_colour,
+            marker_pattern_shape="/" if seconds < 0 else "", hovertext=[f"{name}: {milliseconds:,.2f} ms"],
+            hoverinfo="text",
         )  # fmt: skip
-    simulated = diagnosis.measurements.simulated is not None
-    figure.update_layout(layout(title="The parts of one step", simulated=simulated))
+    figure.update_layout(layout(title=title, simulated=diagnosis.measurements.simulated is not None))
     name_rows(figure, labels)
     return figure.update_xaxes(title_text="ms", rangemode="tozero")
 
@@ -99,33 +116,9 @@ def part_colour(name: str) -> str:
     return COLOURS[next((kind for word, kind in _WORDS.items() if word in name.lower()), "loader")]
 
 
-SMALL_PHASE = 0.01
-"""Phases below this share of a step are drawn together, since a run has a phase for each of a dozen callbacks."""
-
-
-def phases(diagnosis: Diagnosis) -> go.Figure:
-    """A bar for each phase of the main process in one step of the full run, and one for all short phases."""
-    figure, labels = go.Figure(), dict[str, str]()
-    measured = diagnosis.measurements.phases
-    least = SMALL_PHASE * sum(measured.values())
-    drawn = {name: seconds for name, seconds in measured.items() if seconds >= least}
-    if small := [seconds for seconds in measured.values() if seconds < least]:
-        drawn[f"{len(small)} others"] = sum(small)
-    for name, seconds in drawn.items():
-        labels[escaped(name)] = f"{escaped(name)}  <b>{seconds * 1e3:,.1f} ms</b>"
-        figure.add_bar(
-            x=[seconds * 1e3], y=[escaped(name)], orientation="h", marker_color=part_colour(name), hoverinfo="x"
-        )
-    simulated = diagnosis.measurements.simulated is not None
-    title = "The main process in one step of the full run"
-    figure.update_layout(layout(title=title, simulated=simulated))
-    name_rows(figure, labels)
-    return figure.update_xaxes(title_text="ms", rangemode="tozero")
-
-
-def histogram(steps: Steps, *, simulated: bool = False) -> go.Figure:
-    """Histogram of step times in ms, with p50 and p99."""
-    milliseconds = np.asarray(steps.seconds) * 1e3
+def histogram(seconds: Sequence[float], whose: str, *, simulated: bool = False) -> go.Figure:
+    """Histogram of step times in ms, with p50 and p99. whose: the run that has these steps."""
+    milliseconds = np.asarray(seconds) * 1e3
     counts, edges = np.histogram(milliseconds, bins=NUM_BINS)
     percentiles = dict(zip(("p50", "p99"), np.percentile(milliseconds, (50, 99)).tolist(), strict=True))
     figure = go.Figure()
@@ -134,12 +127,13 @@ def histogram(steps: Steps, *, simulated: bool = False) -> go.Figure:
         marker_color=COLOURS["loader"], hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
     )  # fmt: skip
     for level, (name, place) in enumerate(percentiles.items()):
-        figure.add_vline(place, opacity=1, line={"color": COLOURS["loader"], "width": 1.5, "dash": "dot"})
-        figure.add_annotation(
-            x=place, y=1 - 0.09 * level, yref="paper", xanchor="left", showarrow=False, text=f" {name}"
-        )
+        line = {"color": COLOURS["loader"], "width": 1.5, "dash": "dot"}
+        figure.add_vline(
+            place, opacity=1, line=line, annotation_text=name, annotation_position="top right",
+            annotation_yshift=-18 * level,
+        )  # fmt: skip
     texts = ", ".join(f"{name} {place:,.1f} ms" for name, place in percentiles.items())
-    title = f"Step times: {steps}, {texts}"
+    title = f"Step times: {len(seconds):,} steps of {whose}, {texts}"
     figure.update_layout(layout(height=300, title=title, simulated=simulated, bargap=0), margin_r=36)
     figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
     return figure.update_xaxes(title_text="ms")
@@ -158,23 +152,19 @@ def curve(diagnosis: Diagnosis, name: str) -> go.Figure:
     gpu = ceilings.get("gpu_beside_loader", ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:
-        figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
         words = "rate of the GPU" + (f" ({SIMULATED})" if diagnosis.measurements.simulated else "")
-        figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
-        )
+        line = {"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"}
+        figure.add_hline(needed, opacity=1, line=line, annotation_text=words, annotation_position="top left")
     figure.update_layout(layout(height=280, title=title))
     figure.update_xaxes(title_text=setting)
     return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * max([*ys, needed])])
 
 
-RATES = {
+AXES = {
     "images/s": {"throughput/images_per_second": "full"},
     "data wait, share": {"throughput/data_wait_fraction": "wait"},
     "GPU busy, %": {"gpu/utilization_percent": "gpu"},
     "accelerator busy": {"rehearsal/accelerator_utilization": "gpu"},
-}
-LEARNING = {
     "loss": {"train/loss": "loader", "val/loss": "decode"},
     "top-1": {"train/acc1": "loader", "val/acc1": "decode"},
     "learning rate": {"lr": "full"},
@@ -182,17 +172,14 @@ LEARNING = {
 """Label of an axis -> columns of metrics.csv, each with the stage whose colour it has."""
 
 
-def over_steps(
-    rows: Sequence[tuple[int, Mapping[str, float]]],
-    axes: Mapping[str, Mapping[str, str]],
-    title: str,
-    *,
-    simulated: bool = False,
-) -> go.Figure:
-    """Columns of metrics.csv over the steps. Axes without a value are left out."""
+def over_steps(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> go.Figure | None:
+    """Columns of metrics.csv over the steps; None without a known column. Axes without a value are left out."""
     logged = {name for _, row in rows for name in row}
-    known = {label: columns for label, columns in axes.items() if logged & columns.keys()}
-    figure = make_subplots(rows=max(1, len(known)), cols=1, shared_xaxes=True, vertical_spacing=0.06)
+    known = {label: columns for label, columns in AXES.items() if logged & columns.keys()}
+    if not known:
+        return None
+    title = "Over the whole run" + (": training blue, validation orange" if {"loss", "top-1"} & known.keys() else "")
+    figure = make_subplots(rows=len(known), cols=1, shared_xaxes=True, vertical_spacing=0.06)
     for place, (label, columns) in enumerate(known.items(), 1):
         for name in (name for name in columns if name in logged):
             steps, values = zip(*((step, row[name]) for step, row in rows if name in row), strict=True)
@@ -205,4 +192,4 @@ def over_steps(
     figure.update_traces(hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>")
     figure.update_layout(layout(height=90 + 130 * len(known), title=title, simulated=simulated))
     figure.update_xaxes(AXIS).update_yaxes(AXIS)
-    return figure.update_xaxes(title_text="step", row=max(1, len(known)), col=1)
+    return figure.update_xaxes(title_text="step", row=len(known), col=1)

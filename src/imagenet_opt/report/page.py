@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.report import charts
-from imagenet_opt.report.comparison import careful, differences, show
-from imagenet_opt.report.key_figures import tiles
+from imagenet_opt.report.numbers import careful, differences, show, tiles
 from imagenet_opt.report.run_files import Record, leaves
 from imagenet_opt.report.timeline_chart import timeline
 
@@ -103,13 +102,10 @@ def _figures(record: Record) -> dict[str, go.Figure]:
         drawn |= {name: charts.curve(diagnosis, name) for name in curves}
     if record.timeline is not None:
         drawn["timeline"] = timeline(record.timeline, simulated=simulated)
-    if len(record.metrics) > 1:
-        shown = {"metrics": (charts.RATES, "Over the whole run")}
-        shown["learning"] = charts.LEARNING, "Training (blue), validation (orange)"
-        figures = {name: charts.over_steps(record.metrics, *how, simulated=simulated) for name, how in shown.items()}
-        drawn |= {name: figure for name, figure in figures.items() if figure.data}
-    if record.steps is not None:
-        drawn["histogram"] = charts.histogram(record.steps, simulated=simulated)
+    if len(record.metrics) > 1 and (figure := charts.over_steps(record.metrics, simulated=simulated)) is not None:
+        drawn["metrics"] = figure
+    if record.steps[0]:
+        drawn["histogram"] = charts.histogram(*record.steps, simulated=simulated)
     return drawn
 
 
@@ -118,14 +114,9 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     diagnosis = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
     if diagnosis is not None:
-        level, doubts = diagnosis.confidence
-        certainty: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
-        if diagnosis.unexplained is not None:
-            certainty |= {"measured / expected": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
         known = {
             "Machine": diagnosis.measurements.machine,
             "Versions": diagnosis.measurements.versions,
-            "Confidence": certainty,
             "Trial of the remedy": diagnosis.trial or {},
             "Measured beside the stages": diagnosis.measurements.known(),
         }

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml  # type: ignore[import-untyped]
@@ -19,16 +19,6 @@ from imagenet_opt.run.numbers import METRICS, SUMMARY, read_rows, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
-
-
-class Steps(NamedTuple):
-    """Step times in seconds, and the run that they belong to."""
-
-    seconds: tuple[float, ...]
-    whose: str
-
-    def __str__(self) -> str:
-        return f"{len(self.seconds):,} steps of {self.whose}"
 
 
 @dataclass(frozen=True)
@@ -57,13 +47,12 @@ class Record:
         return None if name is None else str(name)
 
     @property
-    def steps(self) -> Steps | None:
-        """The longer series of step times: from the run's timeline or from the doctor's full run."""
+    def steps(self) -> tuple[tuple[float, ...], str]:
+        """Step times in seconds, and the run that they belong to: the longer series of the run's timeline and of the
+        doctor's full run."""
         of_run = () if self.timeline is None else step_seconds(self.timeline)
         of_doctor = () if self.diagnosis is None else self.diagnosis.measurements.step_seconds
-        if len(of_run) >= len(of_doctor):
-            return Steps(of_run, "the run") if of_run else None
-        return Steps(of_doctor, "the doctor's full run")
+        return max((of_run, "the run"), (of_doctor, "the doctor's full run"), key=lambda steps: len(steps[0]))
 
 
 def step_seconds(recording: Timeline) -> tuple[float, ...]:
@@ -90,7 +79,6 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 CONFIG = Path(".hydra/config.yaml")
 OVERRIDES = Path(".hydra/overrides.yaml")
-_TIMELINE = "train.py records a timeline unless it is switched off with '~callbacks.timeline'"
 
 
 def read_record(place: Path) -> Record:
@@ -98,40 +86,30 @@ def read_record(place: Path) -> Record:
 
     Raises ConfigError for a doctor.json that cannot be read, or a folder without any file to report.
     """
-    if place.is_file():
-        name = place.absolute().parent.name or place.stem
-        return _record(name, place.parent, {"diagnosis": diagnosis_file.read_diagnosis(place)})
     parts: dict[str, Any] = {}
     absent: dict[str, str] = {}
+    folder = place.parent if place.is_file() else place
     for name, (file, read, remedy) in _READERS.items():
-        if not (place / file).exists():
-            absent[name] = f"no {file}: {remedy.format(doctor=_doctor(place))}"
+        if place.is_file() or not (place / file).exists():
+            absent[name] = f"no {file}: {remedy.format(doctor=_doctor(folder))}"
             continue
         try:
             parts[name] = read(place / file)
         except ImagenetOptError as error:
             absent[name] = str(error)
+    if place.is_file():
+        parts["diagnosis"] = diagnosis_file.read_diagnosis(place)
+        del absent["diagnosis"]
     if not parts:
         raise ConfigError(
             f"{place} holds nothing to report; expected a folder that train.py wrote, or a {diagnosis_file.FILE}"
         )
-    return _record(place.absolute().name, place, parts | {"absent": absent})
-
-
-def _record(name: str, folder: Path, parts: dict[str, Any]) -> Record:
-    """Make a record of `parts`, values of its fields, and of the command."""
-    diagnosis = parts.get("diagnosis")
-    absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
-    config = parts.get("config") or (diagnosis.measurements.config if diagnosis else {})
-    return Record(name, **parts | {"absent": absent, "config": config, "command": _command(diagnosis, folder)})
-
-
-def _command(diagnosis: Diagnosis | None, folder: Path) -> str:
-    """The command line of the doctor, else of the run."""
-    if diagnosis is not None and diagnosis.measurements.command:
-        return diagnosis.measurements.command
-    overrides = _overrides(folder)
-    return "" if overrides is None else shlex.join(["python", "train.py", *overrides])
+    diagnosis, overrides = parts.get("diagnosis"), _overrides(folder)
+    command = "" if overrides is None else shlex.join(["python", "train.py", *overrides])
+    if diagnosis is not None:
+        command = diagnosis.measurements.command or command
+        parts.setdefault("config", diagnosis.measurements.config)
+    return Record(folder.absolute().name or place.stem, **parts, absent=absent, command=command)
 
 
 def _doctor(folder: Path) -> str:
@@ -144,41 +122,38 @@ def _doctor(folder: Path) -> str:
 def _overrides(folder: Path) -> list[str] | None:
     """The overrides of a run; None if they are unknown."""
     try:
-        return [str(word) for word in _yaml(folder / OVERRIDES)]
+        return list(map(str, _yaml(folder / OVERRIDES, list)))
     except ConfigError:
         return None
 
 
-def _yaml(file: Path) -> Any:
-    """Read a YAML file as plain containers. Raises ConfigError."""
+def _yaml(file: Path, kind: type) -> Any:
+    """Read a YAML file as plain containers, of which the outermost is of this kind. Raises ConfigError."""
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file.read_text())):
             raise ValueError("it has aliases, which no run writes, and a few of them can stand for gigabytes")
-        return OmegaConf.to_container(OmegaConf.load(file))
+        content = OmegaConf.to_container(OmegaConf.load(file))
+        if not isinstance(content, kind):
+            raise ValueError(f"it holds no {kind.__name__}")
+        return content
     except Exception as error:  # OSError, or errors of OmegaConf and YAML
         raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())})") from error
 
 
-def _config(file: Path) -> dict[str, Any]:
-    config = _yaml(file)
-    if not isinstance(config, dict):
-        raise ConfigError(f"{file} holds no configuration")
-    return config
-
-
 def _summary(file: Path) -> dict[str, float]:
-    numbers = read_summary(file.parent)
-    if not numbers:
-        raise ConfigError(f"{file} is damaged")
-    return numbers
+    if numbers := read_summary(file.parent):
+        return numbers
+    raise ConfigError(f"{file} is damaged")
 
 
-_DOCTOR = "to get a verdict, run {doctor}"
 _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
-    "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),
+    "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, "to get a verdict, run {doctor}"),
+    "timeline": (
+        timeline.FOLDER, timeline.read_timeline,
+        "train.py records a timeline unless it is switched off with '~callbacks.timeline'",
+    ),
     "summary": (SUMMARY, _summary, "train.py writes it when a run ends"),
     "metrics": (METRICS, read_rows, "train.py writes it with logger=csv or wandb"),
-    "config": (str(CONFIG), _config, "train.py writes it"),
-}
+    "config": (str(CONFIG), lambda file: _yaml(file, dict), "train.py writes it"),
+}  # fmt: skip
 """Field of a record -> file in the run folder, function that reads it, text that says how to create it."""

@@ -1,7 +1,6 @@
 """The timeline figure: events, cores and samples of the machine during a run, in rows with one time axis."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,44 +17,33 @@ MOST_POINTS = 10_000
 maximum of each stretch of samples, and the longest events."""
 _MOST_COLUMNS = 2000
 """Most columns of the heat map of the cores; a column is each core's maximum in a stretch of time."""
-_MOST_MARKS = 100
-"""Most vertical lines through all rows for one kind of event."""
-_MOST_BANDS = 300
-"""Number of the longest waits for a batch that are shaded through all rows."""
+_MOST_MARKS = 300
+"""Number of the longest waits for a batch, and of events of another kind, that are marked through all rows."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
 """Kind of event, from the top -> stage whose colour it has."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A column of the timeline's samples, drawn as a line."""
-
-    column: str
-    label: str
-    colour: str
-
-
-ROWS = {
-    "GPU, %": (Line("gpu_utilization_percent", "busy", "gpu"),),
-    "GPU, W": (Line("gpu_power_watts", "power", "gpu"),),
-    "CPU, %": (Line("workers_cpu_percent", "workers", "loader"), Line("trainer_cpu_percent", "main process", "gpu")),
+Line = tuple[str, str, str]
+ROWS: dict[str, tuple[Line, ...]] = {
+    "GPU, %": (("gpu_utilization_percent", "busy", "gpu"),),
+    "GPU, W": (("gpu_power_watts", "power", "gpu"),),
+    "CPU, %": (("workers_cpu_percent", "workers", "loader"), ("trainer_cpu_percent", "main process", "gpu")),
     "stalled, %": (
-        Line("io_pressure_percent", "on storage", "storage"),
-        Line("cpu_pressure_percent", "on CPUs", "decode"),
-        Line("memory_pressure_percent", "on memory", "contention"),
+        ("io_pressure_percent", "on storage", "storage"),
+        ("cpu_pressure_percent", "on CPUs", "decode"),
+        ("memory_pressure_percent", "on memory", "contention"),
     ),
-    "GiB": (Line("page_cache_gib", "page cache", "storage"), Line("memory_used_gib", "memory used", "full")),
+    "GiB": (("page_cache_gib", "page cache", "storage"), ("memory_used_gib", "memory used", "full")),
     "disk, MB/s": (
-        Line("disk_read_mb_per_second", "read", "storage"),
-        Line("disk_write_mb_per_second", "written", "decode"),
+        ("disk_read_mb_per_second", "read", "storage"),
+        ("disk_write_mb_per_second", "written", "decode"),
     ),
     "network, MB/s": (
-        Line("network_received_mb_per_second", "received", "copy"),
-        Line("network_sent_mb_per_second", "sent", "decode"),
+        ("network_received_mb_per_second", "received", "copy"),
+        ("network_sent_mb_per_second", "sent", "decode"),
     ),
-    "batches ready": (Line("queue_depth", "queue", "loader"),),
+    "batches ready": (("queue_depth", "queue", "loader"),),
 }
-"""Title of a row -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
+"""Title of a row -> its lines: column of the samples, label, stage whose colour it has. "stalled": share of the time in
+which some process waited (/proc/pressure)."""
 CORES = "core, by number"
 _EVENTS = "main process"
 
@@ -64,9 +52,9 @@ def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
     """The events of the main process, and below them the rows that have data; the title says the resolution."""
     start, end = ends(recording)
     cores_percent = recording.cores_percent()
-    rows = {
-        title: known for title, lines in ROWS.items() if (known := [line for line in lines if _has(recording, line)])
-    }
+    known = {column for column, values in recording.samples.items() if np.isfinite(values).any()}
+    rows = {title: [line for line in lines if line[0] in known] for title, lines in ROWS.items()}
+    rows = {title: lines for title, lines in rows.items() if lines}
     titles = [_EVENTS, *([CORES] if cores_percent.size else []), *rows]
     figure = make_subplots(rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(titles))
     _add_events(figure, recording, start)
@@ -101,14 +89,9 @@ def ends(recording: Timeline) -> tuple[float, float]:
     return float(start), max(float(last), float(start) + INTERVAL_SECONDS)
 
 
-def _has(recording: Timeline, line: Line) -> bool:
-    values = recording.samples.get(line.column)
-    return values is not None and bool(np.isfinite(values).any())
-
-
 def _name_lines(figure: go.Figure, lines: Sequence[Line], row: int) -> None:
     """Write the names of the lines above their row, in the colours of the lines."""
-    names = [f'<span style="color: {COLOURS[line.colour]}">{line.label}</span>' for line in lines]
+    names = [f'<span style="color: {COLOURS[stage]}">{label}</span>' for _, label, stage in lines]
     if len(names) > 1:
         place: dict[str, Any] = {"x": 0, "y": 1, "xref": "x domain", "yref": f"y{row} domain", "font_size": 11}
         figure.add_annotation(
@@ -118,15 +101,15 @@ def _name_lines(figure: go.Figure, lines: Sequence[Line], row: int) -> None:
 
 def _add_line(figure: go.Figure, recording: Timeline, line: Line, start: float, row: int) -> None:
     """Draw a line with a nan at each pause of the recording, so that no line crosses the pause."""
-    samples = recording.samples
-    times, values = samples["unix_seconds"] - start, samples[line.column].astype(np.float64)
+    column, label, stage = line
+    times, values = recording.samples["unix_seconds"] - start, recording.samples[column].astype(np.float64)
     pauses = np.flatnonzero(np.diff(times) > PAUSE_SECONDS) + 1
     times, values = np.insert(times, pauses, times[pauses - 1] + 0.01), np.insert(values, pauses, np.nan)
     xs, ys = min_max(times, values, most=MOST_POINTS)
     figure.add_scatter(
-        x=xs.astype(np.float32), y=ys.astype(np.float32), mode="lines", name=line.label, row=row, col=1,
-        line={"color": COLOURS[line.colour], "width": 1.2, "shape": "hv"},
-        hovertemplate=f"{line.label} %{{y:,.4g}}<extra></extra>",
+        x=xs.astype(np.float32), y=ys.astype(np.float32), mode="lines", name=label, row=row, col=1,
+        line={"color": COLOURS[stage], "width": 1.2, "shape": "hv"},
+        hovertemplate=f"{label} %{{y:,.4g}}<extra></extra>",
     )  # fmt: skip
     figure.update_yaxes(rangemode="tozero", row=row, col=1)
 
@@ -170,7 +153,7 @@ def _shapes(recording: Timeline, start: float) -> list[dict[str, Any]]:
     start."""
     across = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     band = across | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
-    waits = np.round(longest(recording.spans("fetch"), _MOST_BANDS) - start, 3).tolist()
+    waits = np.round(longest(recording.spans("fetch"), _MOST_MARKS) - start, 3).tolist()
     kinds = {"epoch": ("full", "dash"), "validation": ("decode", "dot"), "checkpoint": ("storage", "dot")}
     return [band | {"x0": begin, "x1": end} for begin, end in waits] + [
         across

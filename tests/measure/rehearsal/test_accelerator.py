@@ -15,7 +15,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
 from tests.conftest import composed
 
-PROFILES = sorted(file.stem for file in (config_folder() / "rehearse").glob("*.yaml"))
+PROFILES = sorted((config_folder() / "rehearse").glob("*.yaml"))
 
 
 def accelerator(**options: Any) -> Accelerator:
@@ -40,16 +40,19 @@ def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> 
         accelerator(**{key: value})
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_each_profile_of_conf_makes_a_rehearsal(name: str) -> None:
-    config = composed("data=folder", "experiment=aggressive", f"rehearse={name}", "model.num_classes=3")
+def test_the_profiles_of_conf_make_rehearsals() -> None:
+    for file in PROFILES:
+        options = {**OmegaConf.load(file).callbacks.rehearsal}
+        made = Rehearsal(**options)
+        assert made.simulated == f"simulated {file.stem}" and made.accelerator.source
+        assert made.accelerator.estimate, "no profile has measured numbers only"
+    config = composed("data=folder", "experiment=aggressive", "rehearse=a10g", "model.num_classes=3")
     assert config.data.resize_on == "device"
     assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")
     assert not config.callbacks.acceleration.compile and not config.callbacks.acceleration.channels_last
-    rehearsal = make(config.callbacks.rehearsal, "callbacks.rehearsal")
-    assert rehearsal.simulated == f"simulated {name}"
-    assert rehearsal.accelerator.source
-    assert rehearsal.accelerator.estimate, "no profile has measured numbers only"
+    former = OmegaConf.create({**config.callbacks.rehearsal, "jitter": 0.1})
+    with pytest.raises(ConfigError, match=r"callbacks\.rehearsal\.jitter: .* leave it out"):
+        make(former, "callbacks.rehearsal")
 
 
 def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:

@@ -11,12 +11,8 @@ from imagenet_opt.measure.stats.intervals import median_interval, share_interval
     [  # from the table of the binomial distribution with p = 1/2: 1 - 2 P(X < low)
         (1, 1, 1, 0.0),
         (2, 1, 2, 0.5),
-        (5, 1, 5, 0.9375),
         (6, 1, 6, 0.96875),
-        (8, 1, 8, 0.9921875),
         (9, 2, 8, 0.9609375),
-        (12, 3, 10, 0.961426),
-        (15, 4, 12, 0.964844),
         (20, 6, 15, 0.958611),
     ],
 )
@@ -28,18 +24,11 @@ def test_the_interval_is_the_closest_pair_of_values_with_enough_coverage(
     assert median_interval(values) == interval
 
 
-def test_no_values_have_no_median() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        median_interval([])
-
-
 @pytest.mark.parametrize(
     ("hits", "num", "low", "high"),
     [  # Newcombe, Statistics in Medicine 17, 1998, page 857, table I, method 3
         (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
         (0, 20, 0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
         (20, 20, 0.8389, 1),  # the mirror image of 0 of 20
     ],
 )
@@ -47,6 +36,8 @@ def test_the_interval_of_a_share_has_the_published_limits(hits: int, num: int, l
     assert share_interval(hits / num, num) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_no_values_have_no_share() -> None:
+def test_no_values_have_no_interval() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        median_interval([])
     with pytest.raises(ValueError, match="no draws"):
         share_interval(0, 0)

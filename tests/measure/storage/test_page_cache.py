@@ -14,10 +14,8 @@ from imagenet_opt.measure.storage.page_cache import (
     Residency,
     evict,
     evicted,
-    eviction_probed,
-    probed,
     residency,
-    sampled_residency,
+    residency_of,
 )
 from tests.conftest import let_others_read
 
@@ -41,23 +39,6 @@ def read(path: str, start: int, size: int) -> None:
     os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_RANDOM)
     assert len(os.pread(opened, size, start)) == size
     os.close(opened)
-
-
-def run_as_nobody(program: str, *files: Path) -> str:
-    """The output of a program of another user, who may read these files; `page_cache` is imported. Needs root."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to run as another user")
-    let_others_read(*files)
-    setup = f"""
-import mmap, os, sys
-sys.path[:] = {sys.path!r}
-from imagenet_opt.measure.storage import page_cache
-def become_nobody():
-    os.setgid(65534), os.setuid(65534)
-"""
-    done = subprocess.run([sys.executable, "-c", setup + program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_residency_is_the_share_of_the_read_pages(file: str) -> None:
@@ -91,73 +72,37 @@ def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) 
     assert residency(*samples[-1]).share == 1
 
 
-def test_files_just_written_can_be_evicted(file: str) -> None:
+def test_files_just_written_can_be_evicted_and_files_in_use_are_not_called_cold(file: str) -> None:
     Path(file).write_bytes(b"new" * PAGE)
     eviction = evicted([Extent(file)])
     assert eviction.verified, eviction.evidence
-
-
-def test_files_in_use_are_not_called_cold(file: str) -> None:
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert len(bytes(mapped)) == NUM_PAGES * PAGE - 100
+        assert len(bytes(mapped)) == 3 * PAGE
         eviction = evicted([Extent(file)])
     assert not eviction.verified
     assert "100.0% of 1 files" in eviction.evidence
 
 
-def test_probes_verify_the_eviction_of_files_that_the_user_may_only_read(file: str) -> None:
-    """As another user, on files of root: evicted files are cold, mapped files are not."""
-    if probed([Extent(file)]).share is None:
-        pytest.skip("this file system has no RWF_NOWAIT")
+def test_files_that_the_user_may_only_read_are_not_called_cold(file: str) -> None:
+    """As another user, on files of root: the kernel tells nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run as another user")
+    let_others_read(Path(file))
     program = f"""
-become_nobody()
-extents = [page_cache.Extent({file!r})]
-assert page_cache.evicted(extents).unknown
-assert any(page_cache.eviction_probed(extents).verified for _ in range(3))  # the kernel may hold a page for a moment
-with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-    len(bytes(mapped))
-    print(page_cache.eviction_probed(extents).evidence)
+import os, sys
+sys.path[:] = {sys.path!r}
+from imagenet_opt.measure.storage import page_cache
+os.setgid(65534), os.setuid(65534)
+print(page_cache.evicted([page_cache.Extent({file!r})]).evidence)
 """
-    assert run_as_nobody(program, Path(file)).startswith(
-        "unverified: 100.0% of 1 files is still in memory (preadv2 with RWF_NOWAIT, on a sample of similar files"
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("unverified: ") and residency(file).share == 0, "evicted all the same"
 
 
-def test_probes_detect_pages_in_memory(file: str, tmp_path: Path) -> None:
-    cold = probed([Extent(file)])
-    if cold.share is None:
-        pytest.skip("this file system has no RWF_NOWAIT")
-
-    def seen_cold() -> bool:
-        evict(file, write_out=True)
-        return probed([Extent(file)]).share == 0
-
-    assert any(seen_cold() for _ in range(20)), "the read-ahead of a fast disk may end before the probe looks"
-    other = tmp_path / "other"
-    other.write_bytes(b"x" * PAGE)  # what was just written is in memory
-    extents = [Extent(str(other)), Extent(str(tmp_path / "absent"))]
-    assert any(probed(extents).share == 1 for _ in range(5)), "a page that is locked just now counts as absent"
-    assert probed([]).share is None
-
-
-def test_without_the_flag_nothing_is_known(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
-    eviction = eviction_probed([Extent(file)])
-    assert not eviction.verified and eviction.unknown
-    assert "preadv2" in eviction.evidence
-
-
-def test_a_sample_estimates_the_data_set(file: str) -> None:
+def test_absent_files_are_left_out_of_a_mean(tmp_path: Path, file: str) -> None:
     read(file, 0, 10 * PAGE)
-    extents = [Extent(file, i * PAGE, PAGE) for i in range(NUM_PAGES)]
-    assert sampled_residency(extents.__getitem__, NUM_PAGES).share == 10 / NUM_PAGES
-    requested: list[int] = []
-    sampled_residency(lambda i: requested.append(i) or extents[i], NUM_PAGES, num=7)
-    assert len(set(requested)) == 7
-
-
-def test_absent_files_are_left_out(tmp_path: Path, file: str) -> None:
     absent = Extent(str(tmp_path / "absent"))
+    extents = [absent, *(Extent(file, i * PAGE, PAGE) for i in range(NUM_PAGES))]
+    assert residency_of(extents) == Residency(10 / NUM_PAGES, "mincore")
     assert evicted([absent, Extent(file)]).left.share == 0
-    assert evicted([absent]).left.share is None
-    assert sampled_residency(lambda i: absent, 3).share is None
+    assert evicted([absent]).left.share is residency_of([]).share is None

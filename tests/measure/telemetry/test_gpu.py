@@ -22,10 +22,8 @@ class Driver:
     class NVMLError_NoPermission(NVMLError):
         pass
 
-    def __init__(
-        self, *, uuids: tuple[str, ...] = ("GPU-other", f"GPU-{UUID}"), power: bool = True, memory: bool = True
-    ) -> None:
-        self.uuids, self.power, self.memory = uuids, power, memory
+    def __init__(self, *, uuids: tuple[str, ...] = ("GPU-other", f"GPU-{UUID}"), refuses: bool = False) -> None:
+        self.uuids, self.refuses = uuids, refuses
 
     def nvmlInit(self) -> None:
         pass
@@ -42,12 +40,12 @@ class Driver:
         return SimpleNamespace(gpu=(3, 87)[handle], memory=50)
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
-        if not self.memory:
+        if self.refuses:
             raise self.NVMLError_NoPermission("Insufficient Permissions")
         return SimpleNamespace(used=(2**20, 6 * 2**30)[handle], free=1, total=2)
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        if not self.power:
+        if self.refuses:
             raise self.NVMLError_NotSupported("Not Supported")
         return (55_000, 212_500)[handle]
 
@@ -57,10 +55,9 @@ class Driver:
     [
         (Driver(), []),
         (Driver(uuids=("GPU-other", "GPU-parent-of-a-slice")), []),
-        (Driver(power=False), ["gpu_power_watts"]),
-        (Driver(memory=False), ["gpu_memory_used_gib"]),
+        (Driver(refuses=True), ["gpu_power_watts", "gpu_memory_used_gib"]),
     ],
-    ids=["by UUID", "by PCI bus id", "no power", "no permission for the memory"],
+    ids=["by UUID", "by PCI bus id", "no power, no permission for the memory"],
 )
 def test_values_of_cudas_device_and_nan_for_values_that_nvml_refuses(
     driver: Driver, missing: list[str], monkeypatch: pytest.MonkeyPatch

@@ -30,7 +30,6 @@ def waits_of(action: Callable[[], Any]) -> Counter[Wait]:
 
 WAITING: list[tuple[str, Callable[[], Any]]] = [
     ("item", lambda: x.mean().item()),
-    ("tolist", lambda: x.tolist()),
     ("cpu", lambda: [image.cpu() for image in x[None]]),
     ("__array__", lambda: np.asarray(x)),
     ("__bool__", lambda: "big" if x.sum() > 3 else "small"),
@@ -38,12 +37,9 @@ WAITING: list[tuple[str, Callable[[], Any]]] = [
     ("to", lambda: x.to(host)),
     ("nonzero", lambda: torch.nonzero(input=x)),
     ("where", lambda: torch.where(mask)),
-    ("masked_select", lambda: x.masked_select(mask)),
     ("__getitem__", lambda: x[None][:, mask]),
     ("__getitem__", lambda: x[one]),
     ("__setitem__", lambda: host.__setitem__(mask, torch.ones(2))),
-    ("unique", lambda: torch.unique(x, return_counts=True)),
-    ("equal", lambda: torch.equal(x, x)),
     ("__repr__", lambda: str(x)),
     ("__format__", lambda: f"{one:.3f}"),
     ("copy_", lambda: host.copy_(other=x)),
@@ -78,18 +74,20 @@ def test_an_action_without_a_value_on_the_host_is_no_wait(action: Callable[[], A
 
 
 def test_the_line_is_the_users_and_waits_outside_do_not_count() -> None:
+    net = torch.compile(nn.Linear(6, 1), fullgraph=True, backend="eager")  # which stays whole
     record = logging.LogRecord("user", logging.INFO, "user.py", 1, "loss %s", (one,), None)
     with HostSyncs() as waits:
         logging.Formatter().format(record)
+        net(x).item()
     one.item()
-    assert [wait.code for wait in waits.counts] == ["logging.Formatter().format(record)"]
+    lines = ["logging.Formatter().format(record)", "net(x).item()"]
+    assert [wait.code for wait in waits.counts] == lines
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("foreach", [True, False])
-def test_an_ordinary_step_has_no_waits(optimizer: Any, foreach: bool) -> None:
+def test_an_ordinary_step_has_no_waits(foreach: bool) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
-    stepper = optimizer(net.parameters(), lr=0.1, foreach=foreach)
+    stepper = torch.optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, 10)
     with HostSyncs() as waits:
         for _ in range(3):
@@ -133,11 +131,3 @@ def test_steps_of_lightning(reads: bool, expected: dict[str, int], tmp_path) -> 
     trainer = quiet_trainer(max_steps=4, default_root_dir=tmp_path)
     trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2))
     assert {wait.code: count for wait, count in module.waits.counts.items()} == expected
-
-
-def test_a_compiled_network_stays_whole() -> None:
-    net = torch.compile(nn.Linear(6, 1), fullgraph=True, backend="eager")
-    with HostSyncs() as waits:
-        net(x)
-        net(x).item()
-    assert [wait.code for wait in waits.counts] == ["net(x).item()"]

@@ -36,20 +36,12 @@ WINDOWS: dict[str, tuple[dict[str, float | None], dict[str, float], str]] = {
         {"busy": 0.7, "main_process": 0.3},
         "main_process",
     ),
-    "storage stalls now and then, and the few ready batches were ready for long": (
-        waiting(3, read_seconds=0.3, queue_depth=0.4, queue_seconds=2), {"busy": 0.7, "read": 0.3}, "read",
-    ),
     "a loader without times": (waiting(5), {"busy": 0.5, "unexplained": 0.5}, "unexplained"),
-    "a checkpoint of 3 s": (
-        {"device_seconds": 7, "checkpoint_seconds": 3}, {"busy": 0.7, "checkpoint": 0.3}, "checkpoint",
-    ),
-    "logging each step": ({"device_seconds": 8.5, "logging_seconds": 1.8}, {"busy": 0.85, "logging": 0.15}, "logging"),
     "a callback of 20 ms a step": (
         {"device_seconds": 7.5, "callback_seconds": 2.1},
         {"busy": 0.75, "main_process": 0.21, "unexplained": 0.04},
         "main_process",
     ),
-    "a validation": ({"device_seconds": 6, "validation_seconds": 4}, {"busy": 0.6, "validation": 0.4}, "validation"),
     "copies, and a quick host": ({"device_seconds": 5, "copy_seconds": 6}, {"busy": 0.5, "copy": 0.5}, "copy"),
     "no known cause": ({"device_seconds": 6}, {"busy": 0.6, "unexplained": 0.4}, "unexplained"),
     "no clock of the device: the host's steps count": (
@@ -88,7 +80,7 @@ windows = st.builds(
 def test_shares_sum_up_to_one_and_no_cause_gets_more_than_its_time(window: Window) -> None:
     shares, seconds = attribute(window).shares, window.seconds
     assert list(shares) == CAUSES
-    assert sum(shares.values()) == 1
+    assert sum(shares.values()) == pytest.approx(1)
     assert all(0 <= share <= 1 for share in shares.values())
     busy_seconds = window.step_seconds if window.device_seconds is None else window.device_seconds
     assert shares["busy"] == pytest.approx(min(1, busy_seconds / seconds), abs=1e-9)
@@ -97,15 +89,3 @@ def test_shares_sum_up_to_one_and_no_cause_gets_more_than_its_time(window: Windo
     assert (shares["read"] + shares["decode"]) * seconds <= window.fetch_wait_seconds * (1 + 1e-9)
     others = window.callback_seconds + window.fetch_wait_seconds
     assert shares["main_process"] * seconds <= others * (1 + 1e-9)
-
-
-@given(windows, st.sampled_from(["logging", "checkpoint", "validation", "copy"]), any_seconds)
-def test_more_time_of_a_cause_gives_it_no_smaller_share_and_the_rest_no_larger_share(
-    window: Window, cause: str, added: float
-) -> None:
-    name = f"{cause}_seconds"
-    before = attribute(window).shares
-    after = attribute(replace(window, **{name: getattr(window, name) + added})).shares
-    assert after[cause] >= before[cause] - 1e-9
-    assert after["unexplained"] <= before["unexplained"] + 1e-9
-    assert after["busy"] == pytest.approx(before["busy"], abs=1e-9)

@@ -1,5 +1,6 @@
-"""The machine's columns against psutil's counters, and a training's against processes that really compute."""
+"""Columns of the machine, and of a training against processes that really compute."""
 
+import math
 import multiprocessing
 import os
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from imagenet_opt.measure.telemetry import proc_counters
 from imagenet_opt.measure.telemetry.proc_counters import CORE, HostColumns, Machine, Training
 
 
@@ -39,39 +41,37 @@ def child(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
     process.join()
 
 
-def test_counters_are_psutils_without_disks_that_use_others() -> None:
-    def theirs() -> dict[str, float]:
-        cpus = psutil.cpu_times(percpu=True)
-        network = psutil.net_io_counters(pernic=True)
-        counts = {
-            f"cpu{i}_percent": 100 * (c.user + c.nice + c.system + c.irq + c.softirq + c.steal)
-            for i, c in enumerate(cpus)
-            if i in os.sched_getaffinity(0)
-        }
-        if set(network) - {"lo"}:
-            counts["network_received_mb_per_second"] = sum(n.bytes_recv for k, n in network.items() if k != "lo") / 1e6
-        disks = {
-            name: disk
-            for name, disk in (psutil.disk_io_counters(perdisk=True) or {}).items()
-            if os.path.exists(f"/sys/block/{name}") and not name.startswith(("loop", "ram", "zram", "dm-", "md"))
-        }
-        if disks:
-            counts["disk_read_mb_per_second"] = sum(disk.read_bytes for disk in disks.values()) / 1e6
-        return counts
+FILES = {
+    "stat": "cpu  9 9 9 9\ncpu0 100 20 30 9000 70 4 5 6 0 0\ncpu7 1 1 1 1 1 1 1 1 0 0\nintr 1",
+    "diskstats": "\n".join(f"8 0 {name} 1 2 2000 4 5 6 1000 8" for name in ("vda", "vda1", "dm-0", "loop0")),
+    "net/dev": "Inter-| Receive\n lo: 9000000 1 1 1 1 1 1 1 9000000\n eth0: 2000000 1 1 1 1 1 1 1 3000000",
+    "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=500000\nfull avg10=0.00 total=1",
+    "meminfo": "MemTotal: 4194304 kB\nMemFree: 1 kB\nMemAvailable: 1048576 kB\nCached: 2097152 kB",
+}
+"""Excerpts of /proc, in the forms of man 5 proc."""
 
-    low, value, high = theirs(), Machine().counts(), theirs()
-    for name, expected in low.items():
-        assert expected - 1e-6 <= value[name] <= high[name] + 1e-6, name
-    memory, levels = psutil.virtual_memory(), Machine().levels()
-    assert levels["memory_used_gib"] == pytest.approx((memory.total - memory.available) / 2**30, abs=0.3)
-    assert 0 < levels["page_cache_gib"] <= memory.total / 2**30
+
+def test_columns_are_those_of_the_kernels_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without CPUs of others, the loopback, partitions, and disks that use others; other files cannot be read."""
+    monkeypatch.setattr(proc_counters, "_text", lambda name: FILES.get(name, ""))
+    monkeypatch.setattr(proc_counters, "_TICKS", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: [folder / name for name in ("vda", "dm-0", "loop0")])
+    machine = Machine()
+    expected = {
+        "cpu0_percent": 165.0, "disk_read_mb_per_second": 1.024, "disk_write_mb_per_second": 0.512,
+        "network_received_mb_per_second": 2.0, "network_sent_mb_per_second": 3.0, "io_pressure_percent": 50.0,
+        "cpu_pressure_percent": math.nan, "memory_pressure_percent": math.nan,
+    }  # fmt: skip
+    assert machine.counts() == pytest.approx(expected, nan_ok=True)
+    assert machine.levels() == {"memory_used_gib": 3.0, "page_cache_gib": 2.0}
 
 
 @pytest.mark.parametrize(
     ("child", "is_worker"), [((0.3, "pt_data_worker"), True), ((0.3, "wandb-core"), False)], indirect=["child"]
 )
 def test_cpu_time_of_workers_is_counted_and_kept(child, is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters._SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(proc_counters, "_SLOW_SECONDS", 0.0)
     process, done = child
     process.start()
     until, comm = time.monotonic() + 30, Path(f"/proc/{process.pid}/comm")
@@ -94,7 +94,7 @@ def test_rates_are_over_the_time_between_two_rows(child, quota: bool, monkeypatc
     """Rows are two seconds apart on an injected clock; the CPU time is the kernel's. Under a quota, only the process
     and its children count."""
     now = 0.0
-    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters.monotonic", lambda: now)
+    monkeypatch.setattr(proc_counters, "monotonic", lambda: now)
     if quota:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
         monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")

@@ -13,7 +13,7 @@ from imagenet_opt.measure.telemetry.torch_profile import (
     gaps_sentence,
     group_of,
     kernel_seconds,
-    timed_operations,
+    seconds_of_groups,
 )
 
 KINDS = {
@@ -26,19 +26,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_group_follows_from_the_name(group: str) -> None:
-    for name in KINDS[group].split():
-        assert group_of(f"aten::{name}") == group_of(f"aten.{name}.default") == group, name
-
-
-def test_names_of_others() -> None:
+def test_the_group_follows_from_the_name() -> None:
+    for group in GROUPS:
+        for name in KINDS[group].split():
+            assert group_of(f"aten::{name}") == group_of(f"aten.{name}.default") == group, name
     assert group_of("Optimizer.step#SGD.step") == "optimizer"
     for name in ("autograd::engine::evaluate_function: ConvolutionBackward0", "AddBackward0", "mine::conv2d", "x"):
         assert group_of(name) == "rest"
 
 
-def test_a_profile_has_the_time_and_the_group_of_each_operation() -> None:
+def test_a_profile_has_the_time_of_each_group() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
     images = torch.randn(4, 3, 8, 8)
@@ -52,17 +49,12 @@ def test_a_profile_has_the_time_and_the_group_of_each_operation() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step()
         step()
-    operations = timed_operations(profile, num_steps=2, on_gpu=False)
-    assert [one.seconds for one in operations] == sorted((one.seconds for one in operations), reverse=True)
-    calls = {(one.name, one.group): one.num_calls for one in operations}
-    assert calls["aten::convolution_backward", "contraction"] == calls["aten::addmm", "contraction"] == 1
-    assert calls["aten::native_batch_norm", "normalisation"] == 1
-    updates = calls["aten::add_", "optimizer"]  # one of each of 6 parameters, beside those of the batch norm's counter
-    assert updates >= 6 and ("aten::mul_", "element-wise") not in calls
+    seconds = seconds_of_groups(profile, num_steps=2, on_gpu=False)
+    assert all(seconds[group] > 0 for group in ("contraction", "normalisation", "element-wise", "optimizer"))
     total = sum(event.self_cpu_time_total for event in profile.key_averages()) / 1e6 / 2
-    assert sum(one.seconds for one in operations) == pytest.approx(total)
+    assert sum(seconds.values()) == pytest.approx(total)
     assert kernel_seconds(profile, num_steps=2) == 0
-    assert timed_operations(profile, num_steps=2, on_gpu=True) == []
+    assert not any(seconds_of_groups(profile, num_steps=2, on_gpu=True).values())
 
 
 def test_a_gpu_that_only_copies_from_the_host_runs_no_kernel() -> None:
@@ -92,13 +84,9 @@ def test_overlapping_spans_count_once() -> None:
     assert covered([(5.0, 6.0), (0.0, 3.0), (1.0, 2.0), (2.5, 4.0), (4.0, 4.5)]) == 4.5 + 1.0
 
 
-@pytest.mark.parametrize(
-    ("kernel_seconds", "texts"),
-    [
-        (0.016, ["in 20.0 % of a step (4.0 of 20.0 ms)", "at most 1.25 times the speed", "cuda_graph=true"]),
-        (0.0196, ["only 2.0 % of a step"]),
-        (0.022, ["only 0.0 % of a step", "at most 1.00 times"]),  # kernels side by side
-    ],
-)
-def test_gaps_bound_the_gain(kernel_seconds: float, texts: list[str]) -> None:
-    assert [text for text in texts if text not in gaps_sentence(0.02, kernel_seconds)] == []
+def test_gaps_bound_the_gain() -> None:
+    sentence = gaps_sentence(0.02, 0.016)
+    for text in ("in 20.0 % of a step (4.0 of 20.0 ms)", "at most 1.25 times the speed", "cuda_graph=true"):
+        assert text in sentence
+    side_by_side = gaps_sentence(0.02, 0.022)
+    assert "in 0.0 % of a step" in side_by_side and "at most 1.00 times" in side_by_side

@@ -3,23 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from imagenet_opt.errors import ConfigError
 
-_MOST_STEPS = 100_000
-"""Number of latest steps that are stored."""
-
-
-class DeviceStep(NamedTuple):
-    """Start and end of a step on the device, on the timeline's clock, and the device's idle time before the step."""
-
-    began: float
-    ended: float
-    idle_seconds: float
+_STEPS_AHEAD = 2
+"""Submitted, unfinished steps at which the host waits, as a CUDA launch queue holds a limited number of kernels."""
 
 
 class DeviceTimeline:
@@ -28,23 +20,16 @@ class DeviceTimeline:
     All times are deadlines computed from the times of submission: a sleep that takes too long delays the host, but does
     not count as work of the device, and these delays do not add up.
 
-    steps_ahead: number of submitted, unfinished steps at which the host waits, as a CUDA launch queue holds a limited
-    number of kernels.
-    steps: the latest steps. busy_seconds, idle_seconds: of the device since the end of the first step, which does not
-    count, as in MLPerf Storage.
+    busy_seconds, idle_seconds: of the device since the end of the first step, which does not count, as in MLPerf
+    Storage.
     """
 
     def __init__(
-        self,
-        *,
-        steps_ahead: int = 2,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
+        self, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.steps: deque[DeviceStep] = deque(maxlen=_MOST_STEPS)
-        self.busy_seconds = 0.0
-        self.idle_seconds = 0.0
-        self._unfinished: deque[float] = deque(maxlen=steps_ahead)  # end times of the last steps
+        self.num_steps = 0
+        self.busy_seconds = self.idle_seconds = 0.0
+        self._unfinished: deque[float] = deque(maxlen=_STEPS_AHEAD)  # end times of the last steps
         self._clock, self._sleep = clock, sleep
         self._copied = self._computed = self._idle_since = float("-inf")
 
@@ -53,22 +38,22 @@ class DeviceTimeline:
         """Busy share, 0 to 1, from the end of the first step to the end of the last; None before the second step."""
         return share(self.busy_seconds, self.idle_seconds)
 
-    def submit(self, compute_seconds: float, copy_seconds: float = 0.0) -> DeviceStep:
-        """Submit a step: a copy, then a computation that needs the copy. Waits while the queue is full."""
-        if len(self._unfinished) == self._unfinished.maxlen:
+    def submit(self, compute_seconds: float, copy_seconds: float = 0.0) -> float:
+        """Submit a step: a copy, then a computation that needs the copy. Waits while the queue is full. Returns the
+        device's idle seconds before the step, 0 for the first."""
+        if len(self._unfinished) == _STEPS_AHEAD:
             self._wait_until(self._unfinished[0])
-        now = self._clock()
-        self._copied = max(self._copied, now) + copy_seconds
+        self._copied = max(self._copied, self._clock()) + copy_seconds
         began = max(self._computed, self._copied)
         idle_seconds = 0.0
-        if self.steps:
+        if self.num_steps:
             idle_seconds = began - self._idle_since
             self.idle_seconds += idle_seconds
             self.busy_seconds += compute_seconds
         self._computed = self._idle_since = began + compute_seconds
         self._unfinished.append(self._computed)
-        self.steps.append(DeviceStep(began, self._computed, idle_seconds))
-        return self.steps[-1]
+        self.num_steps += 1
+        return idle_seconds
 
     def synchronize(self) -> None:
         """Wait until all steps and copies are done."""
@@ -76,7 +61,7 @@ class DeviceTimeline:
 
     def pause(self) -> None:
         """Wait until all steps are done, and stop counting idle time until `resume`, due before the next step."""
-        if self.steps:
+        if self.num_steps:
             self.idle_seconds += max(0.0, self._clock() - self._idle_since)
         self.synchronize()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import comb, sqrt
 from statistics import NormalDist, median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 CONFIDENCE = 0.95
 LEAST_COVERAGE = 0.9
@@ -56,14 +56,3 @@ def share_interval(share: float, num: int) -> tuple[float, float]:
     middle = (share + z * z / (2 * num)) / shrink
     margin = z / shrink * sqrt(share * (1 - share) / num + z * z / (4 * num * num))
     return max(0.0, middle - margin), min(1.0, middle + margin)
-
-
-class Interval(Protocol):
-    """An interval from low to high that contains the true value with probability `coverage`."""
-
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def coverage(self) -> float: ...

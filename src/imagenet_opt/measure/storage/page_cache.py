@@ -8,7 +8,7 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,21 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.regular_file import open_regular, read_part
+from imagenet_opt.regular_file import open_regular
 
 MOSTLY = 0.95
 """From this share of the data in the page cache, a run counts as reading from memory. A smaller share is not enough,
 since a few files on slow storage delay all batches."""
 COLD_SHARE = 0.01
 """Evicted files count as cold if at most this share is still in memory, as other processes read them too."""
-NUM_PROBED = 48
-"""Files of other owners that are probed, one page each."""
-_ATTEMPTS = 3
-"""Attempts to evict, since the kernel does not evict a page that another thread or CPU is using."""
 _THREADS = 32
 """Threads, as opening a file on network storage takes one or more round trips."""
 _NOT_OURS = "the kernel reports which files are in memory only for files that the user owns or may write"
-_PROBE = "preadv2 with RWF_NOWAIT"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -78,8 +73,7 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
     """Residency of the pages of a range of bytes; the end of a file and an empty file give 0. Does not read the file.
 
     Uses mincore(2), which needs a file that the user owns or may write: for other files it reports since Linux 5.2 that
-    everything is in memory (can_do_mincore in mm/mincore.c), so it is not called. `probed` needs no such right, but
-    reads. Raises OSError.
+    everything is in memory (can_do_mincore in mm/mincore.c), so it is not called. Raises OSError.
     """
     file = open_regular(path)
     try:
@@ -122,8 +116,7 @@ def evicted(extents: Iterable[Extent]) -> Eviction:
     """Evict the extents and check the result; files that cannot be opened are left out."""
     unique = list(dict.fromkeys(extents))
     with ThreadPoolExecutor(_THREADS) as threads:
-        residencies = [left for left in threads.map(_emptied, _joined(unique)) if left is not None]
-    return Eviction(_mean(residencies), len(unique))
+        return Eviction(_mean(threads.map(_emptied, _joined(unique))), len(unique))
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
@@ -139,71 +132,10 @@ def _joined(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
-def sampled_residency(extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000) -> Residency:
-    """Mean residency of `num` random samples; files that do not open do not count. extent: location of sample i."""
-    chosen = np.random.default_rng(0).choice(num_samples, min(num, num_samples), replace=False).tolist()
+def residency_of(extents: Iterable[Extent]) -> Residency:
+    """Mean residency; files that do not open do not count."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        residencies = threads.map(lambda i: _residency_or_none(extent(i)), chosen)
-        return _mean([each for each in residencies if each is not None])
-
-
-def probed(extents: Iterable[Extent]) -> Residency:
-    """Share of the first NUM_PROBED extents whose middle page is in memory; files that do not open do not count.
-
-    Uses preadv2(2) with RWF_NOWAIT, which needs only the right to read: it returns data in memory, and fails otherwise.
-    The kernel may then read ahead, so probed files are no longer cold. None on file systems without this flag, such as
-    NFS.
-    """
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean([each for each in threads.map(_probe, list(extents)[:NUM_PROBED]) if each is not None])
-
-
-def eviction_probed(extents: Iterable[Extent]) -> Eviction:
-    """Test eviction on some extents: read and probe them (all must be in memory), evict and probe again (none may be).
-
-    For files of other owners, whose residency `evicted` cannot check. The tested files are no longer cold.
-    """
-    tested = list(dict.fromkeys(extents))[:NUM_PROBED]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        readable = [extent for extent, read in zip(tested, threads.map(_read, tested), strict=True) if read]
-    before = probed(readable)
-    if before.share is None or before.share < 1 - COLD_SHARE:
-        reason = before.method if before.share is None else f"{before.method} does not detect recently read files"
-        return Eviction(Residency(None, reason), len(tested))
-    for _ in range(_ATTEMPTS):
-        evicted(readable)
-        after = probed(readable)
-        if not after.share:
-            break
-    return Eviction(after._replace(method=f"{_PROBE}, on a sample of similar files"), len(readable))
-
-
-def _probe(extent: Extent) -> Residency | None:
-    """Residency of the middle page; None for a file that cannot be opened or is too short."""
-    try:
-        file = open_regular(extent.path)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(file).st_size - extent.start if extent.size is None else extent.size
-        read = os.preadv(file, [bytearray(1)], extent.start + size // 2, os.RWF_NOWAIT)
-        return Residency(1.0, _PROBE) if read else None
-    except BlockingIOError:
-        return Residency(0.0, _PROBE)
-    except OSError as error:
-        return Residency(None, f"{_NOT_OURS} ({_PROBE}: {error.strerror})")
-    finally:
-        os.close(file)
-
-
-def _read(extent: Extent) -> bool:
-    """Read an extent into memory; returns False for a file that cannot be read."""
-    try:
-        with open(extent.path, "rb", buffering=0, opener=open_regular) as file:
-            file.seek(extent.start)
-            return bool(read_part(file.fileno()) if extent.size is None else file.read(extent.size))
-    except OSError:
-        return False
+        return _mean(threads.map(_residency_or_none, extents))
 
 
 def _residency_or_none(extent: Extent) -> Residency | None:
@@ -227,8 +159,9 @@ def _emptied(extent: Extent) -> Residency | None:
         return None
 
 
-def _mean(residencies: Sequence[Residency]) -> Residency:
-    """The mean; unknown as soon as one residency is unknown."""
+def _mean(found: Iterable[Residency | None]) -> Residency:
+    """The mean of those that are there; unknown as soon as one residency is unknown."""
+    residencies = [residency for residency in found if residency is not None]
     unknown = next((residency for residency in residencies if residency.share is None), None)
     if unknown is not None or not residencies:
         return unknown or Residency(None, "no files")

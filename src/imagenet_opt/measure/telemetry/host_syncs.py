@@ -1,14 +1,11 @@
 """Finds operations that make the host wait for the device, such as `loss.item()`, and the lines that call them."""
 
 import linecache
-import os
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +15,10 @@ from torch.overrides import TorchFunctionMode
 OnDevice = Callable[[Tensor], bool]
 Rule = Callable[[OnDevice, tuple[Any, ...], Mapping[str, Any]], bool]
 """Whether the host waits in a call with these arguments."""
-_AVERAGING = torch.optim.swa_utils.__file__  # in torch.optim, but not an optimizer
-_SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_LIBRARIES = sys.stdlib_module_names | {"torch", "lightning", "pytorch_lightning", "lightning_fabric"}
+_OPTIMIZERS = ("torch.optim.", "timm.optim.")
+_AVERAGING = "torch.optim.swa_utils"
+"""In torch.optim, but not an optimizer."""
 
 
 class Wait(NamedTuple):
@@ -71,37 +70,18 @@ class HostSyncs(TorchFunctionMode):
 def _caller() -> tuple[str, str] | None:
     """Place and code of the innermost line outside of libraries; None inside an optimizer."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ and frame.f_back:
+    while _module(frame) == __name__ and frame.f_back:
         frame = frame.f_back
-    if _is_optimizer(frame.f_code.co_filename):
+    if f"{_module(frame)}.".startswith(_OPTIMIZERS) and _module(frame) != _AVERAGING:
         return None
-    while _is_library(frame.f_code.co_filename) and frame.f_back:
+    while _module(frame).partition(".")[0] in _LIBRARIES and frame.f_back:
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return f"{Path(file).name}:{line}", linecache.getline(file, line).strip()
 
 
-@cache
-def _is_optimizer(file: str) -> bool:
-    """Whether a file belongs to the optimizers of torch or timm, whose step counts are tensors on the host."""
-    folders = (*_folders("torch", "optim"), *_folders("timm", "optim"))
-    return file.startswith(folders) and file != _AVERAGING
-
-
-@cache
-def _folders(name: str, *inside: str) -> tuple[str, ...]:
-    """Folders of a package, or of a part inside it, with the final separator; no folder for an absent package."""
-    spec = find_spec(name)
-    return tuple(os.path.join(folder, *inside, "") for folder in (spec and spec.submodule_search_locations) or ())
-
-
-@cache
-def _is_library(file: str) -> bool:
-    if file.startswith("<frozen") or file == __file__:
-        return True
-    standard = file.startswith(sysconfig.get_path("stdlib") + os.sep) and not file.startswith(_SITE_PACKAGES)
-    names = ("torch", "lightning", "pytorch_lightning", "lightning_fabric")
-    return standard or file.startswith(tuple(folder for name in names for folder in _folders(name)))
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _reads(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:

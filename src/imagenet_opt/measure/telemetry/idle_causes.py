@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor
 
 HEALTHY_BUSY = 0.9
 """Busy share from which a run is healthy: MLPerf Storage's limit for ResNet-50."""
 MIN_STEPS = 20
 """Fewest steps for a verdict: TraceML's rule."""
-_GRID = 2**40  # shares are multiples of 1 / _GRID, so that floats add up exactly
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Attribution:
-    """shares: share of the window by cause, "busy" first; no share is negative and the sum is exactly 1.
+    """shares: share of the window by cause, "busy" first; no share is negative and the sum is 1.
 
     verdict: the largest cause of idleness, "healthy" or "undecided".
     """
@@ -81,8 +79,8 @@ def attribute(window: Window) -> Attribution:
         seconds |= {cause: own_seconds * scale for cause, own_seconds in causes.items()}
         left = max(0.0, left - sum(seconds[cause] for cause in causes))
     seconds["unexplained"] = left
-    idle = {cause: floor(part / window.seconds * _GRID) / _GRID for cause, part in seconds.items()}
-    busy = 1 - sum(idle.values())
+    idle = {cause: part / window.seconds for cause, part in seconds.items()}
+    busy = max(0.0, 1 - sum(idle.values()))
     verdict = "healthy" if busy >= HEALTHY_BUSY else max(idle, key=lambda cause: idle[cause])
     return Attribution({"busy": busy} | idle, verdict if window.num_steps >= MIN_STEPS else "undecided")
 
@@ -126,7 +124,6 @@ CAUSES = {
     "unexplained": ("none of the causes that are measured in training", "find the cause by experiment"),
 }
 """Cause -> its name for users, and its remedy."""
-PROOF = "`imagenet-opt doctor` confirms the cause"
 
 
 def sentence(shares: Mapping[str, float], device: str = "the device") -> str:
@@ -136,7 +133,8 @@ def sentence(shares: Mapping[str, float], device: str = "the device") -> str:
         return f"none, {device} is busy {_percent(busy)} of the time"
     cause = max(CAUSES, key=lambda name: shares[name])
     name, remedy = CAUSES[cause]
-    proof = "" if cause == "validation" else f"; {PROOF}"  # the doctor does not measure validation
+    # the doctor does not measure validation
+    proof = "" if cause == "validation" else "; `imagenet-opt doctor` confirms the cause"
     return f"{name}, {_percent(shares[cause])} of the time; {device} is busy {_percent(busy)}. Next: {remedy}{proof}"
 
 

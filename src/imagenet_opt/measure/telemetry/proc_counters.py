@@ -85,17 +85,11 @@ class Training:
         return {"trainer_cpu_percent": 100 * process_time(), "workers_cpu_percent": 100 * self._workers_seconds}
 
     def _find(self) -> None:
+        """List the workers by the kernel's lists of the children of each thread (CONFIG_PROC_CHILDREN)."""
         self._listed_at = monotonic()
-        self._workers = [pid for pid in self._children() if _text(f"{pid}/comm").rstrip("\n") == _WORKER]
-
-    def _children(self) -> list[int]:
-        """Children by the kernel's list (CONFIG_PROC_CHILDREN); else by psutil, which reads all processes."""
-        files = list(Path("/proc/self/task").glob("*/children"))
-        with suppress(psutil.Error, OSError):
-            if not files:
-                return [child.pid for child in psutil.Process().children()]
-            return [int(pid) for file in files for pid in file.read_text().split()]
-        return self._workers
+        threads = os.listdir("/proc/self/task")
+        children = [pid for thread in threads for pid in _text(f"self/task/{thread}/children").split()]
+        self._workers = [int(pid) for pid in children if _text(f"{pid}/comm").rstrip("\n") == _WORKER]
 
 
 class HostColumns:

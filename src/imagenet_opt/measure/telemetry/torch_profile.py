@@ -6,13 +6,9 @@ et al., Data Movement Is All You Need, 2020, arXiv:2007.00072.
 
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-MATTERS = 0.03
-"""Smaller shares of a step are within the variation of steps."""
 PERMISSION = (
     "CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load NVIDIA's driver with "
     "NVreg_RestrictProfilingToAdminUsers=0"
@@ -27,16 +23,10 @@ def gaps_sentence(step_seconds: float, kernel_seconds: float) -> str:
     profiler, in the same steps.
     """
     gap_seconds = max(0.0, step_seconds - kernel_seconds)
-    share, gain = gap_seconds / step_seconds, f"at most {max(1.0, step_seconds / kernel_seconds):.2f} times the speed"
-    if share < MATTERS:
-        return (
-            f"no kernel runs in only {100 * share:.1f} % of a step: closing the gaps, with a CUDA graph or compile, "
-            f"gives {gain}"
-        )
     return (
-        f"no kernel runs in {100 * share:.1f} % of a step ({1000 * gap_seconds:.1f} of {1000 * step_seconds:.1f} ms), "
-        f"because launches are late: closing the gaps gives {gain}, with callbacks.acceleration.cuda_graph=true or "
-        "compile=true"
+        f"No kernel runs in {100 * gap_seconds / step_seconds:.1f} % of a step ({1000 * gap_seconds:.1f} of "
+        f"{1000 * step_seconds:.1f} ms): closing the gaps, with callbacks.acceleration.cuda_graph=true or "
+        f"compile=true, gives at most {max(1.0, step_seconds / kernel_seconds):.2f} times the speed."
     )
 
 
@@ -80,34 +70,15 @@ def group_of(name: str) -> str:
     return next((group for group, pattern in _PATTERNS.items() if pattern.search(operation)), "rest")
 
 
-@dataclass(frozen=True)
-class Operation:
-    """seconds, num_calls: per step; seconds without nested operations."""
-
-    name: str
-    group: str
-    seconds: float
-    num_calls: float
-
-
-def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Operation]:
-    """Operations of a torch.profiler.profile over `num_steps` steps, the longest first.
-
-    Seconds are of the kernels that an operation launches on a GPU, else of the CPU in the operation itself.
-    """
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    calls: Counter[tuple[str, str]] = Counter()
-    events = [event for event in profile.events() if event.device_type.name == "CPU"]
-    for event in events:
-        if not event.name.startswith("ProfilerStep"):
-            key = event.name, _group(event)
-            seconds[key] += (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6
-            calls[key] += 1
-    return [
-        Operation(*key, seconds=total / num_steps, num_calls=calls[key] / num_steps)
-        for key, total in sorted(seconds.items(), key=lambda item: -item[1])
-        if total > 0
-    ]
+def seconds_of_groups(profile: Any, *, num_steps: int, on_gpu: bool) -> dict[str, float]:
+    """Seconds of each group per step, in a torch.profiler.profile over `num_steps` steps: of the kernels that
+    operations launch on a GPU, else of the CPU in the operations themselves."""
+    seconds = dict.fromkeys(GROUPS, 0.0)
+    for event in profile.events():
+        if event.device_type.name == "CPU" and not event.name.startswith("ProfilerStep"):
+            own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            seconds[_group(event)] += own / 1e6 / num_steps
+    return seconds
 
 
 _HOST_COPIES = ("Memcpy HtoD", "Memcpy DtoH")

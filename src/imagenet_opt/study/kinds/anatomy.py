@@ -1,5 +1,6 @@
 """Study `anatomy`: splits one training step into kinds of operations, and compares it with the device's peak."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
@@ -11,10 +12,9 @@ from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.measure.telemetry.torch_profile import (
     GROUPS,
     PERMISSION,
-    Operation,
     gaps_sentence,
     kernel_seconds,
-    timed_operations,
+    seconds_of_groups,
 )
 from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
@@ -33,7 +33,7 @@ class Anatomy:
     """One training step, not compiled.
 
     step_seconds: mean of unprofiled steps. kernel_seconds: time of kernels in it; None without a GPU. flops: of the
-    contractions of a step.
+    contractions of a step. group_seconds: by GROUPS.
     """
 
     num_images: int
@@ -41,7 +41,7 @@ class Anatomy:
     kernel_seconds: float | None
     flops: float
     peak: MatmulPeak
-    operations: tuple[Operation, ...]
+    group_seconds: Mapping[str, float]
 
 
 def run(request: Request) -> list[Table]:
@@ -81,7 +81,7 @@ def measure(subject: SyntheticStep, *, seconds: float, num_steps: int) -> Anatom
         kernel_seconds=kernels,
         flops=TRAINING_FORWARDS * forward_flops(net, subject.image_size) * float(subject.num_images),
         peak=matmul_peak(subject.device, subject.products, seconds=seconds / 2),
-        operations=tuple(timed_operations(profiled, num_steps=num_steps, on_gpu=subject.on_gpu)),
+        group_seconds=seconds_of_groups(profiled, num_steps=num_steps, on_gpu=subject.on_gpu),
     )
 
 
@@ -91,9 +91,7 @@ def kinds_table(anatomy: Anatomy, title: str) -> Table:
     Source of the kinds: Ivanov et al., Data Movement Is All You Need, 2020, arXiv:2007.00072, table 1. MFU is defined
     as in Chowdhery et al., PaLM, arXiv:2204.02311, except that PaLM uses the peak of the data sheet.
     """
-    seconds = dict.fromkeys(GROUPS, 0.0)
-    for operation in anatomy.operations:
-        seconds[operation.group] += operation.seconds
+    seconds = anatomy.group_seconds
     total, peak = sum(seconds.values()), anatomy.peak.tflops_per_second
     columns = (
         *(Column("operations"), Column("ms/step", "{:,.2f}"), Column("time %", "{:.1f}")),
@@ -116,8 +114,7 @@ def kinds_table(anatomy: Anatomy, title: str) -> Table:
         f"{anatomy.num_images / anatomy.step_seconds:,.0f} images/s, not compiled.",
     ]
     if anatomy.kernel_seconds is not None:
-        sentence = gaps_sentence(anatomy.step_seconds, anatomy.kernel_seconds)
-        notes.append(sentence[:1].upper() + sentence[1:] + ".")
+        notes.append(gaps_sentence(anatomy.step_seconds, anatomy.kernel_seconds))
     shares = Series("time", GROUPS, tuple(100 * each / total for each in seconds.values()))
     return Table(
         f"Kinds of operations: {title}",

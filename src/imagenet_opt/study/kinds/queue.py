@@ -116,9 +116,10 @@ def drain(testbed: Testbed, loading: LoaderOptions, compute_seconds: float, num_
         began = time.monotonic()
         next(batches)  # starts the worker
         num_ready = 1 + _filled(loader, max(_LEAST_PATIENCE_SECONDS, _PATIENCE * (time.monotonic() - began)))
+        waits = []
         for _ in range(num_steps):
             next(batches)
-            timeline.submit(compute_seconds)
+            waits.append(timeline.submit(compute_seconds))
             timeline.synchronize()  # in the theory, the device takes a batch when it can start it
         for _ in range(loader.num_ready + 1):
             next(batches)
@@ -126,7 +127,7 @@ def drain(testbed: Testbed, loading: LoaderOptions, compute_seconds: float, num_
         for _ in range(_TIMED):
             next(batches)
         load_seconds = (time.monotonic() - began) / _TIMED
-    return Drained(num_ready, tuple(step.idle_seconds for step in timeline.steps), load_seconds)
+    return Drained(num_ready, tuple(waits), load_seconds)
 
 
 def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:

@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 
 from imagenet_opt.cli.main import quiet_pipe
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
-from imagenet_opt.config.compose import completed, prepare_hydra
+from imagenet_opt.config.compose import prepare_hydra
 from imagenet_opt.config.dataset import check_folders
-from imagenet_opt.config.overrides import config_folder, follow_job
+from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.folder_lock import removed_if_refused
 
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     stop.install()
     report_mistakes(lambda: check_flags(sys.argv[1:]))
-    sys.argv[1:] = report_mistakes(lambda: follow_job(completed(sys.argv[1:])))
+    sys.argv[1:] = report_mistakes(lambda: follow_job(complete(sys.argv[1:])))
     report_mistakes(lambda: prepare_hydra(sys.argv[1:]))
     with quiet_pipe():
         report_mistakes(main)

@@ -16,9 +16,16 @@ from torch import Tensor, nn
 from imagenet_opt.data.batch import images_of, need_images, set_images
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.compiled_forward import AUTO, WITHOUT_GRAPHS, earns_compiling, forbids_graph, reason
 from imagenet_opt.model.micro_batch import part_sizes
-from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
+from imagenet_opt.model.shape_compiler import (
+    AUTO,
+    WITHOUT_GRAPHS,
+    CodePlace,
+    ShapeCompiler,
+    earns_compiling,
+    forbids_graph,
+    reason,
+)
 from imagenet_opt.run.checkpoint.files import COMPILED_CODE
 
 _REMEDY = "set callbacks.acceleration.channels_last and compile to false"

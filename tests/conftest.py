@@ -19,7 +19,7 @@ from PIL import Image
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import experiment_file
 from imagenet_opt.config import overrides as config_overrides
-from imagenet_opt.config.optional_callbacks import leave_out_idle, switched_on
+from imagenet_opt.config.compose import leave_out_idle
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
 from tests.faulty_proxy import proxy  # noqa: F401 (fixture)
@@ -95,9 +95,8 @@ def whole(*overrides: str) -> DictConfig:
 
 
 def composed(*overrides: str) -> DictConfig:
-    words = switched_on(list(overrides))
-    config = whole(*words)
-    leave_out_idle(config, words)
+    config = whole(*overrides)
+    leave_out_idle(config, list(overrides))
     return config
 
 

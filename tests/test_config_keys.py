@@ -34,16 +34,11 @@ def keys_of_all() -> list[str]:
         lines += [f"{group}={member}: {key}" for key in sorted(keys - base)]
         lines += [f"{group}={member}: no {key}" for key in sorted(base - keys)]
         known |= keys
-    for group, member in _members(COLLECTED):
-        keys = set(_flat(OmegaConf.load(config_folder() / group / f"{member}.yaml"), group))
-        lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
-        known |= keys
-    for group, member in _members(CHANGING):
-        keys = set(_flat(whole("~hydra", f"{group}={member}")))
-        lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
-        known |= keys
-    for group, member in _members(SEPARATE):
-        keys = set(_flat(OmegaConf.load(config_folder() / group / f"{member}.yaml")))
+    for group, member in _members((*COLLECTED, *CHANGING, *SEPARATE)):
+        file = config_folder() / group / f"{member}.yaml"
+        changed = group in CHANGING
+        node = whole("~hydra", f"{group}={member}") if changed else OmegaConf.load(file)
+        keys = set(_flat(node, group if group in COLLECTED else ""))
         lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
         known |= keys
     return lines

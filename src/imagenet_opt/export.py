@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +36,7 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
     """
     write, reopen = FORMATS[format]
     _require_packages(format)
-    network, config, build = open_network(ckpt)
+    network, config = open_network(ckpt)
     size = image_size or config["image_size"]
     images = torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
     metadata = _metadata(config | {"image_size": size})
@@ -45,7 +46,7 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
         file = Path(folder) / out.name
         write(network, images[:2], metadata, file)
         with torch.inference_mode():
-            outcome = compare(logits, reopen(file, build, images), out)
+            outcome = compare(logits, reopen(file, network, images), out)
         os.replace(file, out)
     return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
 
@@ -107,10 +108,10 @@ def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, s
     path.write_bytes(save(network.state_dict(), metadata))  # save_file would make the file readable by its owner only
 
 
-def _reopen_safetensors(path: Path, build: Callable[[], nn.Module], images: Tensor) -> Tensor:
-    network = build().eval()
-    network.load_state_dict(load_file(path))
-    logits: Tensor = network(images)
+def _reopen_safetensors(path: Path, network: nn.Module, images: Tensor) -> Tensor:
+    opened = deepcopy(network)
+    opened.load_state_dict(load_file(path))
+    logits: Tensor = opened(images)
     return logits
 
 
@@ -140,7 +141,7 @@ def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], pa
     program.save(path, external_data=False)
 
 
-def _reopen_onnx(path: Path, build: Callable[[], nn.Module], images: Tensor) -> Tensor:
+def _reopen_onnx(path: Path, network: nn.Module, images: Tensor) -> Tensor:
     """Logits of the file, computed with several batch sizes to reveal a frozen batch size."""
     import onnx
     import onnxruntime

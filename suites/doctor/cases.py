@@ -29,7 +29,7 @@ BASE = (
     "data.batch_size=16",
     "data.prefetch_factor=2",
     "data.num_workers=2",
-    "model=resnet18",
+    "model.name=resnet18",
     "logger=[csv]",
 )
 

@@ -13,8 +13,8 @@ from imagenet_opt import machine
 from imagenet_opt.cli import arguments
 from imagenet_opt.cli.tune import main, parse
 from imagenet_opt.config.build import largest_size
+from imagenet_opt.config.compose import leave_out_idle
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
-from imagenet_opt.config.optional_callbacks import leave_out_idle
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import memory
@@ -156,7 +156,7 @@ def test_the_printed_command_trains_the_tuned_configuration(
 
 def test_memory_is_tried_at_the_largest_resolution_of_the_run(tmp_path: Path) -> None:
     assert largest_size(composed(tmp_path, "data.root=/data")) == 224
-    growing = composed(tmp_path, "data.root=/data", "+callbacks=resolution_schedule")
+    growing = composed(tmp_path, "data.root=/data", "callbacks.resolution_schedule.start=160")
     assert largest_size(growing) == 192
 
 

@@ -59,8 +59,8 @@ def test_a_turn_measures_all_facts_and_keeps_its_micro_batches(
 def test_the_largest_size_of_a_growing_run_is_measured(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    growing = ("+callbacks=resolution_schedule", "callbacks.resolution_schedule.start=32")
-    config = composed(tmp_path, *small, *growing, "callbacks.resolution_schedule.end=160", "data.image_size=160")
+    growing = ("callbacks.resolution_schedule.start=32", "callbacks.resolution_schedule.end=160")
+    config = composed(tmp_path, *small, *growing, "data.image_size=160")
     testbeds = [Testbed(config), Testbed(config)]
     assert [testbed.loading.image_size for testbed in testbeds] == [160, 160]
     assert "resolution_schedule" not in testbeds[0].config.callbacks

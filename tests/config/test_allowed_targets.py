@@ -7,10 +7,10 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt.cli.evaluate import main as evaluate
-from imagenet_opt.config.allowed_targets import check_targets, leaves
 from imagenet_opt.config.build import make
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.trust import check_targets, leaves
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.training.build_run import build_run
@@ -34,39 +34,22 @@ def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "target",
-    [
-        "os.system",
-        "imagenet_opt.sweep.job.run_job",
-        "imagenet_opt.callbacksish.X",
-        "imagenet_opt.callbacks.mixing.os.system",
-    ],
+    "target", ["os.system", "imagenet_opt.callbacksish.X", "imagenet_opt.callbacks.mixing.os.system"]
 )
 def test_other_targets_are_refused_at_any_depth(target: str) -> None:
-    hidden = {
-        "a": {
-            "_target_": "imagenet_opt.callbacks.mixing.Mixing",
-            "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]],
-        }
-    }
+    inner = [{"c": 1}, [{"_target_": target, "_partial_": True}]]
+    hidden = {"a": {"_target_": "imagenet_opt.callbacks.mixing.Mixing", "b": inner}}
     with pytest.raises(ConfigError) as caught:
         check_targets(OmegaConf.create(hidden), "callbacks", allowed=["my_package"])
     assert f"callbacks.a.b[1][0]._target_={target}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("part: os\ncallbacks: {x: {_target_: '${part}.system'}}", "callbacks.x._target_"),
-    ],
-)
-def test_an_experiment_file_is_refused_before_anything_is_built(text: str, key: str, tmp_path: Path) -> None:
-    words = recipe(tmp_path, text)
-    with pytest.raises(ConfigError) as refused:
+def test_an_experiment_file_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    words = recipe(tmp_path, "part: os\ncallbacks: {x: {_target_: '${part}.system'}}")
+    with pytest.raises(ConfigError, match=r"callbacks\.x\._target_"):
         composed(words)
-    with pytest.raises(ConfigError) as refused_to_train:
+    with pytest.raises(ConfigError, match=r"callbacks\.x\._target_"):
         build_run(conftest.composed(*words, f"run_folder={tmp_path}/run"))
-    assert key in str(refused.value) and key in str(refused_to_train.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_opt.config.settled_acceleration import settle_acceleration
+from imagenet_opt.config.speed import settle_acceleration
 from tests import conftest
 from tests.config.configs import composed
 

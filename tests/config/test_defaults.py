@@ -8,7 +8,7 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.config.optional_callbacks import SWITCHES
+from imagenet_opt.config.compose import SWITCHES
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data import datamodule
 from imagenet_opt.data.options import LoaderOptions

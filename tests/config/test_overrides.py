@@ -3,8 +3,8 @@
 import pytest
 
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
-from imagenet_opt.config.compose import completed, composed
-from imagenet_opt.config.overrides import key_of, last_value, value_of, without
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import complete, key_of, last_value, value_of, without
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
 
 
@@ -24,16 +24,11 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
             "data=folder rehearse=a10g data.root=/d experiment=mine --cfg job",
         ),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
-        ("data=demo +callbacks=[ema,b]", "experiment=demo data=demo +callbacks=[b] callbacks.ema.decay=0.9998"),
-        (
-            "data=demo +callbacks=ema callbacks.ema.half_life_steps=9",
-            "experiment=demo data=demo callbacks.ema.half_life_steps=9",
-        ),
     ],
 )
 def test_command_line_is_completed_once(words: str, expected: str) -> None:
-    assert completed(words.split()) == expected.split()
-    assert completed(expected.split()) == expected.split()
+    assert complete(words.split()) == expected.split()
+    assert complete(expected.split()) == expected.split()
 
 
 @pytest.mark.parametrize("word", ["data.root=/a=b", "+data.root=/a=b", "++data.root=/a=b"])
@@ -49,12 +44,14 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
     def callbacks(*words: str) -> set[str]:
         return set(composed(words).callbacks) & {"ema", "resolution_schedule", "early_stop", "profiler"}
 
-    assert callbacks() == callbacks("callbacks.early_stop.stopping_threshold=null", "+callbacks=early_stop") == set()
+    assert callbacks() == callbacks("callbacks.early_stop.stopping_threshold=null") == set()
+    assert callbacks("callbacks=[mixing,ema]", "callbacks.ema.decay=0.9") == {"ema"}
     assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.half_life_steps=9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
     assert callbacks("experiment=rn50_mild", "callbacks.ema.half_life_steps=null") == {"resolution_schedule"}
-    with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):
-        composed(("callbacks.profiler.num_steps=2",))
+    for word in ("callbacks.profiler.num_steps=2", "+callbacks=profiler", "callbacks=[mixing,profiler]"):
+        with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):
+            composed((word,))
 
 
 def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]) -> str:
@@ -72,20 +69,17 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     return text.rstrip("\n")
 
 
-BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.errors.BadSample\n  /d/b  c.JPEG: empty\n")
+BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.JPEG: empty\n")
 
 
 @pytest.mark.parametrize(
     ("mistake", "line"),
     [
-        (
-            BAD_SAMPLES,
-            "TooManyBadSamples: 2 bad samples: /d/a.JPEG: imagenet_opt.errors.BadSample /d/b  c.JPEG: empty",
-        ),
+        (BAD_SAMPLES, "TooManyBadSamples: 2 bad samples: /d/a.JPEG: empty /d/b  c.JPEG: empty"),
         ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         ("experiment=agressive", "experiment 'agressive'; did you mean aggressive? options: aggressive, baseline, "),
-        ("model=resnet101", "resnet10t, resnet18, resnet50; any other network of timm: model.name=NAME"),
+        ("model=resnet101", "any other network of timm: model.name=NAME"),
         (
             "data=demo data.root=/d",
             "ConfigError: there is no key data.root in the data of this experiment; add data=folder",

@@ -84,7 +84,7 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
     """18 steps of an epoch of 19, with all callbacks of the default configuration; each 6th step logs a row."""
     config = composed(
         f"data.root={images_root}", f"data.cache_dir={folder}", f"run_folder={folder}", "data.num_workers=0",
-        "data.image_size=64", "data.batch_size=2", "model=resnet10t", "model.name=test_resnet", "logger=[csv]",
+        "data.image_size=64", "data.batch_size=2", "model.name=test_resnet", "logger=[csv]",
         "trainer.max_steps=18", "trainer.log_every_n_steps=6", "trainer.limit_val_batches=0", "trainer.accelerator=cpu",
         "trainer.num_sanity_val_steps=0", "callbacks.mixing.mode=on", *overrides,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
     "overrides",
     [
         (),
-        ("model.micro_batch_size=1", "+callbacks=ema", "trainer.precision=bf16-mixed", "optimizer=lamb"),
+        ("model.micro_batch_size=1", "callbacks.ema.decay=0.9998", "trainer.precision=bf16-mixed", "optimizer=lamb"),
         ("data.augment=rand-m7-mstd0.5-inc1", "data.random_erasing=0.5"),
         ("data.augment=trivialaugment", "data.random_erasing=1", "optimizer=adamw"),
     ],

@@ -43,10 +43,7 @@ RECIPE = (
     *("model.micro_batch_size=3", "model.batch_norm_momentum=per_step"),
 )
 GROWTH = ("start=24", "end=32", "step=8", "grow_from=0.5", "grow_until=0.5")
-AVERAGING = (
-    *("+callbacks=[ema,resolution_schedule]", "callbacks.ema.decay=0.5"),
-    *(f"callbacks.resolution_schedule.{option}" for option in GROWTH),
-)
+AVERAGING = ("callbacks.ema.decay=0.5", *(f"callbacks.resolution_schedule.{option}" for option in GROWTH))
 STOPS = {
     "from place to place": (
         True,

@@ -7,7 +7,7 @@ import timm.data
 from timm.data import ImageNetInfo
 
 from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.evaluate.classes import logits_of
+from imagenet_opt.evaluate.network import logits_of
 
 IMAGENET = ImageNetInfo().label_names()
 MORE_CLASSES = ["n00000001", *IMAGENET[::-1], "n99999999"]

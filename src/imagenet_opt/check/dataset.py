@@ -14,7 +14,7 @@ from imagenet_opt.check.labels import check_labels
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.dataset import DataSet, data_of, demo_of
+from imagenet_opt.config.dataset import DataSet, data_of
 from imagenet_opt.data.index.files import Status, files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
@@ -42,7 +42,8 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     Raises ImagenetOptError where nothing can be checked.
     """
     config = composed(overrides)
-    data = demo_of(config) if "data=demo" in overrides else data_of(config)
+    is_demo = "data=demo" in overrides
+    data = data_of(config, or_demo=is_demo)
     opened, verdicts = [], []
     for split in ("train", "val"):
         try:
@@ -63,7 +64,7 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
         return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")]
     network = saved(ckpt)
     as_validated = composed((*network.overrides, *overrides))
-    loading = (demo_of(as_validated) if "data=demo" in overrides else data_of(as_validated)).loading
+    loading = data_of(as_validated, or_demo=is_demo).loading
     chosen, val_chosen = subset(train, rows[0]), subset(val, rows[1])
     with progress("labels", "images") as show:
         return [*verdicts, check_labels(network, chosen, val_chosen, loading, show)]

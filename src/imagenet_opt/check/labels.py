@@ -16,8 +16,7 @@ from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.evaluate.classes import logits_of
-from imagenet_opt.evaluate.network import Network
+from imagenet_opt.evaluate.network import Network, logits_of
 from imagenet_opt.model.saved_network import on_device
 
 Confusion = NDArray[np.int64]

@@ -24,7 +24,7 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
                  object
   model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size, crop and
                  interpolation
-  eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
+  eval=NAME      evaluate as others do: torchvision and nvidia (256 to 224 px), torchvision_v2 and mosaic
                  (232 to 224 px), timm (224 px, crop 0.95, bicubic), ffcv (256 px, crop 0.875, area, mirror image
                  added), fixres (384 px, crop 0.875). Without it: as the run of the checkpoint validated, or by
                  data.val_image_size, data.val_crop_ratio, data.val_interpolation and model.val_flip
@@ -49,12 +49,11 @@ def main(argv: list[str]) -> None:
 
     from imagenet_opt.config.build import precision_of
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of, demo_of
+    from imagenet_opt.config.dataset import data_of
     from imagenet_opt.display.progress import progress
     from imagenet_opt.display.terminal_table import print_tables
-    from imagenet_opt.evaluate.evaluate import evaluate
-    from imagenet_opt.evaluate.result import tables
-    from imagenet_opt.evaluate.view import view_of
+    from imagenet_opt.evaluate.evaluate import evaluate, tables
+    from imagenet_opt.evaluate.network import view_of
 
     name = composed(options.overrides).model.name
     network, ckpt = _network(name, options.ckpt)
@@ -63,7 +62,7 @@ def main(argv: list[str]) -> None:
             f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
         )
     config = composed((*network.overrides, *options.overrides))
-    data = data_of(config) if "root" in config.data else demo_of(config)
+    data = data_of(config, or_demo=True)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = str(precision_of(config.trainer.precision, device))

@@ -40,11 +40,12 @@ MOST_IN_FLIGHT = 900
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
     options = parse(argv)
-    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import data_of
     from imagenet_opt.hydrate.cache import fill_caches_of
     from imagenet_opt.hydrate.hydrate import hydrate
 
-    data = compose_data(options.overrides)
+    data = data_of(composed(tuple(options.overrides)))
     fetch = fill_caches_of if is_url(data.root) else hydrate
     if fetch(data, in_flight=options.in_flight).bad:
         sys.exit(1)

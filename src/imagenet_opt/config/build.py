@@ -21,8 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from timm.layers import convert_sync_batchnorm
 from torch import nn
 
-from imagenet_opt.config.allowed_targets import find
-from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.config.trust import find
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
@@ -186,19 +185,14 @@ def make(node: DictConfig, name: str) -> Any:
         raise ConfigError(f"{name}: {kind}{cause}") from error
 
 
-def num_classes_of(configured: int | None, data: ImageData) -> int:
+def num_classes_of(configured: int | None, num_in_data: int) -> int:
     """`configured` (model.num_classes), or the classes of the data. Raises ConfigError if the network has too few."""
-    if configured is None or configured == data.num_classes:
-        return data.num_classes
-    if configured < data.num_classes:
-        raise ConfigError(
-            f"the data has {data.num_classes} classes, the network only {configured} (model.num_classes); "
-            "use model.num_classes=null to follow the data"
-        )
-    rank_zero_info(
-        f"the network has {configured} classes (model.num_classes), the data {data.num_classes}; "
-        "model.num_classes=null follows the data"
-    )
+    if configured is None or configured == num_in_data:
+        return num_in_data
+    differ = f"the network has {configured} classes (model.num_classes), the data {num_in_data} classes"
+    if configured < num_in_data:
+        raise ConfigError(f"{differ}; set model.num_classes=null to follow the data")
+    rank_zero_info(f"{differ}; model.num_classes=null follows the data")
     return configured
 
 

@@ -1,40 +1,38 @@
-"""Composes and checks a configuration, before Hydra writes or builds anything from it."""
+"""Composes and checks a configuration, before Hydra writes or builds anything from it, and records it in its folder."""
 
+import re
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.config.allowed_targets import check_targets
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.optional_callbacks import leave_out_idle, switched_on
-from imagenet_opt.config.overrides import complete, config_folder, key_of
-from imagenet_opt.config.secrets import check_overrides, check_secrets
-from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
+from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
+from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
+
+RECORD = ".hydra"
+"""Folder of the configuration in a run folder."""
+SWITCHES: dict[str, dict[str, float | None]] = {
+    "resolution_schedule": {"start": 160},
+    "ema": {"decay": 0.9998, "half_life_steps": None},
+    "early_stop": {"stopping_threshold": 0.759, "patience": None},
+    "profiler": {"start_step": 10},
+}
+"""Callback that is off until one of these keys has a value -> these keys, and a usual value of the first."""
 
 
 def composed(overrides: tuple[str, ...]) -> DictConfig:
     """The configuration of train.py with these overrides. Raises ImagenetOptError."""
-    config = _composed(completed(list(overrides)))
-    with open_dict(config):
-        config.run_folder = "."  # Hydra sets the run folder in train.py only
-    check_targets(config, allowed=config.allow_targets)
-    return config
-
-
-def completed(words: list[str]) -> list[str]:
-    """The command line as Hydra reads it: with implied overrides, and with keys for optional callbacks. Raises
-    ConfigError."""
-    return switched_on(complete(words))
-
-
-def _composed(words: list[str]) -> DictConfig:
-    """`hydra.compose`, checked; its errors become ConfigError."""
+    words = complete(list(overrides))
     prepare_hydra(words)
     try:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
@@ -42,12 +40,19 @@ def _composed(words: list[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from error
     _check(config, words)
+    with open_dict(config):
+        config.run_folder = "."  # Hydra sets the run folder in train.py only
+    check_targets(config, allowed=config.allow_targets)
     return config
 
 
 def prepare_hydra(words: list[str]) -> None:
     """Everything that must be done before Hydra sees a command line. Raises ConfigError."""
     check_overrides(words)
+    for word in words:
+        for name in SWITCHES.keys() & re.findall(r"\w+", value_of(word) if key_of(word) == "callbacks" else ""):
+            if word.startswith("+") or not _sets_switch(words, name):
+                raise ConfigError(f"{word}: callbacks.{name} is off until a key has a value; set {_switch(name)}")
     register_resolvers()
     # Ray's plugin has a schema of the same name as conf/hydra/launcher/ray.yaml.
     warnings.filterwarnings("ignore", r"\s*'hydra/launcher/ray' is validated against ConfigStore schema")
@@ -73,6 +78,59 @@ def _check(config: DictConfig, words: list[str]) -> None:
     leave_out_idle(config, words)
     _check_batch(config, words)
     _check_image_size(config, words)
+
+
+def leave_out_idle(config: DictConfig, words: list[str]) -> None:
+    """Remove the callbacks of SWITCHES that no key switches on. words: the overrides.
+
+    Raises ConfigError if a key of such a callback was changed, unless a word switches the callback off.
+    """
+    for name, switches in SWITCHES.items():
+        node = (config.get("callbacks") or {}).get(name)
+        if node is None or any(node.get(key) is not None for key in switches):
+            continue
+        default: Any = OmegaConf.to_container(OmegaConf.load(config_folder() / "callbacks" / f"{name}.yaml"))
+        values: Any = OmegaConf.to_container(node)
+        changed = [key for key, value in values.items() if value != default[name].get(key)]
+        if changed and not _sets_switch(words, name):
+            key = f"callbacks.{name}.{changed[0]}"
+            raise ConfigError(f"{key} has no effect, since callbacks.{name} is off; add {_switch(name)}")
+        with open_dict(config):
+            config.callbacks.pop(name)
+
+
+def _switch(name: str) -> str:
+    key, value = next(iter(SWITCHES[name].items()))
+    return f"callbacks.{name}.{key}={value}"
+
+
+def _sets_switch(words: list[str], name: str) -> bool:
+    return not {f"callbacks.{name}.{key}" for key in SWITCHES[name]}.isdisjoint(map(key_of, words))
+
+
+def _check_batch(config: DictConfig, overrides: list[str]) -> None:
+    """A typed data.batch_size replaces a recipe's data.global_batch_size. Raises ConfigError if both are typed."""
+    words = [word for word in overrides if key_of(word) == "data.batch_size"]
+    if not words or (size := OmegaConf.select(config, "data.global_batch_size")) is None:
+        return
+    if "data.global_batch_size" in map(key_of, overrides):
+        raise ConfigError(
+            f"{words[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; "
+            "set only one of the two"
+        )
+    config.data.global_batch_size = None
+
+
+def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
+    """Refuse data.image_size on the command line if a schedule of growing images, perhaps of a recipe, ends at another
+    size."""
+    words = [word for word in overrides if key_of(word) == "data.image_size"]
+    schedule = OmegaConf.select(config, "callbacks.resolution_schedule")
+    if words and schedule is not None and config.data.image_size != schedule.end:
+        raise ConfigError(
+            f"{words[-1]} has no effect on training beside callbacks.resolution_schedule, whose images grow from "
+            f"{schedule.start} to {schedule.end} pixels; set its start and end, or add ~callbacks.resolution_schedule"
+        )
 
 
 def register_resolvers() -> None:
@@ -113,29 +171,29 @@ def _published(column: int, *, _root_: DictConfig) -> float | None:
     return None if accuracies is None else accuracies[column]
 
 
-def _check_batch(config: DictConfig, overrides: list[str]) -> None:
-    """A typed data.batch_size replaces a recipe's data.global_batch_size. Raises ConfigError if both are typed."""
-    words = [word for word in overrides if key_of(word) == "data.batch_size"]
-    if not words or (size := OmegaConf.select(config, "data.global_batch_size")) is None:
-        return
-    if "data.global_batch_size" not in map(key_of, overrides):
-        config.data.global_batch_size = None
-    else:
-        raise ConfigError(
-            f"{words[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
-            "data.global_batch_size=N alone, or add data.global_batch_size=null"
-        )
+def has_other_overrides(folder: Path) -> bool:
+    """Whether `record_configuration` wrote other overrides into `folder` than this run of train.py has."""
+    file = folder / RECORD / "overrides.yaml"
+    if not (HydraConfig.initialized() and file.is_file()):
+        return False
+    texts = file.read_text(errors="replace"), OmegaConf.to_yaml(HydraConfig.get().overrides.task)
+    before, now = ([line for line in text.splitlines() if not line.startswith("- resume_from=")] for text in texts)
+    return before != now
 
 
-def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
-    """Refuse data.image_size on the command line if a schedule of growing images, perhaps of a recipe, ends at another
-    size."""
-    words = [word for word in overrides if key_of(word) == "data.image_size"]
-    end = OmegaConf.select(config, "callbacks.resolution_schedule.end")
-    if words and end is not None and config.data.image_size != end:
-        start = config.callbacks.resolution_schedule.start
-        raise ConfigError(
-            f"{words[-1]} has no effect on training beside callbacks.resolution_schedule, whose images grow from "
-            f"{start} to {end} pixels; set callbacks.resolution_schedule.start and callbacks.resolution_schedule.end, "
-            "or add ~callbacks.resolution_schedule"
-        )
+def record_configuration(config: DictConfig, folder: Path) -> None:
+    """Write the configuration into `folder`, as Hydra does where hydra.output_subdir is not null. Hydra writes before
+    the run has locked its folder, so a refused start would replace the configuration of the run that trains there.
+    Raises RunFolderError."""
+    if HydraConfig.initialized():
+        hydra: DictConfig = HydraConfig.instance().cfg  # type: ignore[assignment]
+        parts = {"config": config, "hydra": hydra, "overrides": hydra.hydra.overrides.task}
+        try:
+            (folder / RECORD).mkdir(exist_ok=True)
+            for name, part in parts.items():
+                write_atomically(folder / RECORD / f"{name}.yaml", OmegaConf.to_yaml(part))
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {folder / RECORD} ({error.strerror}); make room there, or choose another folder with "
+                "hydra.run.dir=FOLDER"
+            ) from error

@@ -1,13 +1,11 @@
-"""Opens the data set that the overrides of a command line name."""
+"""Opens the data set of a configuration."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.index_cache import cache_folder
@@ -37,11 +35,6 @@ class DataSet:
         return open_index(self.root, self.folders[split], self.cache)
 
 
-def compose_data(overrides: list[str]) -> DataSet:
-    """The data set of data=folder with these overrides. Raises ConfigError, and Hydra's errors for overrides."""
-    return data_of(composed(tuple(overrides)))
-
-
 def check_folders(config: DictConfig) -> None:
     """Check that the folders exist, or that the package for a URL is installed, before imports that take seconds.
     Raises DatasetNotFound, ConfigError."""
@@ -59,41 +52,27 @@ def check_folders(config: DictConfig) -> None:
         raise DatasetNotFound(f"{error}. No ImageNet here? {train_program()} data=demo") from None
 
 
-def demo_of(config: DictConfig) -> DataSet:
-    """The data set of data=demo, drawn if it does not exist yet. Raises ConfigError."""
-    from imagenet_opt.data.datamodule import demo_data
-    from imagenet_opt.data.demo import demo_folder
-
-    options = _options(config, demo_data)
-    cache = cache_folder(options.pop("cache_dir"))
-    root = demo_folder(cache, options.pop("num_train"), options.pop("num_val"))
-    return DataSet(root, {"train": "train", "val": "val"}, cache, _loading(options))
-
-
-def data_of(config: DictConfig) -> DataSet:
-    """The data set of data=folder. Raises ConfigError for other data."""
-    if config.data.get("root") is None:
+def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
+    """The data set of data=folder. or_demo: that of data=demo too, which is drawn if it does not exist yet. Raises
+    ConfigError for other data."""
+    is_demo = or_demo and "root" not in config.data
+    if not is_demo and not config.data.get("root"):
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
-    from imagenet_opt.data.datamodule import folder_data
-
-    options = _options(config, folder_data)
-    root, cache = root_of(options.pop("root")), cache_folder(options.pop("cache_dir"))
-    root = root.expanduser() if isinstance(root, Path) else str(root)
-    folders = {split: options.pop(f"{split}_folder") for split in ("train", "val")}
-    return DataSet(root, folders, cache, _loading(options))
-
-
-def _options(config: DictConfig, target: Callable[..., Any]) -> dict[str, Any]:
     from imagenet_opt.config.build import check_types, plain
-
-    options = {name: value for name, value in plain(config.data).items() if name != "_target_"}
-    check_types(target, options, "data.")
-    return options
-
-
-def _loading(options: dict[str, Any]) -> "LoaderOptions":
-    from imagenet_opt.config.build import check_types
+    from imagenet_opt.data.datamodule import demo_data, folder_data
+    from imagenet_opt.data.demo import demo_folder
     from imagenet_opt.data.options import LoaderOptions
 
+    options = {name: value for name, value in plain(config.data).items() if name != "_target_"}
+    check_types(demo_data if is_demo else folder_data, options, "data.")
+    cache = cache_folder(options.pop("cache_dir"))
+    root: Path | str
+    if is_demo:
+        root = demo_folder(cache, options.pop("num_train"), options.pop("num_val"))
+        folders = {"train": "train", "val": "val"}
+    else:
+        place = root_of(options.pop("root"))
+        root = place.expanduser() if isinstance(place, Path) else str(place)
+        folders = {split: options.pop(f"{split}_folder") for split in ("train", "val")}
     check_types(LoaderOptions, options, "data.")
-    return LoaderOptions(**options)
+    return DataSet(root, folders, cache, LoaderOptions(**options))

@@ -10,8 +10,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.allowed_targets import leaves
 from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
+from imagenet_opt.config.trust import leaves
 from imagenet_opt.errors import ConfigError, printable
 
 

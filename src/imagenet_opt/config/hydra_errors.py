@@ -1,23 +1,23 @@
 """Explains Hydra's and OmegaConf's errors in the words of this project."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.overrides import config_folder, train_program
 from imagenet_opt.errors import did_you_mean
 
-INSTALL = 'pip install "imagenet-opt[sweep]"'
 _HINTS = {
     "model/": "; any other network of timm: model.name=NAME, such as model.name=resnet101",
     "optimizer/": "; any other optimizer of timm: optimizer.name=NAME",
-    "hydra/launcher/submitit_": f"; it comes with {INSTALL}",
-    "hydra/sweeper/": f"; others than basic come with {INSTALL}",
+    "hydra/launcher/submitit_": '; it comes with pip install "imagenet-opt[sweep]"',
+    "hydra/sweeper/": '; others than basic come with pip install "imagenet-opt[sweep]"',
 }
 """Prefix of GROUP/OPTION that Hydra could not find -> further hint."""
 
@@ -35,7 +35,7 @@ def explain(error: Exception) -> str:
         return f"{word}: options are KEY=VALUE, such as {example}"
     if not key or "Could not override" not in text:
         return text
-    if key in (keys := default_keys()):  # of a group for which an experiment chooses another file
+    if key in (keys := _default_keys()):  # of a group for which an experiment chooses another file
         group = key.partition(".")[0]
         hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
         return f"there is no key {key} in the {group} of this experiment; {hint}"
@@ -59,16 +59,14 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
 
 
-def default_keys() -> list[str]:
+def _default_keys() -> list[str]:
     """All keys of conf/train.yaml and of the groups that it chooses."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return list(_keys(compose("train")))
+        return list(_keys(OmegaConf.to_container(compose("train"))))
 
 
-def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in map(str, config):
-        name = f"{prefix}{key}"
-        yield name
-        if not OmegaConf.is_missing(config, key) and isinstance(node := config._get_node(key), DictConfig):
-            yield from _keys(node, f"{name}.")
+def _keys(value: Any, prefix: str = "") -> Iterator[str]:
+    for key, child in value.items() if isinstance(value, Mapping) else ():
+        yield f"{prefix}{key}"
+        yield from _keys(child, f"{prefix}{key}.")

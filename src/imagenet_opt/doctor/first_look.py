@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.config.recorded_rate import UNRATED
+from imagenet_opt.config.speed import UNRATED
 from imagenet_opt.data.budget import most_workers
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.index.files import SplitFiles, status_of

@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config import overrides
-from imagenet_opt.config.recorded_rate import speed_settings
+from imagenet_opt.config.speed import speed_settings
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.machine import versions
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile

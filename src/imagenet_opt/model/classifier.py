@@ -1,6 +1,7 @@
 """The LightningModule: one loader batch is one optimizer step."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -25,7 +26,6 @@ from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
-from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
@@ -38,16 +38,15 @@ class Classifier(LightningModule):
     optimizer: (network, device=...) -> Optimizer. schedule: step -> factor, see model/schedule.py.
     micro_batch_size: images per forward and backward; None for the whole batch. The recipe stays the same, except that
     batch norm sees fewer images at once. When the device's memory runs out, the size is halved and the step repeated;
-    with several processes, which must all take the same steps, the run ends instead.
-    batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers the
-    momentum so that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
+    with several processes the run ends instead.
+    batch_norm_momentum: "per_step" lowers it so that the statistics move once per step of `batch_size` images in this
+    process, see StepMomentum.
     max_grad_norm: gradients are scaled down to this norm; None for never.
     A loss that is NaN or infinite ends the run three steps after the next logging step, or before the next checkpoint.
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
-    set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
-    freeze: parts of the network that are not trained, and whose batch-norm statistics stay, see model/network.py; None
-    for nothing.
+    set_to_none: after a step gradients are freed; otherwise they are filled with zeros.
+    freeze: parts of the network that are not trained, and whose batch-norm statistics stay, see model/network.py.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
     | key | unit |
@@ -110,9 +109,7 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
-        self._configured = [
-            {name: group[name] for name in group if name != "params"} for group in optimizer.param_groups
-        ]
+        self._configured = [{k: group[k] for k in group if k != "params"} for group in optimizer.param_groups]
         if self._saved_groups is not None:
             check_saved_groups(self._saved_groups, optimizer)
         try:
@@ -280,3 +277,24 @@ class Classifier(LightningModule):
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()
         return strategy.block_backward_sync()  # type: ignore[no-any-return]
+
+
+class StepsAhead:
+    """Lets the host queue a step once the device has begun the step two before; does nothing on a CPU.
+
+    Every queued step keeps its batch in the device's memory. A step as one CUDA graph has few launches, so CUDA's own
+    queue would hold about 15 such steps. The waiting host sleeps, which leaves its CPU to the loader's workers.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._begun: deque[torch.cuda.Event] = deque()
+
+    def begin(self) -> None:
+        """Call before a step is queued."""
+        if self._on_gpu:
+            begun = torch.cuda.Event(blocking=True)
+            begun.record()
+            self._begun.append(begun)
+            if len(self._begun) > 2:
+                self._begun.popleft().synchronize()

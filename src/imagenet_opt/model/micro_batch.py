@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from imagenet_opt.errors import ConfigError, OutOfMemory, first_line
 from imagenet_opt.out_of_memory import ran_out
@@ -13,7 +14,6 @@ from imagenet_opt.out_of_memory import ran_out
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class MicroBatches:
@@ -38,7 +38,12 @@ class MicroBatches:
                     raise
                 reason = first_line(error)
             # Only outside of `except` does the error no longer hold the step's activations.
-            self.size = _halved(sizes[0], reason)
+            if sizes[0] == 1:
+                raise OutOfMemory(
+                    f"not even one image fits into the device's memory ({reason}); lower data.image_size, or set "
+                    "callbacks.acceleration.gradient_checkpointing=true"
+                )
+            self.size = (sizes[0] + 1) // 2
             if take_back is None:
                 raise OutOfMemory(
                     f"{sizes[0]} images at once do not fit into the device's memory ({reason}); "
@@ -62,14 +67,13 @@ class MicroBatches:
 class StepMomentum:
     """Sets the momentum of a network's batch norms so that k micro-batches together weigh as much as one batch.
 
-    Running statistics are updated with each micro-batch. With momentum m the old value keeps the share (1 - m)^k after
-    a step of k micro-batches, and 1 - m if m is replaced by 1 - (1 - m)^(1/k): 0.01308 instead of 0.1 for k = 8. The
-    first micro-batch then weighs slightly less than the last. Batch norms with a cumulative mean (momentum=None) are
-    not changed. Norms are found by their names, since Lightning replaces them for trainer.sync_batchnorm.
+    With momentum m the running statistics keep the share (1 - m)^k after a step of k micro-batches, and 1 - m if m is
+    replaced by 1 - (1 - m)^(1/k). Batch norms with a cumulative mean (momentum=None) are not changed. Norms are found
+    by their names, since Lightning replaces them for trainer.sync_batchnorm.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        norms = {name: part.momentum for name, part in net.named_modules() if isinstance(part, _NORMS)}
+        norms = {name: part.momentum for name, part in net.named_modules() if isinstance(part, _BatchNorm)}
         self._momenta = {name: momentum for name, momentum in norms.items() if momentum is not None}
         self._net = net
         self._num_parts = 1
@@ -90,12 +94,3 @@ def part_sizes(num_images: int, size: int | None) -> list[int]:
     num_parts = -(-num_images // (size or num_images))
     smaller, num_larger = divmod(num_images, num_parts)
     return [smaller + 1] * num_larger + [smaller] * (num_parts - num_larger)
-
-
-def _halved(size: int, reason: str) -> int:
-    if size == 1:
-        raise OutOfMemory(
-            f"not even one image fits into the device's memory ({reason}); lower data.image_size, take a smaller "
-            "model.name, set callbacks.acceleration.gradient_checkpointing=true, or end other programs on the device"
-        )
-    return (size + 1) // 2

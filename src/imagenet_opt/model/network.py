@@ -16,12 +16,6 @@ RECIPE = ("name", "num_classes", "blurpool", "small_stem")
 """Arguments of `build_network` that are keys of the group model and of checkpoints."""
 STARTING = ("zero_init_last", "drop_path_rate")
 """Arguments of `build_network` for training only: a trained network does not need them."""
-_DEFAULTS = {
-    "aa_layer": "blurpool=false",
-    "zero_init_last": "zero_init_last=true",
-    "drop_path_rate": "drop_path_rate=0",
-}
-"""Option of timm -> the override that leaves the option out."""
 
 
 def build_network(
@@ -53,8 +47,10 @@ def build_network(
     try:
         network: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     except TypeError as error:
-        overrides = " ".join(f"model.{_DEFAULTS[option]}" for option in options)
-        raise ModelError(f"{name} has no such option; set {overrides} ({error})") from error
+        raise ModelError(
+            f"{name} has not all of these options; set model.blurpool=false, model.zero_init_last=true or "
+            f"model.drop_path_rate=0 ({error})"
+        ) from error
     if blurpool == "strided_convs":
         _blur_strided_convs(network, name)
     if small_stem:
@@ -91,9 +87,6 @@ def check_image_size(network: nn.Module, size: int) -> None:
         ) from error
 
 
-ALL_BUT_HEAD, ALL_BUT_HEAD_AND_LAST_NORM = "all_but_head", "all_but_head_and_last_norm"
-_SHORTCUT = "downsample"
-"""Parts of timm's names of layers; a shortcut's norm is not the last norm of its block, although timm lists it last."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -117,17 +110,17 @@ def frozen_parts(network: nn.Module, freeze: str | None) -> list[str]:
 def _trained_parts(network: nn.Module, freeze: str) -> list[nn.Module]:
     head: Any = network.get_classifier()  # type: ignore[operator]
     heads: list[nn.Module] = list(head) if isinstance(head, tuple) else [head]  # distilled networks have two
-    if freeze == ALL_BUT_HEAD:
+    if freeze == "all_but_head":
         return heads
-    if freeze == ALL_BUT_HEAD_AND_LAST_NORM:
-        norms = [layer for name, layer in network.named_modules() if isinstance(layer, NORMS) and _SHORTCUT not in name]
+    if freeze == "all_but_head_and_last_norm":
+        layers = network.named_modules()  # timm lists the norm of a block's shortcut last
+        norms = [layer for name, layer in layers if isinstance(layer, NORMS) and "downsample" not in name]
         return heads + norms[-1:]
     parts = dict(network.named_children())
     usable = [name for name, part in parts.items() if not any(layer in heads for layer in part.modules())]
     if freeze not in usable:
         names = ", ".join(name for name in usable if list(parts[name].parameters()))
-        words = f"{ALL_BUT_HEAD}, {ALL_BUT_HEAD_AND_LAST_NORM}"
-        raise ConfigError(f"model.freeze={freeze} must be {words} or a part of the network: {names}")
+        raise ConfigError(f"model.freeze={freeze} must be all_but_head, all_but_head_and_last_norm or one of {names}")
     return list(parts.values())[list(parts).index(freeze) + 1 :]
 
 
@@ -155,8 +148,8 @@ class BlurredConv2d(nn.Conv2d):
     """A convolution of images that are blurred with a 3x3 binomial filter. Source: ffcv-imagenet, BlurPoolConv2d."""
 
     blur: Tensor
-    """(in_channels, 1, 3, 3). A buffer: a filter made in the forward would be a copy from the host, for which the host
-    waits and which no CUDA graph captures. Checkpoints do not contain the buffer."""
+    """(in_channels, 1, 3, 3). A buffer, outside of checkpoints: a filter made in the forward would be a copy from the
+    host, which no CUDA graph captures."""
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(conv2d(images, self.blur, padding=1, groups=self.in_channels))

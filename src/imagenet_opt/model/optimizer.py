@@ -6,13 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from timm.optim import (
-    create_optimizer_v2,
-    get_optimizer_class,
-    get_optimizer_info,
-    list_optimizers,
-    param_groups_layer_decay,
-)
+from timm import optim
 from torch.optim import SGD, Optimizer
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
@@ -61,7 +55,7 @@ def build_optimizer(
     try:
         rate = lr * global_batch / REFERENCE_BATCH
         groups = _parameter_groups(network, weight_decay, NO_DECAY[no_decay](network), rate, layer_decay)
-        optimizer = create_optimizer_v2(groups, name, lr=rate, **options)
+        optimizer = optim.create_optimizer_v2(groups, name, lr=rate, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
     if isinstance(optimizer, SGD) and options.get("fused"):
@@ -70,8 +64,8 @@ def build_optimizer(
 
 
 def _begin_momentum(optimizer: SGD) -> None:
-    """Begin with a momentum of zero, which gives the same first step, except with dampening. torch 2.11 to 2.14: the
-    fused form leaves the momentum uninitialised if loss scaling skips the first step, as float16 often does."""
+    """Begin with a momentum of zero, which gives the same first step, except with dampening. In torch 2.11 to 2.14 the
+    fused form leaves it uninitialised if loss scaling skips the first step, as float16 often does."""
     for group in optimizer.param_groups:
         if group["momentum"] and not group["dampening"]:
             for parameter in group["params"]:
@@ -90,26 +84,23 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
     sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
     if sizes != expected:
         raise CheckpointMismatch(
-            f"the checkpoint's optimizer has parameter groups of {_shown(sizes)} tensors, expected {_shown(expected)}; "
-            "set optimizer.layer_decay, optimizer.no_decay and model.freeze as they were, train with the versions of "
-            "timm and imagenet-opt that wrote it, or start a new run with resume_from=null and another hydra.run.dir"
+            f"the checkpoint's optimizer has {len(sizes)} parameter groups, the first of {sizes[:2]} tensors, expected "
+            f"{len(expected)}, the first of {expected[:2]}; set optimizer.layer_decay, optimizer.no_decay and "
+            "model.freeze as they were, train with the versions of timm and imagenet-opt that wrote it, or start a new "
+            "run with resume_from=null and another hydra.run.dir"
         )
-
-
-def _shown(sizes: list[int]) -> str:
-    return str(sizes) if len(sizes) <= 4 else f"[{', '.join(map(str, sizes[:3]))}, ...] ({len(sizes)} groups)"
 
 
 def _options_of(name: str) -> set[str]:
     """Argument names of an optimizer. Raises ConfigError for an optimizer that is unknown or cannot be used here."""
-    names = [str(optimizer) for optimizer in list_optimizers()]
+    names = [str(optimizer) for optimizer in optim.list_optimizers()]
     if name not in names:
         hint = did_you_mean(name, names, "see timm.optim.list_optimizers()")
         raise ConfigError(f"timm has no optimizer {name!r} (optimizer.name); {hint}")
-    if get_optimizer_info(name).second_order:
+    if optim.get_optimizer_info(name).second_order:
         raise ConfigError(f"optimizer.name={name} needs second derivatives, which training does not compute")
     try:
-        return set(inspect.signature(get_optimizer_class(name, bind_defaults=False)).parameters)
+        return set(inspect.signature(optim.get_optimizer_class(name, bind_defaults=False)).parameters)
     except (ImportError, AssertionError) as error:
         raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
 
@@ -117,18 +108,15 @@ def _options_of(name: str) -> set[str]:
 def _parameter_groups(
     network: torch.nn.Module, weight_decay: float, undecayed: set[str], rate: float, layer_decay: float | None
 ) -> list[dict[str, Any]]:
-    """Two groups: decayed, then undecayed parameters. With layer_decay timm's groups by layer, the head's first.
-
-    A group without parameters is left out. Groups do not depend on the value of `weight_decay`, so a resumed run may
-    change the value.
-    """
+    """Decayed, then undecayed parameters; with layer_decay timm's groups by layer, the head's first. Groups do not
+    depend on the value of `weight_decay`, so a resumed run may change the value."""
     if layer_decay is None:
         parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         decayed = [parameter for name, parameter in parameters if name not in undecayed]
         others = [parameter for name, parameter in parameters if name in undecayed]
         both = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
         return [group for group in both if group["params"]]
-    groups: list[dict[str, Any]] = param_groups_layer_decay(
+    groups: list[dict[str, Any]] = optim.param_groups_layer_decay(
         network,
         weight_decay,
         no_weight_decay_list=undecayed,

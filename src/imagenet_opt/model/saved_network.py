@@ -19,11 +19,8 @@ _TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | 
 _LARGEST_IMAGE = 4096
 
 
-def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
-    """The network of a checkpoint, its network_config, and a function that builds an untrained network like it.
-
-    Raises CheckpointError.
-    """
+def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of a checkpoint and its network_config. Raises CheckpointError."""
     saved = checkpoints.read(ckpt, "ckpt")
     config: dict[str, Any] = saved.get("network_config", {})
     if absent := [key for key in (*RECIPE, "image_size") if key not in config]:
@@ -38,7 +35,7 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn
     checkpoints.check_network(saved, _outline(build, ckpt), ckpt)
     network = build().eval()
     network.load_state_dict(saved["network"])
-    return network, config, build
+    return network, config
 
 
 def _outline(build: Callable[[], nn.Module], ckpt: Path) -> nn.Module:

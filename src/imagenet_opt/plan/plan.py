@@ -1,24 +1,29 @@
-"""Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
+"""Computes and shows what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from math import ceil
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.config.build import device_of, image_sizes, make, num_processes, plain, set_size, share_batch
-from imagenet_opt.config.overrides import key_of
+from imagenet_opt.config.build import (
+    device_of,
+    image_sizes,
+    make,
+    num_classes_of,
+    num_processes,
+    plain,
+    share_batch,
+)
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
-from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.probe.throughput import Span
 
 IMAGENET = (1_281_167, 50_000, 1000)
 """Training images, validation images and classes, for a plan without data."""
@@ -27,20 +32,14 @@ A10G_RATE = 900.0
 sizes are assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
-SECONDS = 5.0
-"""Duration of a measurement of the loader, for each image size."""
-_LONGEST_SECONDS = 60.0
-_BATCH = 256
-"""Largest batch of a measurement; a few batches of each worker must fit into SECONDS."""
-
-_SAME_ACCURACY = {
-    *("experiment", "data", "logger", "rehearse", "run_folder", "callbacks.progress_bar"),
-    *(f"data.{key}" for key in ("root", "train_folder", "val_folder", "cache_dir", "num_workers", "prefetch_factor")),
-    *(f"data.{key}" for key in ("reads_in_flight", "read_timeout", "cache_gb", "copies", "region_decode")),
-    *(f"trainer.{key}" for key in ("accelerator", "log_every_n_steps", "check_val_every_n_epoch")),
-}
-"""Keys that change where a run reads, computes or writes, and not what it learns."""
-_NO_RECIPE = ("callbacks.checkpoint.", "hydra.", "logger.")
+_COLUMNS = (
+    Column("epochs"),
+    Column("image size", "{:.0f}"),
+    Column("steps", "{:,.0f}"),
+    Column("images/s needed", "{:,.0f}"),
+    Column("hours"),
+    Column("limit"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Phase:
     """Consecutive epochs with images of one size.
 
     first_epoch: counted from 0. steps, hours: of training, in all epochs of the phase. images_per_second_needed: rate
-    at which the loader keeps the GPU busy. images_per_second_loaded: rate of the loader; None if unknown.
+    at which the loader keeps the GPU busy.
     """
 
     first_epoch: int
@@ -56,21 +55,17 @@ class Phase:
     image_size: int
     steps: int
     images_per_second_needed: float
-    images_per_second_loaded: float | None
     hours: float
-
-    @property
-    def waits_for_loader(self) -> bool:
-        loaded = self.images_per_second_loaded
-        return loaded is not None and loaded < self.images_per_second_needed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """lr: learning rate at the first step of each epoch. gpu_hours: training and validation on one GPU. num_gpus: that
-    the run uses. recipe: the configuration's facts about a published recipe."""
+    """loader_rate: images/s of the loader; None if unknown. lr: learning rate at the first step of each epoch.
+    gpu_hours: training and validation on one GPU. num_gpus: that the run uses. recipe: the configuration's facts about
+    a published recipe."""
 
     phases: tuple[Phase, ...]
+    loader_rate: float | None
     lr: tuple[float, ...]
     total_steps: int
     gpu_hours: float
@@ -79,44 +74,13 @@ class Plan:
     recipe: dict[str, Any]
 
 
-def changed_keys(overrides: Iterable[str], config: DictConfig) -> tuple[str, ...]:
-    """The keys of the command line that can change a recipe's accuracy. Not trainer.max_epochs, if an accuracy is
-    published for this number of epochs (recipe.published)."""
-    published = (config.recipe or {}).get("published", {})
-    same = _SAME_ACCURACY | ({"trainer.max_epochs"} if config.trainer.max_epochs in published else set())
-    keys = map(key_of, overrides)
-    return tuple(dict.fromkeys(key for key in keys if key not in same and not key.startswith(_NO_RECIPE)))
-
-
-def loader_rates(config: DictConfig, announce: Callable[[str], None]) -> dict[int, float]:
-    """Images/s of the loader alone at each image size of the run, with files that are not in memory.
-
-    announce: called with each measurement's description. Raises ConfigError if the data is too small to measure.
-    """
-    rates = {}
-    for size in sorted(set(image_sizes(config))):
-        announce(f"the loader at {size} px")
-        at_size = config.copy()
-        set_size(at_size, size)
-        testbed = Testbed(at_size)
-        index, batch_size = testbed.samples.listed(testbed.samples.cold_rows()), testbed.loading.batch_size
-        span = Span(SECONDS, longest=_LONGEST_SECONDS)
-        rates[size] = testbed.load(index, span, cold=True, batch_size=min(_BATCH, batch_size)).images_per_second
-    return rates
-
-
 def make_plan(
-    config: DictConfig,
-    sizes: tuple[int, int, int],
-    *,
-    rate: float | None = None,
-    loaded: Mapping[int, float] = MappingProxyType({}),
+    config: DictConfig, sizes: tuple[int, int, int], *, rate: float | None = None, loader_rate: float | None = None
 ) -> Plan:
     """Plan a run: its steps with all its processes, and its hours on one GPU.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loaded: images/s of the loader by image size; the loader is never the limit for a size without
-    a rate, and validation takes the rate of the nearest size.
+    estimate for an A10G. loader_rate: images/s of the loader; None if it is never the limit.
 
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
@@ -126,16 +90,22 @@ def make_plan(
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
-    seconds_of = _image_seconds(config, num_classes, rate)
-    epochs = image_sizes(config)[: ceil(total / steps)]
-    phases = tuple(_phases(epochs, steps, batch, total, seconds_of, loaded))
-    val_size = config.data.val_image_size or config.data.image_size
-    image_seconds = (1 + config.model.val_flip) * seconds_of(val_size) / TRAINING_FORWARDS
-    if loaded:
-        image_seconds = max(image_seconds, 1 / loaded[min(loaded, key=lambda size: abs(size - val_size))])
+    flops = partial(_flops, **{name: config.model[name] for name in RECIPE} | {"num_classes": num_classes})
+    flops_per_second = A10G_RATE * _RESNET50_FLOPS if rate is None else rate * flops(224)
+    load_seconds = 0.0 if loader_rate is None else 1 / loader_rate
+    phases: list[Phase] = []
+    for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
+        first, num = sum(phase.num_epochs for phase in phases), len(list(epochs))
+        num_steps = min(num * steps, total - first * steps)
+        needed = flops_per_second / flops(size)
+        hours = num_steps * batch * max(1 / needed, load_seconds) / 3600
+        phases.append(Phase(first, num, size, num_steps, needed, hours))
+    val_seconds = flops(config.data.val_image_size or config.data.image_size) / flops_per_second / TRAINING_FORWARDS
+    image_seconds = max((1 + config.model.val_flip) * val_seconds, load_seconds)
     validation_hours = _validations(config, steps, total, num_val / batch) * num_val * image_seconds / 3600
     return Plan(
-        phases=phases,
+        phases=tuple(phases),
+        loader_rate=loader_rate,
         lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
         total_steps=total,
         gpu_hours=sum(phase.hours for phase in phases) + validation_hours,
@@ -147,12 +117,7 @@ def make_plan(
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:
     """Steps of an epoch, images of a step, and steps of the run. Raises ConfigError as make_plan does."""
-    outputs = config.model.num_classes
-    if outputs is not None and outputs < num_classes:
-        raise ConfigError(
-            f"the data has {num_classes} classes, the network only {outputs} (model.num_classes); use "
-            "model.num_classes=null to follow the data"
-        )
+    num_classes_of(config.model.num_classes, num_classes)
     key = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
     share_batch(config, 1)
     batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
@@ -163,12 +128,10 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     if num_epochs < 1:
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = int(config.data.samples_per_epoch or num_train)
-    if images < batch:
-        raise ConfigError(f"{key}={batch} is larger than the {images} training images; set {key} to at most {images}")
-    steps, max_steps = int(_limited(images // batch, config.trainer.limit_train_batches)), int(config.trainer.max_steps)
-    if steps < 1:
+    limit, max_steps = config.trainer.limit_train_batches, int(config.trainer.max_steps)
+    if (steps := int(_limited(images // batch, limit))) < 1:
         raise ConfigError(
-            f"trainer.limit_train_batches={config.trainer.limit_train_batches} leaves no batch of an epoch; raise it"
+            f"{key}={batch} and trainer.limit_train_batches={limit} leave no batch of the {images} training images"
         )
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total
@@ -191,28 +154,69 @@ def _validations(config: DictConfig, steps: int, total: int, batches: float) -> 
     return num * _limited(batches, trainer.limit_val_batches) / batches
 
 
-def _image_seconds(config: DictConfig, num_classes: int, rate: float | None) -> Callable[[int], float]:
-    """A function from an image size to the GPU's seconds for a training image. rate: as for make_plan."""
-    network = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
+@cache
+def _flops(size: int, **network: Any) -> float:
+    """FLOPs of a forward pass for one image of this size. network: arguments of build_network."""
     with torch.device("meta"):
-        net = build_network(**network)
-    flops_per_second = A10G_RATE * _RESNET50_FLOPS if rate is None else rate * forward_flops(net, 224)
-    return cache(lambda size: forward_flops(net, size) / flops_per_second)
+        return forward_flops(build_network(**network), size)
 
 
-def _phases(
-    sizes: Iterable[int],
-    steps: int,
-    batch: int,
-    total: int,
-    seconds_of: Callable[[int], float],
-    loaded: Mapping[int, float],
-) -> Iterator[Phase]:
-    """sizes: image size of each epoch. loaded: as for make_plan."""
-    first = 0
-    for size, epochs in groupby(sizes):
-        num, seconds, rate = len(list(epochs)), seconds_of(size), loaded.get(size)
-        num_steps = min(num * steps, total - first * steps)
-        hours = num_steps * batch * max(seconds, 1 / rate if rate else 0.0) / 3600
-        yield Phase(first, num, size, num_steps, 1 / seconds, rate, hours)
-        first += num
+def table(plan: Plan, *, is_estimate: bool, price: float | None = None) -> Table:
+    """The phases of the plan, and sentences about the run. is_estimate: whether the GPU's rate is the estimate for an
+    A10G. price: dollars."""
+    rows = []
+    for phase in plan.phases:
+        first, last = phase.first_epoch + 1, phase.first_epoch + phase.num_epochs
+        epochs = str(first) if first == last else f"{first} to {last}"
+        limit = "loader" if _waits_for_loader(plan, phase) else "GPU"
+        numbers = (float(phase.image_size), float(phase.steps), phase.images_per_second_needed)
+        rows.append((epochs, *numbers, _time(phase.hours), limit))
+    finding = (
+        f"{plan.total_steps:,} steps, {_time(plan.gpu_hours)} on one GPU, of which {_time(plan.validation_hours)} for "
+        f"validation{'' if price is None else f': ${price:,.2f}'}."
+    )
+    notes = (*_notes(plan, is_estimate), *_published(plan.recipe))
+    return Table("The run", _COLUMNS, tuple(rows), notes, finding=finding)
+
+
+def _waits_for_loader(plan: Plan, phase: Phase) -> bool:
+    return plan.loader_rate is not None and plan.loader_rate < phase.images_per_second_needed
+
+
+def _notes(plan: Plan, is_estimate: bool) -> Iterator[str]:
+    for num in sorted({plan.num_gpus, plan.recipe.get("gpus") or 1} - {1}):
+        yield f"{_time(plan.gpu_hours / num)} on {num} GPUs, if they scale perfectly and the loader does too."
+    top = max(range(len(plan.lr)), key=plan.lr.__getitem__)
+    epochs = sorted({0, top, len(plan.lr) - 1})
+    yield f"Learning rate: {', '.join(f'{plan.lr[epoch]:.3g} in epoch {epoch + 1}' for epoch in epochs)}."
+    if is_estimate:
+        yield (
+            f"The GPU's rate is an estimate for an A10G ({A10G_RATE:.0f} images/s of ResNet-50 at 224 px, compiled; "
+            "others in proportion to FLOPs); --rate sets the rate of this network on your GPU at 224 px."
+        )
+    if plan.loader_rate is None:
+        yield "The loader is assumed to keep up; imagenet-opt doctor measures its rate, and --loader-rate sets it."
+    if any(_waits_for_loader(plan, phase) for phase in plan.phases):
+        yield (
+            "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack for=224; for=176 for "
+            "FFCV's ResNet-18). imagenet-opt doctor measures what limits it."
+        )
+
+
+def _published(recipe: Mapping[str, Any]) -> Iterator[str]:
+    if not recipe:
+        return
+    if recipe["published_top1"] is None:
+        yield f"Published top-1: none for these epochs, only for {', '.join(map(str, recipe['published']))}."
+    else:
+        yield (
+            f"Published top-1 of the unchanged recipe: {recipe['published_top1']} % (imagenet-opt evaluate "
+            f"eval={recipe['evaluation']}), seed noise {recipe['sigma']} %."
+        )
+    yield f"Reproduced here: {recipe['reproduced'] or 'no'}. GPUs of the source: {recipe.get('gpus') or 'not known'}."
+    yield f"Source: {recipe['source']}"
+    yield from (f"Deviation {number}: {deviation}" for number, deviation in enumerate(recipe["deviations"], 1))
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 0.1 or hours == 0 else f"{hours * 60:.2g} minutes"

@@ -11,8 +11,8 @@ from lightning.pytorch import Callback, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
-from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.config.build import build_model, build_trainer
+from imagenet_opt.config.trust import find
 from imagenet_opt.data.batch import Batch, LoadStats
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype

@@ -25,8 +25,7 @@ from imagenet_opt.config.build import (
     precision_of,
     share_batch,
 )
-from imagenet_opt.config.recorded_rate import recorded_rate
-from imagenet_opt.config.settled_acceleration import settle_acceleration
+from imagenet_opt.config.speed import recorded_rate, settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.datamodule import ImageData
@@ -79,7 +78,7 @@ class Testbed:
             print_once(f"{num} processes (trainer.devices): {share}; imagenet-opt study study=scaling has several")
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
-            config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
+            config.model.num_classes = num_classes_of(config.model.num_classes, self.data.num_classes)
         settle_acceleration(config, len(self.data.train), self.device)
         self.loading = self.data.loading
         self.samples = samples_of(self.data.train, self.loading, seed=seed)

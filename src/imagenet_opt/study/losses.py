@@ -15,7 +15,7 @@ from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.turn import STOPS, Turn, apart
 from imagenet_opt.config.build import at_one_size, device_of, make, num_classes_of
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.settled_acceleration import settle_acceleration
+from imagenet_opt.config.speed import settle_acceleration
 from imagenet_opt.display.progress import say
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
@@ -133,8 +133,9 @@ def train(job: LossJob) -> list[float]:
     """
     config = composed((*job.overrides, STOPS))
     at_one_size(config)
+    data = make(config.data, "data")
     with open_dict(config):  # for callbacks
-        config.model.num_classes = num_classes_of(config.model.num_classes, data := make(config.data, "data"))
+        config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
     settle_acceleration(config, len(data.train), device_of(config))
     with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):

@@ -13,7 +13,6 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.config.allowed_targets import check_targets
 from imagenet_opt.config.build import (
     build_model,
     build_trainer,
@@ -25,8 +24,8 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.optional_callbacks import SWITCHES
-from imagenet_opt.config.record import has_other_overrides
+from imagenet_opt.config.compose import SWITCHES, has_other_overrides
+from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
@@ -155,7 +154,7 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
         data: ImageData = make(config.data, "data")
         if not is_auto:  # auto chooses a batch that the images fill
             train_order(len(data.train), data.loading, world_size=num_processes(config, device_of(config))[1])
-        config.model.num_classes = num_classes_of(config.model.num_classes, data)
+        config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
     if is_auto:
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
     return data

@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
-from imagenet_opt.config.record import record_configuration
+from imagenet_opt.config.compose import record_configuration
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files

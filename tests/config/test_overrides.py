@@ -26,8 +26,8 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
         ("data=demo +callbacks=[ema,b]", "experiment=demo data=demo +callbacks=[b] callbacks.ema.decay=0.9998"),
         (
-            "data=demo +callbacks=ema callbacks.ema.half_life_steps=9",
-            "experiment=demo data=demo callbacks.ema.half_life_steps=9",
+            "data=demo +callbacks=ema callbacks.ema.decay=0.9",
+            "experiment=demo data=demo callbacks.ema.decay=0.9",
         ),
     ],
 )
@@ -50,9 +50,9 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
         return set(composed(words).callbacks) & {"ema", "resolution_schedule", "early_stop", "profiler"}
 
     assert callbacks() == callbacks("callbacks.early_stop.stopping_threshold=null", "+callbacks=early_stop") == set()
-    assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.half_life_steps=9") == {"early_stop", "ema"}
+    assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.decay=0.9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
-    assert callbacks("experiment=rn50_mild", "callbacks.ema.half_life_steps=null") == {"resolution_schedule"}
+    assert callbacks("experiment=rn50_mild", "callbacks.ema.decay=null") == {"resolution_schedule"}
     with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):
         composed(("callbacks.profiler.num_steps=2",))
 

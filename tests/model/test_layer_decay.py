@@ -13,7 +13,6 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 from torch.optim import Optimizer
 
-from imagenet_opt.callbacks.learning_rate import LearningRate
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import Memory
@@ -60,7 +59,7 @@ class Rates(Callback):
 
 def test_rates_keep_their_ratio_and_that_of_the_head_is_logged() -> None:
     rates, logger = Rates(), Memory()
-    fit(resnet(), batches(4), None, rates, LearningRate(), optimizer=DECAYED, logger=logger)
+    fit(resnet(), batches(4), None, rates, optimizer=DECAYED, logger=logger)
     factors = [cosine(step, num_steps=8, steps_per_epoch=4, warmup_epochs=0.5) for step in range(8)]
     layers_after = [math.log2(rates.seen[0][0] / rate) for rate in rates.seen[0]]
     assert set(layers_after) == set(range(6))

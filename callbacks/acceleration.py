@@ -230,20 +230,11 @@ class Acceleration(Callback):
             set_images(batch, need_images(batch, _REMEDY).contiguous(memory_format=layout))
 
     def _on(self, device: torch.device) -> list[str]:
-        """The switches that are on and have an effect on `device`.
-
-        TF32 needs a GPU of compute capability 8.0 or more: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities".
-        """
-        gpu = device.type == "cuda"
-        acting = {
-            "channels_last": self.channels_last,
-            "tf32": self.tf32 and gpu and torch.cuda.get_device_capability(device) >= (8, 0),
-            "cudnn_benchmark": self.cudnn_benchmark and gpu and not torch.are_deterministic_algorithms_enabled(),
-            "cuda_graph": self.compiler.cuda_graph and gpu,
-            "gradient_checkpointing": self.gradient_checkpointing,
-            f"compile ({self.compiler.mode})": self.compiler.compile,
-        }
-        return [name for name, acts in acting.items() if acts]
+        """The switches that are on; without a GPU, only those that act there too."""
+        names = ["channels_last", "gradient_checkpointing"]
+        names += ["tf32", "cudnn_benchmark"] if device.type == "cuda" else []
+        modes = {"cuda_graph": self.compiler.cuda_graph, f"compile ({self.compiler.mode})": self.compiler.compile}
+        return [name for name in names if getattr(self, name)] + [name for name, is_on in modes.items() if is_on]
 
 
 def _parts(pl_module: LightningModule, batch: Any) -> list[Tensor]:

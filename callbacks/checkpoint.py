@@ -16,7 +16,6 @@ from imagenet_opt.run.checkpoint import files, position
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.run.hook_timer import SAVE
-from imagenet_opt.run.rows import is_logging_step, log_numbers
 from imagenet_opt.run.stop.ranks import StopConsensus
 
 log = logging.getLogger(__name__)
@@ -44,12 +43,7 @@ class Checkpoint(LightningCheckpoint):
     starting the loader draws from the saved state, at a different moment in a resumed run. The strategy must give each
     process the complete state, as a single device and DDP do.
 
-    | key, at the logging step after a save | unit |
-    |---|---|
-    | `checkpoint/stall_seconds` | seconds for which the save stopped training |
-    | `checkpoint/write_seconds` | seconds until the file was verified on the disk |
-    | `checkpoint/mb` | size of the file in MB |
-    | `checkpoint/upload_seconds` | seconds until the mirror had the file, at the logging step after an upload |
+    Logs no metric; a line for each save and upload says how long it took.
     """
 
     def __init__(
@@ -74,17 +68,12 @@ class Checkpoint(LightningCheckpoint):
         self._writer: CheckpointWriter | None = None
         self._uploads = CheckpointUploads(None, Path(), keep=keep)
 
-    @property
-    def mirrored(self) -> str | None:
-        """The mirror and the step that it has, for the summary; None without a mirror."""
-        return self._uploads.state
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rank = trainer.global_rank
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
         self._first_step = math.inf  # nothing can be saved before training starts
-        self._best_before, self._row, self._more_steps = self.best, dict[str, float](), 0
+        self._best_before, self._more_steps = self.best, 0
         self._writer = None
         position.watch_averaging(trainer)
         if stage == "fit":
@@ -102,7 +91,7 @@ class Checkpoint(LightningCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.folder is not None
         position.restore_loaders(trainer)
-        self._first_step = self._durable_step = trainer.global_step
+        self._first_step = trainer.global_step
         self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:
             inside_epoch = position.position(trainer).step > 0
@@ -124,11 +113,7 @@ class Checkpoint(LightningCheckpoint):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._random_before = random_state()
-        if is_logging_step(trainer):
-            self._collect()
-            if self._row.keys() & {"checkpoint/write_seconds", "checkpoint/upload_seconds"}:
-                log_numbers(trainer, self._row)
-                self._row = {}
+        self._collect()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -208,7 +193,6 @@ class Checkpoint(LightningCheckpoint):
 
     def _save(self, trainer: Trainer) -> None:
         with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # Lightning's own saves have this action too
-            began = time.perf_counter()
             self._settle()
             if is_best := (score := self._score(trainer)) > self.best:
                 self._best_before, self.best = self.best, score
@@ -216,7 +200,6 @@ class Checkpoint(LightningCheckpoint):
             self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
             if self._writer is not None:
                 self._writer.write(trainer.global_step, HostCopy(state), is_best=is_best)
-            self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
 
     def _settle(self, timeout_seconds: float | None = None) -> None:
         """Wait until the running save has ended."""
@@ -227,22 +210,16 @@ class Checkpoint(LightningCheckpoint):
     def _unsaved(self, trainer: Trainer) -> str | None:
         """An error if the present step is not on the disk. A collective call; rank 0 knows the answer."""
         self._settle()
-        self._durable_step = trainer.strategy.broadcast(self._durable_step)
-        if self._durable_step >= trainer.global_step:
+        written_step = -1 if self._writer is None else self._writer.written_step
+        durable_step = trainer.strategy.broadcast(max(self._first_step, written_step))
+        if durable_step >= trainer.global_step:
             return None
         return (
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
-            f"command again; the run resumes from step {self._durable_step}"
+            f"command again; the run resumes from step {durable_step}"
         )
 
     def _collect(self) -> None:
-        """Collect the results of the finished saves."""
-        for written in self._writer.finished() if self._writer is not None else ():
-            if written.error is None:
-                self._durable_step = written.step
-                self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
-            elif written.is_best:
-                self.best = self._best_before
-        for uploaded in self._uploads.finished():
-            if uploaded.error is None:
-                self._row |= {"checkpoint/upload_seconds": uploaded.seconds}
+        """Take back the best score if its save has failed."""
+        if self._writer is not None and self._writer.lost_best:
+            self._writer.lost_best, self.best = False, self._best_before

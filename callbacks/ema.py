@@ -22,26 +22,17 @@ class Ema(WeightAveraging):
     CPU and copies every weight to the host in each step. Here the average lies on the training device, and an update
     launches one kernel per list of tensors without waiting for the device.
 
-    decay: of one update after the rise, at least 0 and below 1. half_life_steps: steps after which weights count half.
-    Set one of decay and half_life_steps, and the other to None.
+    decay: of one update after the rise, at least 0 and below 1; weights count half after log(0.5) / log(decay) updates.
     update_every_n_steps: steps between two updates.
     Raises ConfigError for values out of range.
 
     Logs nothing.
     """
 
-    def __init__(
-        self, *, decay: float | None = 0.9998, half_life_steps: float | None = None, update_every_n_steps: int = 1
-    ) -> None:
+    def __init__(self, *, decay: float = 0.9998, update_every_n_steps: int = 1) -> None:
         super().__init__()
         if update_every_n_steps < 1:
             raise ConfigError(f"callbacks.ema.update_every_n_steps={update_every_n_steps} must be at least 1")
-        if (decay is None) == (half_life_steps is None):
-            raise ConfigError("callbacks.ema: set one of decay and half_life_steps, and the other to null")
-        if half_life_steps is not None and half_life_steps <= 0:
-            raise ConfigError(f"callbacks.ema.half_life_steps={half_life_steps} must be above 0")
-        if decay is None:
-            decay = 0.5 ** (update_every_n_steps / half_life_steps)  # type: ignore[operator]
         if not 0 <= decay < 1:
             raise ConfigError(f"callbacks.ema.decay={decay} must be at least 0 and below 1")
         self.decay = decay

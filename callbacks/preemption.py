@@ -1,20 +1,88 @@
 """Stops a run at a safe point when its machine is reclaimed."""
 
+import json
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urljoin
+from urllib.request import ProxyHandler, Request, build_opener
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from imagenet_opt.errors import Preempted
+from imagenet_opt.errors import ConfigError, Preempted
 from imagenet_opt.run.stop.ranks import RankWatchdog, StopConsensus
 from imagenet_opt.run.stop.signals import SPOT, stop
-from imagenet_opt.run.stop.spot import SpotNotice
+
+log = logging.getLogger(__name__)
 
 _REPLACED = "register_signal_handlers", "teardown", "_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch"
 """Names of the methods of Lightning that this callback replaces."""
+_TIMEOUT_SECONDS = 2.0
+_NEEDS_TOKEN, _NO_NOTICE = 401, 404
+_ACTIONS = ("terminate", "stop", "hibernate")
+
+
+class SpotNotice:
+    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when EC2 announces that it interrupts this
+    spot instance, two minutes before it does.
+
+    The thread fetches a token where the server requires one (IMDSv2). A failing server is polled again after one
+    warning. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+    """
+
+    def __init__(self, url: str, *, every_seconds: float, notify: Callable[[], None]) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"callbacks.preemption.spot_notice_url={url} must begin with http://, or be null")
+        self.url, self.every_seconds, self.notify = url, every_seconds, notify
+        self._headers: dict[str, str] = {}
+        self._closed = threading.Event()
+        self._open = build_opener(ProxyHandler({})).open  # a link-local address, which no proxy knows
+        threading.Thread(target=self._poll, daemon=True, name="spot notice").start()
+
+    def close(self) -> None:
+        """Stop polling. The thread ends by itself, at the latest after its current request."""
+        self._closed.set()
+
+    def _poll(self) -> None:
+        warned = False
+        while not self._closed.is_set():
+            try:
+                if self._announced():
+                    self.notify()
+                    return
+            except (OSError, ValueError, HTTPException) as error:
+                if not warned:
+                    log.warning(f"cannot read spot notices from {self.url} ({error}); trying again")
+                warned = True
+            self._closed.wait(self.every_seconds)
+
+    def _announced(self, *, may_renew: bool = True) -> bool:
+        try:
+            notice = json.loads(self._ask(Request(self.url, headers=self._headers)))
+        except HTTPError as error:
+            if error.code == _NO_NOTICE:
+                return False
+            if error.code != _NEEDS_TOKEN or not may_renew:
+                raise
+            lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+            token = self._ask(Request(urljoin(self.url, "/latest/api/token"), method="PUT", headers=lifetime))
+            self._headers = {"X-aws-ec2-metadata-token": token.decode("ascii").strip()}
+            return self._announced(may_renew=False)
+        return isinstance(notice, dict) and notice.get("action") in _ACTIONS
+
+    def _ask(self, request: Request) -> bytes:
+        try:
+            with self._open(request, timeout=_TIMEOUT_SECONDS) as response:
+                answer: bytes = response.read(4096)
+        except HTTPError as error:
+            error.close()
+            raise
+        return answer
 
 
 class Preemption(Callback):

@@ -1,7 +1,7 @@
 """Records a few steps in detail: the operations of the CPU and the GPU."""
 
 import logging
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,40 +39,22 @@ class Profiler(Callback):
         self.folder = Path(folder) / FOLDER
         self.start_step, self.num_steps = start_step, num_steps
         self._profile: torch.profiler.profile | None = None
-        self._is_due = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._is_due = trainer.is_global_zero
-        self._num_done = self._num_recorded = 0
-        self._on_gpu = trainer.strategy.root_device.type == "cuda"
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._is_due and self._num_done >= self.start_step:
-            self._is_due = False
-            self._first = trainer.global_step + 2  # the profiler warms up during the next step
-            kinds = torch.profiler.ProfilerActivity
+        if trainer.is_global_zero:
+            kinds, on_gpu = torch.profiler.ProfilerActivity, trainer.strategy.root_device.type == "cuda"
+            first = trainer.global_step + self.start_step + 2  # the profiler warms up during the step before
+            window = {"skip_first": self.start_step, "warmup": 1, "active": self.num_steps}
             self._profile = torch.profiler.profile(
-                activities=[kinds.CPU, *([kinds.CUDA] if self._on_gpu else [])],
-                schedule=torch.profiler.schedule(wait=0, warmup=1, active=self.num_steps, repeat=1),
-                on_trace_ready=self._write,
+                activities=[kinds.CPU, *([kinds.CUDA] if on_gpu else [])],
+                schedule=torch.profiler.schedule(wait=0, repeat=1, **window),
+                on_trace_ready=partial(self._write, first),
             )
             self._profile.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self._num_done += 1
         if self._profile is not None:
-            self._num_recorded = self._num_done - self.start_step - 1
             self._profile.step()
-            if self._num_recorded == self.num_steps:
-                self._stop()
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._is_due or (self._profile is not None and not self._num_recorded):
-            rank_zero_info(
-                f"profiler: nothing was recorded: the fit had {self._num_done} steps, and recording begins after "
-                f"callbacks.profiler.start_step={self.start_step} and one step to warm up"
-            )
-        self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()
@@ -81,24 +63,21 @@ class Profiler(Callback):
         self._stop()
 
     def _stop(self) -> None:
-        """Stop recording; if anything was recorded, torch calls `_write`."""
-        profile, self._profile, self._is_due = self._profile, None, False
+        """Stop the profiler; within the window, torch calls `_write`."""
+        profile, self._profile = self._profile, None
         if profile is not None:
             profile.stop()
 
-    def _write(self, profile: torch.profiler.profile) -> None:
-        if not self._num_recorded:
+    def _write(self, first: int, profile: torch.profiler.profile) -> None:
+        num = profile.step_num - self.start_step - 1
+        if not num:  # the fit ends within the first recorded step
             return
-        trace = self.folder / f"step_{self._first}.json.gz"
-        part = trace.with_name(f"new_{trace.name}")  # so that the trace is complete whenever it exists
+        trace = self.folder / f"step_{first}.json.gz"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            profile.export_chrome_trace(str(part))
-            part.replace(trace)
+            profile.export_chrome_trace(str(trace))
         except Exception as error:  # no failed profile may end a training
-            with suppress(OSError):
-                part.unlink()
             log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))
             return
-        steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"
-        rank_zero_info(f"profiler: {steps} from step {self._first} on, in {printable(str(trace))}")
+        steps = "1 step" if num == 1 else f"{num} steps"
+        rank_zero_info(f"profiler: {steps} from step {first} on, in {printable(str(trace))}")

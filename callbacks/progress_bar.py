@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -36,7 +37,7 @@ _WIDE = 110
 class ProgressBar(RichProgressBar):
     """A line for each row of metrics (run/rows.py) and each validation, and a rich bar on a terminal.
 
-        epoch 4/8  step 40/40  loss 0.966  acc1 84.2%  lr 0.048  399 img/s  data wait 1%  2.1 GiB  0:32 left
+        epoch 4/8  step 40/40  loss 0.966  acc1 84.2%  lr 0.048  399 img/s  data wait 1%  2.1 GiB  00:32 left
         epoch 4/8  val  loss 0.710  acc1 86.0%  acc5 99.1%  1.2 s
 
     Both lines are logged at level INFO. Where stderr is no terminal, both lines are also printed there. On a terminal
@@ -75,7 +76,7 @@ class ProgressBar(RichProgressBar):
     def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
         self._shown = _known(numbers, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
         if (left := seconds_left(trainer, numbers.get(_RATE, 0.0))) is not None:
-            self._shown["left"] = duration(left)
+            self._shown["left"] = str(timedelta(seconds=round(left))).removeprefix("0:")
         if trainer.is_global_zero:
             total = trainer.num_training_batches
             self._say(trainer, f"step {row.batch}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
@@ -126,10 +127,3 @@ def seconds_left(trainer: Trainer, batches_per_second: float) -> float | None:
     if not math.isfinite(total) or not batches_per_second > 0:
         return None
     return max(0, total - trainer.global_step) * trainer.accumulate_grad_batches / batches_per_second
-
-
-def duration(seconds: float) -> str:
-    """Format as m:ss, and as h:mm:ss from one hour on."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -7,8 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.timeline import FOLDER
-from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach
-from imagenet_opt.run.utilization import recorder_of
+from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach, recorder_of
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 

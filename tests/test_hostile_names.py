@@ -13,7 +13,8 @@ from imagenet_opt.display.terminal_table import print_tables
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.sweep.results import print_results, write_page
 from imagenet_opt.sweep.rows import Row
-from imagenet_opt.training.summary import Setup, print_summary
+from imagenet_opt.training.summary import print_summary
+from tests.training.test_summary import trainer
 
 HOSTILE = (
     "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
@@ -75,7 +76,7 @@ def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
     print_tables([lines])
     assert not any(line.startswith(("b", "ConfigError")) for line in capsys.readouterr().out.splitlines())
 
-    print_summary({}, Path("[red]run[/red]\x1b[2J"), Setup())
+    print_summary({}, Path("[red]run[/red]\x1b[2J"), trainer(), done_steps=0)
     assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")
 
     def mistake() -> None:

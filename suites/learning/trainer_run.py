@@ -38,7 +38,7 @@ def overrides(recipe: Recipe, root: Path, folder: Path, seed: int) -> list[str]:
         f"run_folder={folder / 'run'}",
         f"seed={seed}",
         "logger=csv",
-        "callbacks=[acceleration,mixing,throughput,bottleneck,learning_rate,checkpoint]",
+        "callbacks=[acceleration,mixing,throughput,bottleneck,checkpoint]",
         f"data.root={root}",
         f"data.cache_dir={folder / 'cache'}",
         f"data.batch_size={recipe.batch_size}",

@@ -115,16 +115,6 @@ def test_a_run_that_goes_back_does_not_replace_the_best_by_a_worse_one(project, 
     assert step_of(tmp_path / "best.ckpt") == 20
 
 
-def test_the_cost_of_a_save_is_logged(project, tmp_path: Path) -> None:
-    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4), Unhurried())
-    megabytes = project.logger.values("checkpoint/mb")
-    assert len(megabytes) >= 3
-    for key in ("checkpoint/stall_seconds", "checkpoint/write_seconds"):
-        seconds = project.logger.values(key)
-        assert len(seconds) == len(megabytes) and min(seconds) > 0
-    assert megabytes[-1] * 1e6 == pytest.approx(os.path.getsize(tmp_path / "last.ckpt"), rel=0.01)
-
-
 class BrokenDisk(Unhurried):
     """Nothing can be made durable in the epochs given."""
 

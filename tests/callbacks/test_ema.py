@@ -50,12 +50,6 @@ def test_the_average_moves_to_the_training_device() -> None:
     assert ema._average_model.n_averaged.device.type == "cpu"
 
 
-def test_after_its_half_life_a_weight_counts_half() -> None:
-    assert Ema(decay=None, half_life_steps=100, update_every_n_steps=20).decay == pytest.approx(2**-0.2)
-    with pytest.raises(ConfigError, match="set one of decay and half_life_steps"):
-        Ema(decay=0.9, half_life_steps=100)
-
-
 @pytest.mark.parametrize(("option", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])
 def test_values_out_of_range_are_refused_with_their_key(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"callbacks.ema.{option}={value}"):

@@ -39,15 +39,12 @@ def test_the_window_is_recorded_over_an_epochs_end_and_training_is_as_without_it
 
 @pytest.mark.parametrize(("max_steps", "recorded"), [(4, 0), (5, 1)])
 def test_a_fit_that_ends_within_the_window_leaves_what_there_is(
-    project, tmp_path: Path, caplog, max_steps: int, recorded: int
+    project, tmp_path: Path, max_steps: int, recorded: int
 ) -> None:
-    with caplog.at_level("INFO"):
-        project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=5), max_steps=max_steps)
+    project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=5), max_steps=max_steps)
     assert left(tmp_path) == ["step_5.json.gz"] * recorded
     if recorded:
         assert names(tmp_path / "profile/step_5.json.gz")["aten::conv2d"] == recorded
-    else:
-        assert f"nothing was recorded: the fit had {max_steps} steps" in caplog.text
 
 
 def test_an_error_within_the_window_stays_the_error_and_leaves_a_whole_file(project, tmp_path: Path) -> None:

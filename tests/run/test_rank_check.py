@@ -22,7 +22,7 @@ TWO = (
     *("trainer.devices=2", "trainer.strategy=ddp", "trainer.limit_val_batches=0"),
     *("data.batch_size=3", "callbacks.checkpoint.every_n_steps=1"),
 )
-NOT_NEEDED = ("timeline", "host_utilization", "gpu_utilization", "bottleneck", "preemption")
+NOT_NEEDED = ("timeline", "gpu_utilization", "bottleneck", "preemption")
 
 
 def fit(rank: int, roots: tuple[Path, Path], runs: tuple[Path, Path], max_steps: int) -> int:

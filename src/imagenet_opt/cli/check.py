@@ -18,7 +18,7 @@ imagenet-opt check data.root=/fsx/imagenet ckpt=RUN_FOLDER           does a trai
 imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
   ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose best.ckpt is used; also
-                s3://bucket/run, the mirror of a run, whose newest checkpoint is used, or a .ckpt object
+                s3://bucket/run/best.ckpt, of a mirror
   --sample N    number of samples of each split to decode, compare and classify, the same from every class
                 (default 2000)
   --all         use all samples

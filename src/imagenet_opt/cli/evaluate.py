@@ -20,8 +20,7 @@ imagenet-opt evaluate ckpt=RUN_FOLDER/last.ckpt data.root=/fsx/imagenet eval=ffc
 imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.root=/fsx/imagenet
 
   ckpt=PATH      a checkpoint of train.py, or a run's folder: its best.ckpt, else its last.ckpt. If the run averaged its
-                 weights (EMA), the averaged weights are used. Also s3://bucket/run, the mirror of a run, or a .ckpt
-                 object
+                 weights (EMA), the averaged weights are used. Also s3://bucket/run/best.ckpt, of a mirror
   model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size, crop and
                  interpolation
   eval=NAME      evaluate as others do: torchvision and nvidia (256 to 224 px), torchvision_v2 and mosaic
@@ -85,7 +84,7 @@ def _network(name: str, ckpt: Path | str | None) -> tuple["Network", str | None]
 
     if ckpt is None:
         return pretrained(name), None
-    with local_checkpoint(ckpt, best=True) as (file, place):
+    with local_checkpoint(ckpt) as (file, place):
         return saved(file), place
 
 

@@ -12,8 +12,8 @@ imagenet-opt export ckpt=RUN_FOLDER                           RUN_FOLDER/best.sa
 imagenet-opt export ckpt=RUN_FOLDER/last.ckpt format=onnx     RUN_FOLDER/last.onnx, for ONNX Runtime, TensorRT, ...
 imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
-  ckpt        a run's folder: its best.ckpt, else its last.ckpt; or a checkpoint file; also s3://bucket/run, a
-              mirror of a run: its best.ckpt, else its newest checkpoint; or a .ckpt object
+  ckpt        a run's folder: its best.ckpt, else its last.ckpt; or a checkpoint file; also
+              s3://bucket/run/best.ckpt, of a mirror
   format      safetensors (default) or onnx, which needs pip install "imagenet-opt[export]"
   out         the file to write; default: beside the checkpoint, under its name; of a URL, in the working folder
   image_size  side of the images in pixels; default: the run's validation size. An ONNX file accepts only this size
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.export import export
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
-    with local_checkpoint(arguments.ckpt, best=True) as (file, _):
+    with local_checkpoint(arguments.ckpt) as (file, _):
         print(export(**vars(arguments) | {"ckpt": file}))
 
 

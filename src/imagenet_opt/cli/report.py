@@ -16,7 +16,6 @@ imagenet-opt report doctor.json --out why.html             the result of imagene
   RUN                   a folder that train.py wrote, or a doctor.json, or a folder with one
   --baseline RUN2       another run to compare with
   --out FILE            default: report.html beside the run's files
-  --wandb               show the page in the run's Weights & Biases too; offline where there is no key
 
 The report has every part for which there is data; for each other part, a line says how to create its data:
 
@@ -47,14 +46,6 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
     print_summary(record, baseline, terminal())
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
-    if options.wandb:
-        from imagenet_opt.run.loggers.wandb_logger import log_report
-
-        try:
-            project = str(record.config["logger"]["wandb"]["project"])
-        except (KeyError, TypeError):
-            project = "imagenet-opt"
-        print(printable(log_report(options.run, options.out, project=project)))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -63,12 +54,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--wandb", action="store_true")
     options = parser.parse_args(argv)
     for flag, place in (("", options.run), ("--baseline ", options.baseline)):
         if place is not None and not place.exists():
             raise ConfigError(f"{flag}{place}: there is no such folder or file; expected a run folder or a doctor.json")
-    if options.wandb and not options.run.is_dir():
-        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {options.run} is a file")
     options.out = options.out or (options.run if options.run.is_dir() else options.run.parent) / FILE
     return options

@@ -23,7 +23,7 @@ RECORD = ".hydra"
 """Folder of the configuration in a run folder."""
 SWITCHES: dict[str, dict[str, float | None]] = {
     "resolution_schedule": {"start": 160},
-    "ema": {"decay": 0.9998, "half_life_steps": None},
+    "ema": {"decay": 0.9998},
     "early_stop": {"stopping_threshold": 0.759, "patience": None},
     "profiler": {"start_step": 10},
 }

@@ -54,6 +54,7 @@ class Classifier(LightningModule):
     | `train/loss`, `train/acc1` | mean since the last logging step; accuracy as a share, 0 to 1 |
     | `val/loss`, `val/acc1` | of the whole validation |
     | `val/acc5` | the same, with six classes or more |
+    | `lr` | learning rate of the step, of the first parameter group; with `optimizer.layer_decay` that of the head |
 
     Raises NonFiniteLoss, OutOfMemory.
     """
@@ -162,6 +163,7 @@ class Classifier(LightningModule):
         self._steps_ahead.begin()
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
+        lr = float(optimizer.param_groups[0]["lr"])
         self._before.take()
         losses, logits = self._forward_backward(batch)
         self.nan_guard.add(self.trainer.global_step, losses.mean(), batch.indices)
@@ -171,6 +173,7 @@ class Classifier(LightningModule):
         optimizer.zero_grad(set_to_none=self.set_to_none)
         scheduler.step()
         if is_logging_step(self.trainer):
+            log_numbers(self.trainer, {"lr": lr})
             log_numbers(self.trainer, self._late_means())
         elif self.nan_guard.is_full:
             self.nan_guard.stop_if_bad()

@@ -1,13 +1,18 @@
-"""Times each of Lightning's actions: fetching a batch, every hook of every callback, each logger."""
+"""What callbacks of a fit share: a timer of each of Lightning's actions (fetching a batch, every hook of every
+callback, each logger), and the recorder of the machine."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
+
+from imagenet_opt.measure.telemetry.gpu import device_names
+from imagenet_opt.measure.telemetry.recorder import Recorder
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 SAVE = "save_checkpoint"
@@ -118,3 +123,16 @@ def _time(logger: Logger, clock: HookTimer) -> None:
             log_metrics(*args, **options)
 
     vars(logger)["log_metrics"] = timed
+
+
+_recorders: "WeakKeyDictionary[Trainer, Recorder]" = WeakKeyDictionary()
+
+
+def recorder_of(trainer: Trainer) -> Recorder:
+    """The recorder of this fit; starts it at the first call. Call in `setup`, and `stop` it in `on_exception` and
+    `teardown`: the first callback to do so ends it for all."""
+    recorder = _recorders.get(trainer)
+    if recorder is None or not recorder.is_running:
+        device = trainer.strategy.root_device
+        recorder = _recorders[trainer] = Recorder(device_names(device.index) if device.type == "cuda" else None)
+    return recorder

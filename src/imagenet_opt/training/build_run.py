@@ -29,7 +29,7 @@ from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -39,7 +39,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
 from imagenet_opt.run.numbers import METRICS, SUMMARY
-from imagenet_opt.run.rank_check import RankCheck
+from imagenet_opt.run.stop.ranks import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
 
@@ -70,7 +70,8 @@ class Run:
 def build_run(config: DictConfig) -> Run:
     """Build a run without starting workers or training. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
-    folder = _writable(Path(config.run_folder))
+    folder = Path(config.run_folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     resume_from = config.resume_from
@@ -204,19 +205,6 @@ def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | No
             "the run folder holds a rehearsal, whose weights are untrained; choose another hydra.run.dir, or start a "
             "new run with resume_from=null"
         )
-
-
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError("permission denied")
-    except OSError as error:
-        reason = error.strerror or error
-        raise RunFolderError(
-            f"cannot write {folder} ({reason}); choose another folder with hydra.run.dir=FOLDER"
-        ) from error
-    return folder.resolve()
 
 
 def _set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:

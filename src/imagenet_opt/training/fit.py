@@ -21,7 +21,7 @@ from imagenet_opt.training.build_run import Run, build_run
 from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.training.summary import print_summary, setup_of, summarize
+from imagenet_opt.training.summary import print_summary, summarize
 
 
 def fit(config: DictConfig, *, began: float) -> None:
@@ -48,7 +48,7 @@ def fit(config: DictConfig, *, began: float) -> None:
             write_summary(numbers, run.folder)
             for logger in run.trainer.loggers:
                 log_summary(logger, numbers)
-            print_summary(numbers, run.folder, setup_of(run.trainer, done_steps=run.done_steps))
+            print_summary(numbers, run.folder, run.trainer, done_steps=run.done_steps)
         exit_code = 0
     except Preempted:
         exit_code = STATUS

@@ -83,11 +83,9 @@ def requeue() -> bool:
     """Requeue this SLURM job, which also ends it. Returns whether SLURM accepted the request."""
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_REQUEUE_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning(f"`{' '.join(command)}` failed ({error}); submit the job again yourself")
-        return False
-    if done.returncode:
-        reason = done.stderr.strip() or f"status {done.returncode}"
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_REQUEUE_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip()
         log.warning(f"`{' '.join(command)}` failed ({reason}); submit the job again yourself, next time with --requeue")
-    return done.returncode == 0
+        return False
+    return True

@@ -64,7 +64,7 @@ def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, change
     [
         (with_recipe(classes=5), "network_config.classes"),
         (with_recipe(mean=torch.zeros(3)), "network_config.mean"),
-        ({"loops": 5}, "loops"),
+        ({"loops": 5}, "loops.fit_loop"),
         ({"loops": {"fit_loop": {"epoch_progress": []}}}, "loops.fit_loop"),
         ({"callbacks": "Rehearsal"}, "callbacks"),
         ({"callbacks": {"Checkpoint": None}}, "callbacks.Checkpoint"),

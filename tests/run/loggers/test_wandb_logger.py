@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shlex
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +10,6 @@ import pytest
 from imagenet_opt.errors import RunFolderError
 from imagenet_opt.run.loggers.wandb_logger import build_wandb
 from tests.processes import run_script
-from tests.run.loggers.test_wandb_rows import inspected
 
 LOG_A_RUN = """
 import logging, sys
@@ -79,31 +77,6 @@ def test_a_terminal_gets_no_question_but_the_reason_for_offline_mode(
     os.close(terminal)
     assert expected_warning in warning
     assert run.endswith(" True")
-
-
-REPORT = """
-import sys
-from pathlib import Path
-from imagenet_opt.run.loggers.wandb_logger import log_report
-folder = Path(sys.argv[1])
-print(log_report(folder, folder / "report.html", project="p"))
-"""
-
-
-@pytest.mark.slow
-def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -> None:
-    run = tmp_path / "my run"
-    run.mkdir()
-    log_a_run(run)
-    (run / "report.html").write_text("<p>why</p>")
-    message = log_a_run(run, REPORT)[-1]
-    run_id = (run / "wandb_id.txt").read_text().strip()
-    assert f"logged as report in W&B's run {run_id}; wandb sync " in message
-    folder = Path(*shlex.split(message.split("; wandb sync ")[1].removesuffix(" sends it")))
-    (page,) = folder.glob("files/media/html/*.html")
-    assert page.read_text() == "<p>why</p>"
-    rows = inspected(folder / f"run-{run_id}.wandb")
-    assert '"_step":8,' in rows and '"report._type":"html-file"' in rows
 
 
 def test_a_folder_that_takes_no_file_is_named() -> None:

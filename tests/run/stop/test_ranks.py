@@ -1,129 +1,127 @@
 """A process whose main thread hangs ends when another one of its run dies, and says why."""
 
-import json
+import logging
+import multiprocessing
+import os
 import signal
 import socket
-import subprocess
 import sys
+import threading
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imagenet_opt.errors import TrainingError
+from imagenet_opt.run.stop import ranks
 from imagenet_opt.run.stop.ranks import RankWatchdog, address, listen
 
-HANGING = """
-import json, os, signal, sys, threading
-from imagenet_opt.run.stop import ranks
-from imagenet_opt.run.stop.ranks import RankWatchdog
-ranks._HELLO_SECONDS = 100
-rank, kind = int(sys.argv[1]), sys.argv[2]
-os.environ["MASTER_ADDR"] = "127.0.0.1"
-
-def broadcast(value):
-    if rank == 0:
-        print(json.dumps(value), flush=True)
-        return value
-    return json.loads(sys.argv[3])
-
-peers = RankWatchdog(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
-print("together", flush=True)
-if sys.stdin.readline() == "close\\n":
-    peers.close()
-elif kind == "writes":
-    threading.Thread(target=lambda: print(sys.stdin.readline()), name="checkpoint writer", daemon=True).start()
-    print("writing", flush=True)
-    threading.Event().wait()
-elif kind == "fails":
-    peers.failing(ValueError("no such\\nfile"))
-    sys.exit(1)
-print("and on", flush=True)
-sys.stdin.readline()
-"""
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+SECONDS = 120
+"""To wait for what comes within seconds."""
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HANGING, *arguments]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+class Rank:
+    """A forked process that watches the other one, and does what it is told."""
+
+    def __init__(self, rank: int, errors: Path, port_and_token: Any = None) -> None:
+        context = multiprocessing.get_context("fork")
+        self.here, there = context.Pipe()
+        self.errors = errors / f"{rank}"
+        self.process: Any = context.Process(target=self.live, args=(rank, there, port_and_token))
+        self.process.start()
+        there.close()
+
+    def live(self, rank: int, line: Connection, port_and_token: Any) -> None:
+        self.here.close()
+        sys.stderr = self.errors.open("w", buffering=1)
+        logging.getLogger().handlers.clear()
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        ranks._HELLO_SECONDS = 100
+
+        def broadcast(value: Any) -> Any:
+            if rank == 0:
+                line.send(value)
+            return value if rank == 0 else port_and_token
+
+        peers = RankWatchdog(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
+        line.send("together")
+        told = line.recv()
+        if told == "close":
+            peers.close()
+        elif told == "write":
+            threading.Thread(target=lambda: line.send(line.recv()), name="checkpoint writer", daemon=True).start()
+            line.send("writing")
+            threading.Event().wait(SECONDS)
+        elif told == "fail":
+            peers.failing(ValueError("no such\nfile"))
+            os._exit(1)
+        line.send("and on")
+        line.recv()
+
+    def status(self, seconds: float = SECONDS) -> int | None:
+        self.process.join(seconds)
+        return self.process.exitcode
 
 
-def line(process: Any) -> str:
-    return process.stdout.readline().strip()
-
-
-def say(process: Any, text: str) -> None:
-    process.stdin.write(f"{text}\n")
-    process.stdin.flush()
-
-
-def pair(kind: str, stray: bytes | None = None) -> list[subprocess.Popen[str]]:
-    """Two processes that know each other. stray: what another connection says before the second has come; a
-    third says nothing."""
-    first = start("0", kind)
-    address = line(first)
-    port, _ = json.loads(address)
+@pytest.fixture
+def pair(tmp_path: Path) -> Any:
+    """Two processes that know each other. Before the second comes, one connection says nothing and another nonsense."""
+    first = Rank(0, tmp_path)
+    port, token = first.here.recv()
     with ExitStack() as strangers:
-        if stray is not None:
-            idle, talking = (strangers.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2))
-            talking.sendall(stray)
-            idle.setblocking(False)
-        both = [first, start("1", kind, address)]
-        assert [line(process) for process in both] == ["together", "together"]
-        if stray is not None:
-            with pytest.raises(BlockingIOError):  # rank 0 still waits for its word
-                idle.recv(1)
-    return both
+        idle, talking = (strangers.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2))
+        talking.sendall(b"\xff\xfe\n")
+        idle.setblocking(False)
+        both = [first, Rank(1, tmp_path, (port, token))]
+        assert [rank.here.recv() for rank in both] == ["together", "together"]
+        with pytest.raises(BlockingIOError):  # rank 0 still waits for its word
+            idle.recv(1)
+    yield both
+    for rank in both:
+        rank.process.kill()
+        rank.process.join()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_other(victim: int) -> None:
-    both = pair("killed")
-    both[victim].send_signal(signal.SIGKILL)
-    both[victim].communicate(timeout=60)
-    other = both[1 - victim]
-    assert other.wait(timeout=120) == 1
-    _, err = other.communicate()
-    assert f"TrainingError: rank {victim} has died" in err and "resumes from the last checkpoint" in err
+def test_a_killed_process_ends_the_other(pair: list[Rank]) -> None:
+    os.kill(pair[0].process.pid, signal.SIGKILL)
+    assert pair[1].status() == 1
+    text = pair[1].errors.read_text()
+    assert "TrainingError: rank 0 has died" in text and "resumes from the last checkpoint" in text
 
 
-def test_a_checkpoint_that_is_being_written_is_waited_for() -> None:
-    first, second = pair("writes")
-    say(first, "write")
-    assert line(first) == "writing"
-    second.kill()
-    second.communicate(timeout=60)
-    with pytest.raises(subprocess.TimeoutExpired):  # beyond its grace
-        first.wait(timeout=1)
-    assert first.communicate("done\n", timeout=120)[0] == "done\n\n"
-    assert first.returncode == 1
+def test_a_checkpoint_that_is_being_written_is_waited_for(pair: list[Rank]) -> None:
+    pair[0].here.send("write")
+    assert pair[0].here.recv() == "writing"
+    pair[1].process.kill()
+    assert pair[0].status(1) is None  # beyond its grace
+    pair[0].here.send("done")
+    assert pair[0].here.recv() == "done" and pair[0].status() == 1
+    assert "TrainingError: rank 1 has died" in pair[0].errors.read_text()
 
 
-def test_an_error_is_passed_on() -> None:
-    first, second = pair("fails")
-    say(second, "fail")
-    second.communicate(timeout=60)
-    assert first.wait(timeout=120) == 1
-    assert "TrainingError: rank 1 ended: ValueError: no such file" in first.communicate()[1]
+def test_an_error_is_passed_on(pair: list[Rank]) -> None:
+    pair[1].here.send("fail")
+    assert pair[0].status() == 1
+    assert "TrainingError: rank 1 ended: ValueError: no such file" in pair[0].errors.read_text()
 
 
-def test_an_orderly_end_leaves_the_other_alone() -> None:
-    first, second = pair("killed", stray=b"\xff\xfe\n")
-    say(second, "close")
-    assert line(second) == "and on"
-    assert second.communicate("\n", timeout=60)[1] == ""
-    say(first, "close")
-    assert line(first) == "and on"
-    _, err = first.communicate("\n", timeout=60)
-    assert first.returncode == 0 and err.count("\n") == 1 and "not from this run" in err
+def test_an_orderly_end_leaves_the_other_alone(pair: list[Rank]) -> None:
+    for rank in reversed(pair):
+        rank.here.send("close")
+        assert rank.here.recv() == "and on"
+        rank.here.send("end")
+        assert rank.status() == 0
+    first, second = (rank.errors.read_text() for rank in pair)
+    assert second == "" and first.count("\n") == 1 and "not from this run" in first
 
 
 @pytest.mark.parametrize(
     ("host", "here", "listens", "reached_by"),
     [
         ("127.0.0.1", "1", "127.0.0.1", ["127.0.0.1"]),
-        ("::1", "2", "::1", ["::1"]),
         ("localhost", "1", "127.0.0.1", ["127.0.0.1"]),
         ("node7", "2", "127.0.0.1", ["127.0.0.1"]),  # torchrun --standalone
         ("node7", "1", "::", ["127.0.0.1", "::1"]),

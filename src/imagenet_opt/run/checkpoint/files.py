@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from torch import Tensor, nn
 
 from imagenet_opt.atomic_file import replacing
@@ -33,22 +43,6 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, _Setting | Sequence[_Setting]]
     classes: Sequence[StrictStr] = ()
-
-
-class _Counts(BaseModel):
-    processed: StrictInt
-
-
-class _Progress(BaseModel):
-    current: _Counts
-
-
-class _FitLoop(BaseModel):
-    epoch_progress: _Progress
-
-
-class _Loops(BaseModel):
-    fit_loop: _FitLoop
 
 
 class _OptimizerState(BaseModel):
@@ -76,7 +70,7 @@ class _Resumable(BaseModel):
     state_dict: dict[str, Any]
     optimizer_states: list[_OptimizerState] = Field(min_length=1)
     lr_schedulers: list[dict[str, Any]]
-    loops: _Loops
+    done_epochs: int = Field(validation_alias=AliasPath("loops", "fit_loop", "epoch_progress", "current", "processed"))
     callbacks: dict[str, dict[str, Any]]
     global_step: int = Field(ge=0)
     data: _DataState | None = Field(None, alias="ImageData")

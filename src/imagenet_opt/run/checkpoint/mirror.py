@@ -107,17 +107,6 @@ def upload(
     return _remove(storage, [found.path for found in (*gone, *earlier[keep - 1 :])])
 
 
-def head(storage: ObjectStorage, *, name: str) -> dict[str, Any]:
-    """Size in bytes and tag of a checkpoint. Raises CheckpointNotFound."""
-    found = storage.head(name)
-    if found is None:
-        raise CheckpointNotFound(
-            f"no checkpoint at {storage.name(name)} ({storage.key}); expected a .ckpt object, or a mirror with "
-            "checkpoints/step_N.ckpt"
-        )
-    return found._asdict()
-
-
 def download(
     storage: ObjectStorage,
     *,
@@ -131,10 +120,11 @@ def download(
 
     Raises CheckpointNotFound; RunFolderError if a target cannot be written.
     """
-    for source, path in others:
+    for source, path in (*others, (name, target)):
         if (found := storage.head(source)) is not None:
             _download(storage, found, Path(path), folder_key)
-    _download(storage, FoundObject(**head(storage, name=name)), Path(target), folder_key)
+        elif source == name:
+            raise CheckpointNotFound(f"no checkpoint at {storage.name(name)} ({storage.key}); expected a .ckpt object")
 
 
 def _remove(storage: ObjectStorage, paths: list[str]) -> str | None:
@@ -171,7 +161,7 @@ def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
             show((start + size) // 10**6, found.size // 10**6)
 
 
-_TASKS = {task.__name__: task for task in (probe, steps, upload, head, download)}
+_TASKS = {task.__name__: task for task in (probe, steps, upload, download)}
 
 
 def call(task: str, url: str, key: str = KEY, **arguments: Any) -> Any:

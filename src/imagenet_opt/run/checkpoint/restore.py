@@ -4,7 +4,6 @@ import logging
 import os
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ImagenetOptError, RunFolderError
-from imagenet_opt.object_storage import FoundObject, is_url, is_web
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, ImagenetOptError, RunFolderError
+from imagenet_opt.object_storage import FoundObject, is_url
 from imagenet_opt.run.checkpoint import files, mirror
 from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.checkpoint.uploads import OTHERS
@@ -60,9 +59,12 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
     Raises CheckpointError, StorageFailed or ConfigError, also if the mirror cannot be read.
     """
     mirrored = [] if url is None else _steps(url, mirror.KEY)
-    if resume_from is not None and is_url(resume_from):
-        found = _fetch(resume_from, run_folder)
-    elif url is None or not mirrored or resume_from != "auto":
+    if is_url(resume_from):
+        raise ConfigError(
+            f"resume_from={resume_from} is no local path; download the checkpoint, or name its bucket with "
+            f"{mirror.KEY} and leave out resume_from"
+        )
+    if url is None or not mirrored or resume_from != "auto":
         found = Found(files.find(resume_from, run_folder))
     else:
         found = _newest(url, mirrored, run_folder)
@@ -127,51 +129,24 @@ def _download(url: str, checkpoint: FoundObject, path: Path, others: Sequence[st
     if files.COMPILED_CODE in others:
         with suppress(FileNotFoundError):
             (run_folder / files.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
-    if files.BEST in others:
-        _remove_if_damaged(run_folder / files.BEST)
-
-
-def _remove_if_damaged(best: Path) -> None:
-    try:
-        if best.exists():
-            files.verify(best)
-    except CheckpointError as error:
-        log.warning(f"{files.BEST} is not restored: {error}")
-        best.unlink()
-
-
-def _fetch(url: str, run_folder: Path) -> Found:
-    """The checkpoint at `url`, which is a .ckpt object or a mirror, in a file of its own in the run folder.
-
-    The name of the file contains a checksum of the object's tag: the same command finds the file again.
-    """
-    key = "resume_from"
-    folder, name = _locate(url, key)
-    about = call("head", folder, key, name=name)
-    mark = zlib.crc32(f"{folder}/{name} {about['etag']}".encode())
-    path = run_folder / f"resumed_from_{mark:08x}.ckpt"
-    if not path.is_file() and is_first():
-        log.info(f"{key}: {about['size'] / 1e6:.0f} MB are downloaded from {folder}/{name}")
-        call("download", folder, key, name=name, target=str(path))
-    _wait_for(path, about["size"], url)
-    return Found(files.find(str(path), run_folder), url, [path])
 
 
 @contextmanager
-def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False) -> Iterator[tuple[Path, str]]:
-    """A checkpoint as a local file, and its path or URL: `ckpt` itself, or a download from a URL, which is a .ckpt
-    object or a mirror, into a temporary folder. best: prefer best.ckpt of a mirror to its newest checkpoint.
+def local_checkpoint(ckpt: Path | str, key: str = "ckpt") -> Iterator[tuple[Path, str]]:
+    """A checkpoint as a local file, and its path or URL: `ckpt` itself, or a download of the .ckpt object of a URL into
+    a temporary folder.
 
     Raises CheckpointError, StorageFailed, ConfigError, RunFolderError; a CheckpointError of the block names the URL.
     """
     if isinstance(ckpt, Path):
         yield ckpt, str(ckpt)
         return
+    folder, _, name = ckpt.rpartition("/")
+    if not name.endswith(".ckpt"):
+        raise ConfigError(f"{key}={ckpt} is no checkpoint; expected an object such as {ckpt.rstrip('/')}/{files.BEST}")
     with ExitStack() as stack:
         try:
-            folder, name = _locate(ckpt, key, best=best)
-            call("head", folder, key, name=name)  # raises CheckpointNotFound
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagenet_opt_")), Path(name).name)
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagenet_opt_")), name)
             call("download", folder, key, name=name, target=str(path), folder_key="TMPDIR")
         except OSError as error:
             raise RunFolderError(
@@ -180,25 +155,9 @@ def local_checkpoint(ckpt: Path | str, key: str = "ckpt", *, best: bool = False)
             ) from error
         try:
             files.verify(path, key)
-            yield path, f"{folder}/{name}"
+            yield path, ckpt
         except CheckpointError as error:
-            raise type(error)(f"the checkpoint from {folder}/{name}: {error}") from error
-
-
-def _locate(url: str, key: str, *, best: bool = False) -> tuple[str, str]:
-    """Folder and name of a checkpoint: of a mirror its newest, or its best if there is one and `best` prefers it; of
-    last.ckpt in a mirror the newest. A web server lists no files, so there it is last.ckpt."""
-    folder, name = url.rstrip("/"), ""
-    if url.endswith(".ckpt"):
-        folder, _, name = url.rpartition("/")
-    steps = _steps(folder, key) if name in ("", files.LAST) and not is_web(url) else []
-    if best and not name:
-        with suppress(CheckpointNotFound):
-            call("head", folder, key, name=files.BEST)
-            return folder, files.BEST
-    if steps:
-        return folder, steps[0].path
-    return folder, name or files.LAST
+            raise type(error)(f"the checkpoint from {ckpt}: {error}") from error
 
 
 def is_first() -> bool:

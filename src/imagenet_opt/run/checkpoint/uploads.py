@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import Trainer
 
@@ -23,14 +23,6 @@ log = logging.getLogger(__name__)
 OTHERS = (METRICS, ID_FILE, files.COMPILED_CODE)
 """Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its id in W&B,
 and compiled code."""
-
-
-class Uploaded(NamedTuple):
-    """Result of the upload of `step`; `error` is the reason if it failed."""
-
-    step: int
-    seconds: float
-    error: str | None
 
 
 class CheckpointUploads:
@@ -50,7 +42,6 @@ class CheckpointUploads:
         self._waiting: tuple[int, Path] | None = None
         self._newest, self._newest_there = -1, -1
         self._best_there: tuple[int, int] | None = None
-        self._uploaded: list[Uploaded] = []
 
     def add(self, step: int) -> None:
         """Upload the checkpoint of `step`, if there is one. The caller may remove or replace the file meanwhile."""
@@ -88,31 +79,16 @@ class CheckpointUploads:
                 f"{files.step_file(self.run_folder, self._newest)}"
             )
 
-    @property
-    def state(self) -> str | None:
-        """The URL, and the newest step there; None without a mirror."""
-        if not self.url:
-            return None
-        if self._newest_there == self._newest:
-            return f"{self.url}, step {self._newest}" if self._newest >= 0 else self.url
-        return f"{self.url} lacks step {self._newest}"
-
-    def finished(self) -> list[Uploaded]:
-        """Uploads that have ended since the last call."""
-        uploaded, self._uploaded = self._uploaded, []
-        return uploaded
-
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            (step, held), began, error = job, time.perf_counter(), None
+            (step, held), began = job, time.perf_counter()
             try:
                 self._upload(step, held)
                 self._newest_there = step
+                log.info(f"checkpoint of step {step}: uploaded in {time.perf_counter() - began:.1f} s")
             except Exception as problem:  # no failed upload may end the training
-                error = first_line(problem)
-                self._fail(step, error)
+                self._fail(step, first_line(problem))
             _release(held)
-            self._uploaded.append(Uploaded(step, time.perf_counter() - began, error))
 
     def _next(self) -> tuple[int, Path] | None:
         with self._lock:

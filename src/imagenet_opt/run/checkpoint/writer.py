@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,30 +81,21 @@ class HostCopy:
         return self._copies[key]
 
 
-class Written(NamedTuple):
-    """Result of the save of `step`: duration and file size; `error` is the reason if no file was written."""
-
-    step: int
-    is_best: bool
-    seconds: float
-    megabytes: float
-    error: str | None
-
-
 class CheckpointWriter:
     """Writes one checkpoint at a time into `run_folder`, and keeps the newest `keep` of them.
 
     A file is written under a temporary name, synced to the disk, read back and compared with its checksums, then
     renamed. After that `best.ckpt` and `last.ckpt` are linked to the new file, and older checkpoints are removed.
     A failure (a full disk, a quota, lost storage) logs one warning and keeps the last good file.
-    then: called in the thread with the step of each complete checkpoint.
+    written_step: of the newest complete checkpoint; -1 before the first. lost_best: a save of the best weights has
+    failed; the owner resets it. then: called in the thread with the step of each complete checkpoint.
     """
 
     def __init__(self, run_folder: Path, *, keep: int, then: Callable[[int], None] = lambda step: None) -> None:
         self.run_folder = run_folder
         self.keep, self.then = keep, then
         self._thread: threading.Thread | None = None
-        self._written: list[Written] = []
+        self.written_step, self.lost_best = -1, False
         with contextlib.suppress(OSError):  # left by a killed run; the first save reports a broken folder
             for leftover in (*run_folder.glob(f"{files.FOLDER}/.*{NEW}"), *run_folder.glob(f".*.ckpt.*{NEW}")):
                 leftover.unlink()
@@ -129,24 +120,21 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def finished(self) -> list[Written]:
-        """Saves that have ended since the last call."""
-        written, self._written = self._written, []
-        return written
-
     def _run(self, step: int, snapshot: HostCopy, is_best: bool) -> None:
-        began, error, size = time.perf_counter(), None, snapshot.num_bytes
+        began = time.perf_counter()
         try:
             snapshot.wait()
             size = self._write(step, snapshot, is_best)
+            self.written_step = step
+            log.info(f"checkpoint of step {step}: {size / 1e6:.0f} MB written in {time.perf_counter() - began:.1f} s")
             self.then(step)
         except Exception as problem:  # no failed save may end the training
-            error = f"{_reason(problem)}; {self._room(snapshot)}"
+            self.lost_best = is_best
             log.warning(
-                f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: {error}. "
+                f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: "
+                f"{_reason(problem)}; the checkpoint needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB. "
                 "The next save, if one is due, tries again"
             )
-        self._written.append(Written(step, is_best, time.perf_counter() - began, size / 1e6, error))
 
     def _write(self, step: int, snapshot: HostCopy, is_best: bool) -> int:
         path = files.step_file(self.run_folder, step)
@@ -172,13 +160,6 @@ class CheckpointWriter:
                 f"{path} is written, but {files.LAST} could not be updated or older checkpoints not removed: {error}"
             )
         return size
-
-    def _room(self, snapshot: HostCopy) -> str:
-        try:
-            free = f"{shutil.disk_usage(self.run_folder / files.FOLDER).free / 1e6:.0f} MB"
-        except OSError as error:
-            free = f"unknown ({error.strerror})"
-        return f"the checkpoint needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
 
 
 def wait_for_writers(seconds: float) -> None:

@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import shlex
-import threading
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,16 +20,13 @@ from imagenet_opt.run.numbers import METRICS, read_rows
 log = logging.getLogger(__name__)
 
 _INIT_SECONDS = 30
-_FINISH_SECONDS = 120
-_PREEMPTED_SECONDS = 20
-"""Limit for finishing a preempted run, which must leave its machine."""
+_FINISH_SECONDS = 30
+"""Limit for sending the rows that W&B still holds, since a preempted run must leave its machine."""
 ID_FILE = "wandb_id.txt"
 """File in the run folder with the id of the W&B run."""
 STEP_FILE = "wandb_step.txt"
 """File in the run folder with the last step that was sent to W&B."""
 _RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
-REPORT_KEY = "report"
-"""Key of the report's panel in W&B."""
 STEP = "trainer/global_step"  # Lightning's name
 # Full names, since W&B does not define which of two matching patterns wins (* and val/*).
 BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
@@ -125,28 +121,6 @@ def build_wandb(
     return WandbRunLogger(folder=folder, logged_until=logged_until, experiment=experiment, project=project, name=name)
 
 
-def log_report(folder: Path, html: Path, *, project: str) -> str:
-    """Resume the W&B run of a run folder and log a page to it, offline without a key. Returns a message for the user.
-
-    The page becomes a row after the last row. Raises ConfigError where the folder names no W&B run.
-    """
-    import wandb
-
-    if not (folder / ID_FILE).is_file():
-        raise ConfigError(
-            f"{folder} has no {ID_FILE}, so it belongs to no W&B run; train with logger=wandb, or leave out --wandb"
-        )
-    logger = build_wandb(folder=str(folder), project=project)
-    run = logger.experiment
-    page = wandb.Html(html.read_text(encoding="utf-8"), inject=False, data_is_not_path=True)
-    run.log({REPORT_KEY: page}, step=max(run.step, (logger.logged_until or 0) + 1))
-    finish(logger, exit_code=0)
-    if run.disabled:
-        return "W&B is disabled, so nothing was logged"
-    later = f"; {_sync(run)} sends it" if run.offline else ""
-    return f"logged as {REPORT_KEY} in W&B's run {run.id}{later}"
-
-
 def has_key() -> bool:
     """Whether W&B can log in without a prompt: by WANDB_API_KEY, or by the entry of `wandb login` in ~/.netrc."""
     import wandb
@@ -191,33 +165,21 @@ def _run_of(logger: Any) -> Any:
 def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     """End the run of a W&B logger, so that the next job of a sweep starts a new run; other loggers are ignored.
 
-    preempted: W&B shows the run as preempted, not as failed, and gets less time.
+    preempted: W&B shows the run as preempted, not as failed. A finished training does not fail because of W&B.
     """
     run = _run_of(logger)
     if run is None:
         return
-    ending = threading.Thread(target=_end, args=(run, exit_code, preempted), daemon=True)
-    ending.start()
-    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out cannot be changed after its start
-    if ending.is_alive():
-        log.warning(_not_answered(run, _PREEMPTED_SECONDS))
-
-
-def _end(run: Any, exit_code: int, preempted: bool) -> None:
-    """Finish the run, or log why that failed: a finished training does not fail because of W&B."""
     try:
         if preempted:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
-    except TimeoutError:
-        log.warning(_not_answered(run, _FINISH_SECONDS))
     except Exception as error:
-        log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
-
-
-def _not_answered(run: Any, seconds: float) -> str:
-    command = _sync(run, "--include-online")
-    return f"W&B did not answer for {seconds} s; to send the rest later, run `{command}`"
+        command = _sync(run, "--include-online")
+        log.warning(
+            f"W&B could not end its run ({type(error).__name__}: {first_line(error)}); to send the rest later, run "
+            f"`{command}`"
+        )
 
 
 def _usable(mode: str) -> str:

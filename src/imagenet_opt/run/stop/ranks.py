@@ -1,4 +1,5 @@
-"""Several processes of a run: all stop at the same batch, and each ends when another has died.
+"""Several processes of a run: all begin with the same data and checkpoint, all stop at the same batch, and each ends
+when another has died.
 
 A collective operation with a dead process waits for its time-out, half an hour, or for ever. Here each process keeps a
 TCP connection to rank 0. The kernel closes the connection when a process dies; keep-alive probes detect a machine that
@@ -12,15 +13,21 @@ import socket
 import sys
 import threading
 import time
+import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import IO, Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.errors import TrainingError
+from imagenet_opt.errors import ImagenetOptError, RanksDiffer, TrainingError
+from imagenet_opt.run.checkpoint import files as checkpoints
+from imagenet_opt.run.checkpoint.writer import wait_for_writers
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +38,7 @@ _HELLO_SECONDS = 10
 _POLL_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-_LOOPBACK = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
+_LOOPBACK = "127.0.0.1"
 _REMEDY = "allow TCP connections between the machines, or turn the monitoring of ranks off with '~callbacks.preemption'"
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """Words in the errors of collective operations when a process has died."""
@@ -139,9 +146,7 @@ class RankWatchdog:
         self._send(reason)
         if self._ending.wait(self.grace_seconds):
             threading.Event().wait(_CLEAN_UP_SECONDS)
-        for thread in threading.enumerate():
-            if thread.name == "checkpoint writer":
-                thread.join(_CLEAN_UP_SECONDS)  # otherwise the checkpoint in progress would be lost
+        wait_for_writers(_CLEAN_UP_SECONDS)  # otherwise the checkpoint in progress would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -155,17 +160,17 @@ def address(world_size: int) -> str:
     """MASTER_ADDR, or the loopback address if all processes are on this machine: torchrun sets MASTER_ADDR to localhost
     or to the name of the machine, which other machines can reach."""
     host = os.environ.get("MASTER_ADDR", "")
-    on_one_machine = host == "localhost" or os.environ.get("LOCAL_WORLD_SIZE") == str(world_size)
-    return "127.0.0.1" if on_one_machine and host not in _LOOPBACK else host
+    on_one_machine = host in ("localhost", "::1") or os.environ.get("LOCAL_WORLD_SIZE") == str(world_size)
+    return _LOOPBACK if on_one_machine else host
 
 
 def listen(host: str, world_size: int) -> socket.socket:
     """A server on this machine only, if `host` is its loopback address, else on all its addresses."""
-    if host in _LOOPBACK:
-        return socket.create_server((host, 0), family=_LOOPBACK[host], backlog=world_size)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=world_size, dualstack_ipv6=True)
-    return socket.create_server(("", 0), backlog=world_size)
+    if host == _LOOPBACK:
+        return socket.create_server((host, 0), backlog=world_size)
+    has_ipv6 = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_ipv6 else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=world_size, dualstack_ipv6=has_ipv6)
 
 
 def explain(error: BaseException) -> TrainingError | None:
@@ -203,3 +208,51 @@ class StopConsensus:
         self._number[0] = 0 if agreed else number
         self._pending = dist.all_reduce(self._number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return agreed
+
+
+class RankCheck(Callback):
+    """Compares data and checkpoint of all processes, before any process restores a checkpoint or trains.
+
+    With other data or another checkpoint, processes would train on wrong samples, or wait for each other for ever. The
+    check compares the `identity()` of the data module, if it has this method, and the step and content of `checkpoint`,
+    the file to resume from.
+
+    Raises RanksDiffer, in every process.
+    """
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        self.checkpoint = checkpoint
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or trainer.world_size == 1:
+            return
+        facts_by_rank: list[dict[str, Any]] = [{}] * trainer.world_size
+        dist.all_gather_object(facts_by_rank, self._facts(trainer))
+        first = facts_by_rank[0]
+        for rank, facts in enumerate(facts_by_rank):
+            pairs = {name: (facts.get(name, "none"), first.get(name, "none")) for name in first | facts}
+            differences = [
+                f"{name} {here} instead of {there}" for name, (here, there) in pairs.items() if here != there
+            ]
+            if differences:
+                raise RanksDiffer(
+                    f"rank {rank} differs from rank 0: {'; '.join(differences)}. All processes need the same files and "
+                    "the same run folder: share data.root and hydra.run.dir between the nodes, or copy both "
+                    "completely, then run the same command again"
+                )
+
+    def _facts(self, trainer: Trainer) -> dict[str, Any]:
+        """The facts to compare; an error becomes a fact, since the other processes wait for this process."""
+        data: Any = getattr(trainer, "datamodule", None)
+        try:
+            facts = dict(data.identity()) if hasattr(data, "identity") else {}
+            if self.checkpoint is None:
+                return facts | {"checkpoint of step": "none"}
+            with zipfile.ZipFile(self.checkpoint) as archive:
+                checksums = [(record.filename, record.CRC) for record in archive.infolist()]
+            return facts | {
+                "checkpoint of step": checkpoints.load(self.checkpoint)["global_step"],
+                "checksum of the checkpoint": zlib.crc32(repr(checksums).encode()),
+            }
+        except (OSError, zipfile.BadZipFile, ImagenetOptError) as error:
+            return {f"an error on rank {trainer.global_rank}": f"{type(error).__name__}: {error}"}

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from imagenet_opt.run.stop.spot import SpotNotice
+from imagenet_opt.callbacks.preemption import SpotNotice
 
 PATH = "/latest/meta-data/spot/instance-action"
 NOTICE = b'{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
@@ -75,16 +75,18 @@ def serve() -> Iterator:
 def test_a_later_notice_is_reported_once(serve, wants_token: bool) -> None:
     server = serve((404, b""), (200, NOTICE), wants_token=wants_token)
     notified = threading.Semaphore(0)
-    watch = SpotNotice(server.url, every_seconds=0.01, notify=notified.release)
+    SpotNotice(server.url, every_seconds=0.01, notify=notified.release)
     assert notified.acquire(timeout=SECONDS)
-    watch._thread.join(timeout=SECONDS)
+    for thread in threading.enumerate():
+        if thread.name == "spot notice":
+            thread.join(timeout=SECONDS)
     assert not notified.acquire(blocking=False)
 
 
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([(500, b""), (200, b"no json"), (500, b""), (200, b'{"action": "rebalance"}')], "HTTP status 500"),
+        ([(500, b""), (200, b"no json"), (500, b""), (200, b'{"action": "rebalance"}')], "500"),
         ([(0, b"no HTTP\r\n\r\n")], ""),
         ([(0, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")], ""),
     ],

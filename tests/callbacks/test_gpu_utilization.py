@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
-from imagenet_opt.callbacks.host_utilization import HostUtilization
 from tests.callbacks.conftest import Plain, Project
 
 KEYS = {"host/cpu_percent", "host/memory_used_gib"}
@@ -17,7 +16,7 @@ KEYS = {"host/cpu_percent", "host/memory_used_gib"}
 class Patient(Plain):
     """Each step lasts for at least one sample, the first for three seconds of samples of another kind."""
 
-    def __init__(self, callback: HostUtilization, fail_at: int | None = None) -> None:
+    def __init__(self, callback: GpuUtilization, fail_at: int | None = None) -> None:
         super().__init__()
         self.callback, self.fail_at = callback, fail_at
 
@@ -33,7 +32,7 @@ class Patient(Plain):
         return super().training_step(batch, batch_idx)
 
 
-def fit(project: Project, callback: HostUtilization, **options: Any) -> list[tuple[int, dict[str, float]]]:
+def fit(project: Project, callback: GpuUtilization, **options: Any) -> list[tuple[int, dict[str, float]]]:
     module = Patient(callback, options.pop("fail_at", None))
     project.fit(callback, module=module, limit_val_batches=0, **options)
     return [(step, metrics) for step, metrics in project.logger.rows if KEYS & metrics.keys()]
@@ -43,9 +42,13 @@ def recorders() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "recorder"]
 
 
-def test_each_logged_row_holds_the_mean_since_the_last_one(project) -> None:
-    callback = pickle.loads(pickle.dumps(HostUtilization()))  # as spawned processes get one
-    rows = fit(project, callback, max_steps=6, log_every_n_steps=3)
+def test_each_logged_row_holds_the_mean_since_the_last_one_and_without_cuda_only_that_of_the_host(
+    project, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = pickle.loads(pickle.dumps(GpuUtilization()))  # as spawned processes get one
+    with caplog.at_level("INFO"):
+        rows = fit(project, callback, max_steps=6, log_every_n_steps=3)
+    assert len([message for message in caplog.messages if "callbacks.gpu_utilization" in message]) == 1
     assert [step for step, _ in rows] == [2, 5]
     assert all(metrics.keys() >= KEYS and 0 <= metrics["host/cpu_percent"] <= 100 for _, metrics in rows)
     summary = callback.summary()
@@ -57,14 +60,6 @@ def test_each_logged_row_holds_the_mean_since_the_last_one(project) -> None:
 
 def test_the_thread_ends_after_an_error(project) -> None:
     with pytest.raises(RuntimeError, match="out of luck"):
-        fit(project, callback := HostUtilization(), fail_at=2, max_steps=3)
+        fit(project, callback := GpuUtilization(), fail_at=2, max_steps=3)
     assert not recorders()
     assert callback.summary().keys() == KEYS
-
-
-def test_without_cuda_one_message_and_no_metrics_are_logged(project, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        project.fit(callback := GpuUtilization(), max_steps=4, log_every_n_steps=1)
-    assert len([message for message in caplog.messages if "callbacks.gpu_utilization" in message]) == 1
-    assert callback.summary() == {}
-    assert not [row for _, row in project.logger.rows if any(key.startswith("gpu/") for key in row)]

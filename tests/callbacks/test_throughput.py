@@ -13,7 +13,6 @@ from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading, quiet_trainer
 
@@ -85,12 +84,16 @@ class Lagging(Plain):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.clock = clock
-        self.device_timeline = DeviceTimeline(steps_ahead=15, clock=clock.perf_counter, sleep=clock.spend)
+        self.done_at = 0.0
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         self.clock.spend(0.001)
-        self.device_timeline.submit(0.01)
+        self.done_at = max(self.done_at, self.clock.now) + 0.01
+        self.wait(behind=0.15)
         return super().training_step(batch, batch_idx)
+
+    def wait(self, behind: float = 0.0) -> None:
+        self.clock.spend(max(0.0, self.done_at - behind - self.clock.now))
 
 
 def test_rates_are_those_of_a_device_that_lags_behind_the_host(
@@ -98,17 +101,16 @@ def test_rates_are_those_of_a_device_that_lags_behind_the_host(
 ) -> None:
     """Of 30 steps: ten of warm-up, a row every seven, a validation every ten."""
     module, throughput = Lagging(clock), Throughput()
-    timeline = module.device_timeline
 
-    class MomentOfTimeline:
+    class MomentOfDevice:
         def __init__(self, device: torch.device) -> None:
-            self.reached = max([clock.now, *(step.ended for step in timeline.steps)])
+            self.reached = max(clock.now, module.done_at)
 
         def seconds_since(self, earlier: Any) -> float:
             return self.reached - earlier.reached
 
-    monkeypatch.setattr("imagenet_opt.callbacks.throughput.Moment", MomentOfTimeline)
-    monkeypatch.setattr("imagenet_opt.callbacks.throughput._wait_for_device", lambda _: timeline.synchronize())
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput.Moment", MomentOfDevice)
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput._wait_for_device", lambda _: module.wait())
     project.fit(throughput, SlowValidation(clock), module=module, max_epochs=3, log_every_n_steps=7)
     rates = project.logger.values("throughput/it_per_second")
     assert len(rates) == 4

@@ -145,7 +145,7 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
     return changed(diagnosis, **changes)
 
 
-def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: int | None = None) -> None:
+def write_timeline(folder: Path, *, seconds: float, peak_at: int | None = None) -> None:
     """Ten samples a second below `folder`, noise on waves. peak_at: sample in which the disk reads 777 MB/s."""
     num, random = int(10 * seconds), np.random.default_rng(0)
     times = 1.76e9 + 0.1 * np.arange(num)
@@ -156,6 +156,7 @@ def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: 
         return values.clip(0).astype(np.float32)
 
     ranges = {
+        "cpu_percent": (5, 80, 9),
         "workers_cpu_percent": (100, 420, 12),
         "trainer_cpu_percent": (20, 60, 7),
         "io_pressure_percent": (10, 90, 11),
@@ -169,8 +170,7 @@ def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: 
         "network_sent_mb_per_second": (0, 1, 11),
         "gpu_utilization_percent": (5, 60, 11),
     }
-    columns = {f"cpu{i}_percent": wave(5, 80, 9 + i) for i in range(num_cpus)}
-    columns |= {name: wave(*limits) for name, limits in ranges.items()} | {"queue_depth": wave(0, 3, 11).round()}
+    columns = {name: wave(*limits) for name, limits in ranges.items()} | {"queue_depth": wave(0, 3, 11).round()}
     if peak_at is not None:
         columns["disk_read_mb_per_second"][peak_at] = 777
     writer = ChunkWriter(folder / FOLDER)

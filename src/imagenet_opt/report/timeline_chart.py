@@ -1,4 +1,4 @@
-"""The timeline figure: events, cores and samples of the machine during a run, in rows with one time axis."""
+"""The timeline figure: events and samples of the machine during a run, in rows with one time axis."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,6 @@ from imagenet_opt.report.run_files import PAUSE_SECONDS
 MOST_POINTS = 10_000
 """Most points of a line, and most events of a kind: all samples of half an hour. A longer run shows the minimum and
 maximum of each stretch of samples, and the longest events."""
-_MOST_COLUMNS = 2000
-"""Most columns of the heat map of the cores; a column is each core's maximum in a stretch of time."""
 _MOST_MARKS = 300
 """Number of the longest waits for a batch, and of events of another kind, that are marked through all rows."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
@@ -26,6 +24,7 @@ ROWS: dict[str, tuple[Line, ...]] = {
     "GPU, %": (("gpu_utilization_percent", "busy", "gpu"),),
     "GPU, W": (("gpu_power_watts", "power", "gpu"),),
     "CPU, %": (("workers_cpu_percent", "workers", "loader"), ("trainer_cpu_percent", "main process", "gpu")),
+    "all CPUs, %": (("cpu_percent", "busy", "decode"),),
     "stalled, %": (
         ("io_pressure_percent", "on storage", "storage"),
         ("cpu_pressure_percent", "on CPUs", "decode"),
@@ -44,22 +43,18 @@ ROWS: dict[str, tuple[Line, ...]] = {
 }
 """Title of a row -> its lines: column of the samples, label, stage whose colour it has. "stalled": share of the time in
 which some process waited (/proc/pressure)."""
-CORES = "core, by number"
 _EVENTS = "main process"
 
 
 def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
     """The events of the main process, and below them the rows that have data; the title says the resolution."""
     start, end = ends(recording)
-    cores_percent = recording.cores_percent()
     known = {column for column, values in recording.samples.items() if np.isfinite(values).any()}
     rows = {title: [line for line in lines if line[0] in known] for title, lines in ROWS.items()}
     rows = {title: lines for title, lines in rows.items() if lines}
-    titles = [_EVENTS, *([CORES] if cores_percent.size else []), *rows]
+    titles = [_EVENTS, *rows]
     figure = make_subplots(rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(titles))
     _add_events(figure, recording, start)
-    if CORES in titles:
-        _add_cores(figure, recording.samples["unix_seconds"] - start, cores_percent)
     for title, lines in rows.items():
         for line in lines:
             _add_line(figure, recording, line, start, titles.index(title) + 1)
@@ -112,18 +107,6 @@ def _add_line(figure: go.Figure, recording: Timeline, line: Line, start: float, 
         hovertemplate=f"{label} %{{y:,.4g}}<extra></extra>",
     )  # fmt: skip
     figure.update_yaxes(rangemode="tozero", row=row, col=1)
-
-
-def _add_cores(figure: go.Figure, times: NDArray[np.float64], percent: NDArray[np.float32]) -> None:
-    """Draw a heat map with the maximum percent of each core from each time to the next. percent: (times, cores)."""
-    edges = np.arange(0, len(times), max(1, -(-len(times) // _MOST_COLUMNS)))
-    busy = np.fmax.reduceat(percent, edges).T.clip(0, 100)
-    figure.add_heatmap(
-        name=CORES, x=times[edges].astype(np.float32), z=busy.astype(np.float32),
-        zmin=0, zmax=100, colorscale=[[0, "rgba(221, 122, 43, 0)"], [1, COLOURS["decode"]]], showscale=False,
-        hovertemplate="core %{y}: %{z:.0f} %<extra></extra>", row=2, col=1,
-    )  # fmt: skip
-    figure.update_yaxes(showgrid=False, dtick=max(1, len(busy) // 4), row=2, col=1)
 
 
 def _add_events(figure: go.Figure, recording: Timeline, start: float) -> None:

@@ -33,10 +33,10 @@ def write(writer: ChunkWriter, table: str, columns: dict[str, np.ndarray]) -> No
 def test_rows_are_read_while_more_are_written(tmp_path: Path) -> None:
     writer = ChunkWriter(tmp_path / "timeline")
     for first in (0, 5):
-        write(writer, "samples", samples(first, 5, cpu0_percent=20.0 + first))
+        write(writer, "samples", samples(first, 5, cpu_percent=20.0 + first))
         read = read_timeline(tmp_path / "timeline")
         assert len(read.samples["unix_seconds"]) == first + 5
-    assert read.samples["cpu0_percent"].tolist() == [20.0] * 5 + [25.0] * 5
+    assert read.samples["cpu_percent"].tolist() == [20.0] * 5 + [25.0] * 5
     assert np.diff(read.samples["unix_seconds"]) == pytest.approx(0.1, abs=1e-6)
     assert read.events == {}
     assert len(list((tmp_path / "timeline").iterdir())) == 1
@@ -50,13 +50,14 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, clock: SimpleNamespa
     assert len(read_timeline(tmp_path).samples["unix_seconds"]) == 15
 
 
-def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_cpus(tmp_path: Path, clock: SimpleNamespace) -> None:
-    write(ChunkWriter(tmp_path), "samples", samples(0, 2, cpu0_percent=1.0))
+def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(tmp_path: Path, clock: SimpleNamespace) -> None:
+    write(ChunkWriter(tmp_path), "samples", samples(0, 2, step=1.0))
     clock.now = 1e6
-    write(ChunkWriter(tmp_path), "samples", samples(100, 2, cpu0_percent=2.0, cpu10_percent=3.0))
+    write(ChunkWriter(tmp_path), "samples", samples(100, 2, step=2.0, gpu_power_watts=3.0))
     read = read_timeline(tmp_path)
     assert np.diff(read.samples["unix_seconds"]) == pytest.approx([0.1, 9.9, 0.1], abs=1e-6)
-    np.testing.assert_array_equal(read.cores_percent(), [[1, np.nan], [1, np.nan], [2, 3], [2, 3]])
+    np.testing.assert_array_equal(read.samples["gpu_power_watts"], [np.nan, np.nan, 3, 3])
+    assert read.samples["step"].tolist() == [1, 1, 2, 2]
 
 
 def test_events_are_chosen_by_their_kind(tmp_path: Path) -> None:

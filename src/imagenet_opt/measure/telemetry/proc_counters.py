@@ -4,7 +4,6 @@ Rows are read five times a second during training, with less work than psutil's,
 """
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -24,8 +23,6 @@ _STACKED = ("loop", "ram", "zram", "dm-", "md")
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
 
-CORE = re.compile(r"cpu\d+_percent")
-
 Row = dict[str, float]
 
 
@@ -40,7 +37,8 @@ class Machine:
         """Counters, scaled so that their rates have the units of the columns."""
         disks = [line for line in _lines("diskstats") if line[2] in self._disks]
         links = [line for line in _lines("net/dev") if line[0].endswith(":") and line[0] != "lo:"]
-        return self._cpu_percent() | {
+        return {
+            "cpu_percent": self._cpu_percent(),
             "disk_read_mb_per_second": _sum(disks, 5) * _SECTOR_BYTES / 1e6,
             "disk_write_mb_per_second": _sum(disks, 9) * _SECTOR_BYTES / 1e6,
             "network_received_mb_per_second": _sum(links, 1) / 1e6,
@@ -53,10 +51,10 @@ class Machine:
         total, available, cached = (kib.get(name, _NAN) / 2**20 for name in ("MemTotal", "MemAvailable", "Cached"))
         return {"memory_used_gib": total - available, "page_cache_gib": cached}
 
-    def _cpu_percent(self) -> Row:
-        """CPU seconds x 100 of each usable CPU: user, nice, system, irq, softirq and steal."""
-        cpus = [line for line in _lines("stat") if line and line[0] in self._cpus]
-        return {f"{cpu[0]}_percent": 100 / _TICKS * sum(map(int, cpu[1:4] + cpu[6:9])) for cpu in cpus}
+    def _cpu_percent(self) -> float:
+        """Mean CPU seconds x 100 of the usable CPUs: user, nice, system, irq, softirq and steal."""
+        ticks = [sum(map(int, line[1:4] + line[6:9])) for line in _lines("stat") if line and line[0] in self._cpus]
+        return 100 / _TICKS * fmean(ticks) if ticks else _NAN
 
     def _stalled_seconds(self, resource: str) -> float:
         """Seconds in which at least one task waited for a resource. Source: accounting/psi in Linux's documentation."""
@@ -96,7 +94,7 @@ class HostColumns:
     """Rows of this machine and this process; docs/timeline.md lists the columns.
 
     Rates are over the time since the previous row. The kernel counts CPU time in hundredths of a second: in rows 0.2 s
-    apart it has steps of 5 %.
+    apart it has steps of 5 % of a CPU.
     """
 
     def __init__(self) -> None:
@@ -106,17 +104,12 @@ class HostColumns:
         self._at, self._counts = monotonic(), self._read()
 
     def row(self) -> Row:
-        at, counts = monotonic(), self._read()
-        seconds, before = at - self._at, self._counts
-        rates = {name: max(counts.get(name, _NAN) - count, 0.0) / seconds for name, count in before.items()}
-        # max() of NaN and 0.0, in this order, is NaN; a CPU that was switched off keeps its column
-        self._at, self._counts = at, before | {name: count for name, count in counts.items() if name in before}
-        return rates | {"cpu_percent": self._percent(rates)} | self._machine.levels()
-
-    def _percent(self, rates: Row) -> float:
-        cores = [percent for name, percent in rates.items() if CORE.fullmatch(name) and percent == percent]
-        percent = self._percent_of_quota() if self._has_quota else fmean(cores or [_NAN])
-        return max(0.0, min(percent, 100.0))
+        at, counts, before = monotonic(), self._read(), self._counts
+        # max() of NaN and 0.0, in this order, is NaN
+        rates = {name: max(count - before[name], 0.0) / (at - self._at) for name, count in counts.items()}
+        self._at, self._counts = at, counts
+        percent = self._percent_of_quota() if self._has_quota else rates["cpu_percent"]
+        return rates | {"cpu_percent": min(max(percent, 0.0), 100.0)} | self._machine.levels()
 
     def _percent_of_quota(self) -> float:
         """Where a cgroup quota or SLURM grants fewer CPUs than the affinity, other jobs use the other CPUs, so only

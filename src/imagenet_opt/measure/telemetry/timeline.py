@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure.telemetry.proc_counters import CORE
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +50,6 @@ class Timeline:
             return np.zeros((0, 2))
         chosen = self.events["kind"] == KINDS.index(kind)
         return np.stack([self.events[f"{end}_unix_seconds"][chosen] for end in ("begin", "end")], axis=1)
-
-    def cores_percent(self) -> Column:
-        """(N, CPUs): percent of each usable CPU at each sample; NaN for CPUs that a resumed run no longer has."""
-        names = sorted(filter(CORE.fullmatch, self.samples), key=lambda name: (len(name), name))
-        return np.stack([self.samples[name] for name in names], axis=1) if names else np.zeros((0, 0))
 
 
 class ChunkWriter:

@@ -14,7 +14,7 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.measurements import Touches
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.report.key_figures import tiles
+from imagenet_opt.report.numbers import tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import RATES, changed, make_diagnosis
 from tests.doctor.stories import LAZY, READING, SLOW_STORAGE, STORIES, story

@@ -44,7 +44,7 @@ def test_a_run_and_its_baseline_on_the_page_and_on_the_terminal(
         assert words in output, words
     assert output.count("3.02 it/s") == 1, "each rate is printed once"
     assert "careful: the accelerators differ: mine has a real accelerator, before has a simulated a10g" in output
-    assert re.search(r"cause +storage answers late; before: decoding takes the CPUs", output)
+    assert re.search(r"cause +storage answers late \(baseline: decoding takes the CPUs\)", output)
     assert output.splitlines()[-1].startswith("wrote ")
 
 

@@ -75,14 +75,14 @@ def announced(total: int | None, *, budget_seconds: float = 0.0) -> Iterator[Cal
     bar = rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=description),
         rich.BarColumn(bar_width=20),
-        *([] if total is None else [rich.MofNCompleteColumn()]),
+        rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TextColumn(planned),
         console=Console(stderr=True, **styles(sys.stderr)),
         disable=not terminal,
         transient=True,
     )
-    task = bar.add_task("", total=total or budget_seconds or None)
+    task = bar.add_task("", total=total)
 
     def announce(what: str) -> None:
         nonlocal num_begun
@@ -90,7 +90,7 @@ def announced(total: int | None, *, budget_seconds: float = 0.0) -> Iterator[Cal
         if not terminal:
             clock = f" ({passed:.0f} s{planned})" if planned or passed >= 60 else ""
             print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
-        bar.update(task, description=what, completed=passed if total is None else num_begun)
+        bar.update(task, description=what, completed=num_begun)
         num_begun += 1
 
     with bar:

@@ -182,8 +182,7 @@ def print_summary(record: Record, baseline: Record | None, console: Console) -> 
             console.print(Text(printable(f"careful: {warning}"), style="yellow"))
         if record.diagnosis is not None and baseline.diagnosis is not None:
             rows = verdict_rows(record.diagnosis, baseline.diagnosis)
-            console.print(
-                facts_table(((name, f"{ours}; {baseline.name}: {theirs}") for name, ours, theirs in rows), style="dim")
-            )
+            pairs = ((name, f"{ours} (baseline: {theirs})") for name, ours, theirs in rows)
+            console.print(facts_table(pairs, style="dim"))
     if (absent := record.absent.get("diagnosis")) is not None:
         console.print(Text(printable(f"no verdict: {absent}")))

@@ -49,9 +49,11 @@ _EVENTS = "main process"
 def timeline(recording: Timeline, *, simulated: bool = False) -> go.Figure:
     """The events of the main process, and below them the rows that have data; the title says the resolution."""
     start, end = ends(recording)
-    known = {column for column, values in recording.samples.items() if np.isfinite(values).any()}
-    rows = {title: [line for line in lines if line[0] in known] for title, lines in ROWS.items()}
-    rows = {title: lines for title, lines in rows.items() if lines}
+    rows = {
+        title: known
+        for title, lines in ROWS.items()
+        if (known := [line for line in lines if np.isfinite(recording.samples.get(line[0], np.nan)).any()])
+    }
     titles = [_EVENTS, *rows]
     figure = make_subplots(rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(titles))
     _add_events(figure, recording, start)

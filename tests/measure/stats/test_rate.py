@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagenet_opt.measure.stats.rate import NUM_WINDOWS, has_few_pauses, rate_windows
 
@@ -20,20 +18,8 @@ def test_windows_have_equal_numbers_of_batches(stamps: list[float], multiple: in
 
 def test_the_first_batch_starts_the_measurement_and_does_not_count() -> None:
     assert rate_windows([10.0, 12.0], [1000, 6]) == (3.0,)
-
-
-def test_one_batch_has_no_rate() -> None:
     with pytest.raises(ValueError, match="no rate"):
         rate_windows([0.0], [4])
-
-
-@given(st.lists(st.floats(0.01, 5), min_size=12, max_size=60), st.integers(1, 4))
-def test_all_windows_together_are_images_over_seconds(gaps: list[float], multiple: int) -> None:
-    stamps = [sum(gaps[:i]) for i in range(len(gaps) + 1)]
-    windows = rate_windows(stamps, [5] * len(stamps), multiple=multiple)
-    size = len(gaps) // multiple // len(windows) * multiple
-    seconds = sum(5 * size / rate for rate in windows)
-    assert seconds == pytest.approx(stamps[-1] - stamps[-1 - size * len(windows)])
 
 
 @pytest.mark.parametrize(("num_late", "few"), [(0, False), (1, True), (3, True), (4, False)])

@@ -33,20 +33,6 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
     assert math.log(wider.high) == pytest.approx(1.58 + reach)
 
 
-def test_equal_names_seldom_differ_also_if_one_scatters() -> None:
-    """Ten comparisons of equal names, 400 times: about one family in twenty at most may contain an error."""
-    random = np.random.default_rng(1)
-    names = [str(i) for i in range(11)]
-    noise = {name: 0.03 * (5 if name == "7" else 1) for name in names}
-    errors = 0
-    for _ in range(400):
-        rounds = random.normal(0, 0.2, 4)
-        values = {name: np.exp(random.normal(0, noise[name], 4) + rounds).tolist() for name in names}
-        ratios = paired_ratios(values, [(name, "0") for name in names[1:]])
-        errors += any(verdict(ratio) in ("faster", "slower") for ratio in ratios)
-    assert errors / 400 < 0.08
-
-
 def test_the_forecast_of_rounds_is_the_number_that_decides() -> None:
     """The same scatter in more rounds: 2 % in the middle, pairs 3 % to both sides of it."""
 

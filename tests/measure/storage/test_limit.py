@@ -47,7 +47,8 @@ def test_a_stall_of_the_storage_does_not_hide_its_bandwidth() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"latency": 0.1, "bytes_per_second": 400e6}, {"latency": 0.02, "every": 50, "late": 0.5}]
+    "options",
+    [{"latency": 0.1, "bytes_per_second": 400e6}, {"latency": 0.02, "every": 50, "late": 0.5, "seconds": 1.5}],
 )
 def test_a_bandwidth_that_is_not_reached_and_late_answers_are_latency(options: dict[str, float]) -> None:
     limit = storage_limit([simulated(depth, **options) for depth in DEPTHS])

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs, Wait
-from tests.conftest import quiet_trainer
 
 x = torch.arange(6.0)
 mask = x > 3
@@ -98,36 +96,3 @@ def test_an_ordinary_step_has_no_waits(foreach: bool) -> None:
             stepper.step()
             schedule.step()
     assert not waits.counts
-
-
-class Logging(pl.LightningModule):
-    """Logs its loss as a tensor; with `reads`, each step also reads it."""
-
-    def __init__(self, reads: bool) -> None:
-        super().__init__()
-        self.net, self.reads, self.waits = nn.Linear(3, 1), reads, HostSyncs()
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        loss = self.net(batch).mean()
-        self.log("loss", loss, on_step=True, on_epoch=True)
-        if self.reads:
-            self.log("read", loss.item())
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters())
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.waits.__enter__()
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.waits.__exit__(None, None, None)
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize(("reads", "expected"), [(False, {}), (True, {'self.log("read", loss.item())': 4})])
-def test_steps_of_lightning(reads: bool, expected: dict[str, int], tmp_path) -> None:
-    module = Logging(reads)
-    trainer = quiet_trainer(max_steps=4, default_root_dir=tmp_path)
-    trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2))
-    assert {wait.code: count for wait, count in module.waits.counts.items()} == expected

@@ -67,7 +67,7 @@ def test_columns_are_those_of_the_kernels_files(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("child", "is_worker"), [((0.3, "pt_data_worker"), True), ((0.3, "wandb-core"), False)], indirect=["child"]
+    ("child", "is_worker"), [((0.2, "pt_data_worker"), True), ((0.2, "wandb-core"), False)], indirect=["child"]
 )
 def test_cpu_time_of_workers_is_counted_and_kept(child, is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc_counters, "_SLOW_SECONDS", 0.0)
@@ -81,13 +81,13 @@ def test_cpu_time_of_workers_is_counted_and_kept(child, is_worker: bool, monkeyp
     first = psutil.Process(process.pid).cpu_times()
     assert done.wait(30)
     counted = training.counts()["workers_cpu_percent"]
-    assert (30 - 100 * (first.user + first.system) - 3 if is_worker else 0) <= counted <= 60 * is_worker
+    assert (20 - 100 * (first.user + first.system) - 3 if is_worker else 0) <= counted <= 40 * is_worker
     process.kill()
     process.join()
     assert training.counts()["workers_cpu_percent"] == counted
 
 
-@pytest.mark.parametrize("child", [(0.4, "a program")], indirect=True)
+@pytest.mark.parametrize("child", [(0.2, "a program")], indirect=True)
 @pytest.mark.parametrize("quota", [False, True])
 def test_rates_are_over_the_time_between_two_rows(child, quota: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are two seconds apart on an injected clock; the CPU time is the kernel's. Under a quota, only the process
@@ -109,6 +109,6 @@ def test_rates_are_over_the_time_between_two_rows(child, quota: bool, monkeypatc
     cpu.append(time.process_time())
     assert cpu[2] - cpu[1] <= row["trainer_cpu_percent"] / 100 * now <= cpu[3] - cpu[0]
     if quota:
-        assert row["cpu_percent"] == pytest.approx(100 * (0.4 + cpu[3] - cpu[0]) / now, abs=8)
+        assert row["cpu_percent"] == pytest.approx(100 * (0.2 + cpu[3] - cpu[0]) / now, abs=6)
     else:
-        assert 100 * (0.4 - 0.05) / now / len(os.sched_getaffinity(0)) <= row["cpu_percent"] <= 100
+        assert 100 * 0.1 / now / len(os.sched_getaffinity(0)) <= row["cpu_percent"] <= 100, "at least half, in ticks"

@@ -9,7 +9,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.telemetry import timeline
-from imagenet_opt.measure.telemetry.timeline import KINDS, ChunkWriter, read_timeline
+from imagenet_opt.measure.telemetry.timeline import ChunkWriter, read_timeline
 
 
 def samples(first: int, num: int, **columns: float) -> dict[str, np.ndarray]:
@@ -58,16 +58,6 @@ def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(tmp_path: Path
     assert np.diff(read.samples["unix_seconds"]) == pytest.approx([0.1, 9.9, 0.1], abs=1e-6)
     np.testing.assert_array_equal(read.samples["gpu_power_watts"], [np.nan, np.nan, 3, 3])
     assert read.samples["step"].tolist() == [1, 1, 2, 2]
-
-
-def test_events_are_chosen_by_their_kind(tmp_path: Path) -> None:
-    kinds = np.array([KINDS.index(kind) for kind in ("fetch", "step", "fetch")], np.uint8)
-    begin = np.array([1.0, 2.0, 4.0])
-    columns = {"begin_unix_seconds": begin, "end_unix_seconds": begin + 0.5, "kind": kinds}
-    write(ChunkWriter(tmp_path), "events", columns)
-    read = read_timeline(tmp_path)
-    assert read.spans("fetch").tolist() == [[1.0, 1.5], [4.0, 4.5]]
-    assert read.spans("checkpoint").shape == (0, 2)
 
 
 def test_a_damaged_file_is_named_and_left_out(

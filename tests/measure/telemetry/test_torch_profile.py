@@ -9,7 +9,6 @@ from torch import nn
 
 from imagenet_opt.measure.telemetry.torch_profile import (
     GROUPS,
-    covered,
     gaps_sentence,
     group_of,
     kernel_seconds,
@@ -77,11 +76,6 @@ def test_a_gpu_that_only_copies_from_the_host_runs_no_kernel() -> None:
     ]
     profile = SimpleNamespace(events=lambda: events)
     assert kernel_seconds(profile, num_steps=2) == pytest.approx(160e-6 / 2)
-
-
-def test_overlapping_spans_count_once() -> None:
-    assert covered([]) == 0
-    assert covered([(5.0, 6.0), (0.0, 3.0), (1.0, 2.0), (2.5, 4.0), (4.0, 4.5)]) == 4.5 + 1.0
 
 
 def test_gaps_bound_the_gain() -> None:

@@ -94,7 +94,7 @@ WRONG_VALUES = (
         (
             "model.name=vit_tiny_patch16_224 data.image_size=224 data.val_image_size=256",
             errors.ConfigError,
-            ("no images of 256 pixels", "data.val_image_size", "model (224). Set both keys to 224"),
+            ("no images of 256 pixels", "data.val_image_size", "Set the size to 224"),
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],

@@ -20,7 +20,7 @@ from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, Plan, make_plan, table
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[2]
-FFCV = {16: 12, 24: 19, 32: 25, 40: 32, 56: 45, 88: 71}
+FFCV = {16: 12, 88: 71}
 """Epochs of FFCV's recipes -> the first epoch of 192 pixels, counted from 0."""
 
 PlanOf = Callable[[str], Plan]

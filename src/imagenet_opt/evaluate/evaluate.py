@@ -12,9 +12,10 @@ from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.table import Column, Table
-from imagenet_opt.errors import ConfigError, first_line
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.network import DTYPES, FLOAT32, Network, View, logits_of
 from imagenet_opt.measure.stats.intervals import share_interval
+from imagenet_opt.model.network import check_image_size
 from imagenet_opt.model.saved_network import on_device
 
 
@@ -49,6 +50,7 @@ def evaluate(
     """
     if precision not in DTYPES:
         raise ConfigError(f"trainer.precision={precision} cannot be evaluated; set one of {', '.join(DTYPES)}")
+    check_image_size(network.net, view.image_size)
     dtype, autocast = DTYPES[precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = replace(
@@ -77,14 +79,8 @@ def evaluate(
 
 
 def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:
-    """Logits, float32 (N, C). Raises ConfigError for a network that takes only images of another size."""
-    try:
-        logits: Tensor = net(images).float()
-    except AssertionError as error:  # timm's check of the size
-        raise ConfigError(
-            f"the network does not take images of {view.image_size} pixels (data.val_image_size, eval=): "
-            f"{first_line(error)} Leave eval= out, or set data.val_image_size to the size of the network"
-        ) from error
+    """Logits, float32 (N, C)."""
+    logits: Tensor = net(images).float()
     return (logits + net(images.flip(-1)).float()) / 2 if view.tta else logits
 
 

@@ -174,7 +174,7 @@ CASES = {
     "checkpoint stalls": Case(
         "checkpoint_stall",
         (
-            "model=resnet50",  # a large checkpoint, and training waits until Lightning's callback has written it
+            "model.name=resnet50",  # a large checkpoint, and training waits until Lightning's callback has written it
             "+callbacks.waiting={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 2}",
         ),
     ),

@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 
 from imagenet_opt import errors
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.trust import leaves
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed, tiny
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
-MOST = ("cifar10", "finetune", "fixres", "imagenette", "rn18_ffcv", "rn50_a2", "rn50_mild", "rn50_tv2")
-"""Together they have all that the others have."""
+MOST = ("cifar10", "fixres", "imagenette", "rn18_ffcv", "rn50_a2", "rn50_mild")
+"""Together they have the losses, schedules, optimizers, options of networks and callbacks of all recipes."""
 
 
 @pytest.mark.parametrize("recipe", ["aggressive", *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)])
@@ -51,7 +52,10 @@ def test_validation_on_smaller_images_than_training_is_reported(
 
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
     names = ("baseline", "aggressive")
-    baseline, aggressive = (_flat(composed(tmp_path, "data.root=/data", f"experiment={name}")) for name in names)
+    configs = [composed(tmp_path, "data.root=/data", f"experiment={name}") for name in names]
+    baseline, aggressive = (
+        {path: value for path, _, value in leaves(OmegaConf.to_container(config, resolve=True))} for config in configs
+    )
     assert {key for key in baseline | aggressive if baseline.get(key) != aggressive.get(key)} == {
         *(f"callbacks.acceleration.{key}" for key in ("channels_last", "tf32", "cudnn_benchmark")),
         *(f"callbacks.acceleration.{key}" for key in ("compile", "cuda_graph")),
@@ -62,7 +66,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
 
 
 WRONG_VALUES = (
-    *("data.batch_size=0", "data.batch_size=many", "data.val_crop_ratio=7", "seed=abc"),
+    *("data.batch_size=many", "data.val_crop_ratio=7", "seed=abc"),
     *("trainer.max_steps=1.5", "optimizer.lr=fast", "model.label_smoothing=2", "schedule.final_factor=abc"),
 )
 """Overrides that the message repeats."""
@@ -85,13 +89,12 @@ WRONG_VALUES = (
             ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
         ),
         ("trainer.accelerator=gpu", errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
-        ("data.crop_scale=[1,-0.5]", errors.ConfigError, ("data.crop_scale=[1, -0.5]", "[0.08, 1.0]")),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),
         ("callbacks.acceleration.compile_mode=foo", errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
         (
             "model.name=vit_tiny_patch16_224 data.image_size=224 data.val_image_size=256",
             errors.ConfigError,
-            ("no images of 256 pixels", "data.val_image_size", "model (224). Set both keys to 224"),
+            ("no images of 256 pixels", "data.val_image_size", "Set the size to 224"),
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],
@@ -124,9 +127,8 @@ def test_a_data_set_smaller_than_a_batch_is_refused_before_anything_is_built(ima
 
 
 @pytest.mark.parametrize(("devices", "num"), [("auto", 1), ("2", 2), (2, 2), ("0,1", 2), ("1,", 1), ([0, 1, 2], 3)])
-def test_number_of_processes(devices: object, num: int, images_root: Path, tmp_path: Path) -> None:
-    config = tiny(tmp_path, images_root)
-    config.trainer.update({"devices": devices, "num_nodes": "2"})
+def test_number_of_processes(devices: object, num: int) -> None:
+    config = OmegaConf.create({"trainer": {"devices": devices, "num_nodes": "2"}})
     assert num_processes(config, torch.device("cpu")) == (num, 2 * num)
 
 
@@ -134,11 +136,3 @@ def test_mixed_precision_follows_the_device() -> None:
     assert precision_of("32-true", torch.device("cpu")) == "32-true"
     fast = torch.cpu._is_avx512_bf16_supported()
     assert precision_of("mixed", torch.device("cpu")) == ("bf16-mixed" if fast else "32-true")
-
-
-def _flat(node: DictConfig, prefix: str = "") -> dict[str, object]:
-    values: dict[str, object] = {}
-    for key in node:
-        value = node[key]
-        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else {f"{prefix}{key}": value}
-    return values

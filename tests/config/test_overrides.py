@@ -16,13 +16,8 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
         ("data.root=/d --cfg job", "data=folder data.root=/d --cfg job"),
         ("+experiment=baseline", "experiment=baseline"),
         ("data=demo experiment=[baseline,mine]", "data=demo experiment=[baseline,mine]"),
-        ("--cfg job data=demo", "--cfg job experiment=demo data=demo"),
         ("--help", "--help"),
-        ("rehearse=a10g", "experiment=demo rehearse=a10g"),
-        (
-            "+rehearse=a10g data.root=/d experiment=mine --cfg job",
-            "data=folder rehearse=a10g data.root=/d experiment=mine --cfg job",
-        ),
+        ("+rehearse=a10g data.root=/d experiment=mine", "data=folder rehearse=a10g data.root=/d experiment=mine"),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
     ],
 )

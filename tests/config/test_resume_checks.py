@@ -47,12 +47,9 @@ def test_another_optimizer_another_network_and_fewer_epochs_are_refused(
     fit: Callable[..., Run], images_root: Path, tmp_path: Path
 ) -> None:
     fit("trainer.max_epochs=2", "trainer.log_every_n_steps=2")
-    for name in ("adamw", "lamb"):
-        with pytest.raises(
-            errors.CheckpointMismatch, match=r"another optimizer, which has .*momentum.*resume_from=null"
-        ):
-            fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", f"optimizer={name}")
-    for same_tensors in ("model.name=test_resnet.r160_in1k", "model.blurpool=true", "data.std=[1,1,1]"):
+    with pytest.raises(errors.CheckpointMismatch, match=r"another optimizer.*momentum.*resume_from=null"):
+        fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", "optimizer=adamw")
+    for same_tensors in ("model.name=test_resnet.r160_in1k", "data.std=[1,1,1]"):
         key = same_tensors.partition("=")[0]
         with pytest.raises(errors.CheckpointMismatch, match=rf"this run has {key}=.*; set {key}="):
             build_run(tiny(tmp_path, images_root, same_tensors))

@@ -1,21 +1,26 @@
-"""Accuracy, loss and calibration against their formulas, and the images that a network sees."""
+"""Accuracy and loss against their formulas, the images that a network sees, and the logit of each class folder, against
+timm's lists of ImageNet's variants."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
+import timm.data
 import torch
+from timm.data import ImageNetInfo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.evaluate.evaluate import Result, evaluate, tables
-from imagenet_opt.evaluate.network import Network, View, view_of
+from imagenet_opt.evaluate.network import Network, View, logits_of, view_of
 from tests.conftest import loading
 
 VIEW = View(16, 0.875)
+IMAGENET = ImageNetInfo().label_names()
+MORE_CLASSES = ["n00000001", *IMAGENET[::-1], "n99999999"]
+NUMBERS_BY_NAME = sorted(map(str, range(1000)))  # as folders are sorted: 10 before 2
 
 
 class Recorder(nn.Module):
@@ -35,17 +40,6 @@ class Recorder(nn.Module):
         return self.logits[-1]
 
 
-def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Sum over 15 bins of (images / all) * |accuracy - confidence|."""
-    confidence, hits = probabilities.max(1), probabilities.argmax(1) == labels
-    error = 0.0
-    for low in np.arange(15) / 15:
-        inside = (confidence >= low) & (confidence < low + 1 / 15)
-        if inside.any():
-            error += inside.mean() * abs(hits[inside].mean() - confidence[inside].mean())
-    return error
-
-
 def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), VIEW)
@@ -56,7 +50,6 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     assert result.top1 == pytest.approx((chosen == labels).mean())
     assert result.top5 is None
     assert result.nll == pytest.approx(-np.log(probabilities[np.arange(len(labels)), labels]).mean(), rel=1e-5)
-    assert result.calibration_error == pytest.approx(expected_calibration_error(probabilities, labels), rel=1e-5)
     assert result.images == np.bincount(labels, minlength=3).tolist()
     assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
 
@@ -85,7 +78,7 @@ def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root:
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
         evaluate(Network(Recorder(), 1000), index, loading(), VIEW)
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
-    with pytest.raises(ConfigError, match=r"96 pixels \(data\.val_image_size, eval=\)"):
+    with pytest.raises(ConfigError, match=r"96 pixels \(.*data\.val_image_size, eval=\)"):
         evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
 
 
@@ -124,3 +117,42 @@ def test_only_the_logits_of_the_classes_count(
     assert result.correct == [int(hits[labels == label].sum()) for label in range(3)]
     title = tables(result, index.classes, "net", VIEW, by_class=False)[0].title
     assert title == "net, 16 px bilinear, crop 0.875, 32-true, logits restricted to 3 of 5 classes"
+
+
+@pytest.mark.parametrize("variant", ["imagenet_a", "imagenet_r"])
+def test_folders_of_a_variant_have_timms_indices(variant: str) -> None:
+    lists = Path(timm.data.__path__[0]) / "_info"
+    synsets = (lists / f"{variant}_synsets.txt").read_text().split()
+    indices = [int(number) for number in (lists / f"{variant}_indices.txt").read_text().split()]
+    assert logits_of(synsets, IMAGENET, 1000) == indices
+    assert len(set(indices)) == 200
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "num", "logits"),
+    [
+        (NUMBERS_BY_NAME, IMAGENET, 1000, [int(folder) for folder in NUMBERS_BY_NAME]),
+        (["3", "999"], MORE_CLASSES, 1002, [MORE_CLASSES.index(IMAGENET[3]), MORE_CLASSES.index(IMAGENET[999])]),
+        (["0", "10", "2"], ["0", "10", "2"], 3, [0, 1, 2]),  # numbers that the network knows as names
+        (["cat", "dog"], None, 2, [0, 1]),
+        (["cat", "dog"], ["ant", "cat", "cow", "dog"], 9, [1, 3]),
+    ],
+)
+def test_folders_are_names_or_class_numbers(
+    folders: list[str], names: list[str] | None, num: int, logits: list[int]
+) -> None:
+    assert logits_of(folders, names, num) == logits
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "num", "words"),
+    [
+        ("cat dog", None, 3, "3 classes, the validation images have 2"),
+        ("cat dog", ["dog", "fish"], 2, "1 of 2 classes .*: cat"),
+        ("7 10", None, 10, "folder 10 .* 10 classes"),
+    ],
+)
+def test_a_folder_without_a_logit_is_refused(folders: str, names: list[str] | None, num: int, words: str) -> None:
+    with pytest.raises(CheckpointMismatch, match=words) as caught:
+        logits_of(folders.split(), names, num)
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Losses against timm's and torch's, and what they make of mixed images."""
+"""Losses against timm's and torch's, what they make of mixed images, and their sums."""
 
 import math
 
@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from imagenet_opt.data.transforms.mix import mix_labels
+from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import losses_of, start_bias
 
 LOGITS = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
@@ -39,3 +40,29 @@ def test_the_head_starts_at_equal_probabilities() -> None:
     head = nn.Linear(4, 1000)
     start_bias(head, 1000)
     assert head.bias.tolist() == pytest.approx([-math.log(1000)] * 1000)
+
+
+def test_means_over_batches_leave_padding_out() -> None:
+    torch.manual_seed(0)
+    tally = ClassificationMetrics(torch.device("cpu"))
+    losses, hits1, hits5 = [], [], []
+    for _ in range(4):
+        logits, labels = torch.randn(6, 9), torch.randint(0, 9, (6,))
+        loss, valid = torch.rand(6), torch.rand(6) > 0.3
+        tally.add(loss, logits, labels, valid)
+        for row in valid.nonzero().flatten().tolist():
+            ranked = logits[row].argsort(descending=True).tolist()
+            losses.append(loss[row].item())
+            hits1.append(ranked[0] == labels[row])
+            hits5.append(labels[row].item() in ranked[:5])
+    means = tally.read()
+    assert means["loss"] == pytest.approx(sum(losses) / len(losses))
+    assert means["acc1"] == pytest.approx(sum(hits1) / len(hits1))
+    assert means["acc5"] == pytest.approx(sum(hits5) / len(hits5))
+
+
+def test_soft_labels_count_by_their_larger_share() -> None:
+    tally = ClassificationMetrics(torch.device("cpu"))
+    soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
+    tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, torch.ones(2, dtype=torch.bool))
+    assert tally.read()["acc1"] == 0.5

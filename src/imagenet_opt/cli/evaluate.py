@@ -1,4 +1,4 @@
-"""`imagenet-opt evaluate`: accuracy, loss and calibration of a trained network."""
+"""`imagenet-opt evaluate`: accuracy and loss of a trained network."""
 
 import json
 from argparse import Namespace
@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError
 if TYPE_CHECKING:  # torch takes seconds to import, and --help and mistakes do not need it
     from imagenet_opt.evaluate.network import Network
 
-HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
+HELP = """Evaluate a trained network on the validation images: top-1, top-5 and loss.
 
 imagenet-opt evaluate ckpt=RUN_FOLDER data.root=/fsx/imagenet
 imagenet-opt evaluate ckpt=RUN_FOLDER/last.ckpt data.root=/fsx/imagenet eval=ffcv --per-class

@@ -1,1 +1,1 @@
-"""Accuracy, loss and calibration of a trained network."""
+"""Accuracy and loss of a trained network."""

@@ -1,4 +1,4 @@
-"""Evaluates a network on the validation images: accuracy, loss, calibration, and their tables."""
+"""Evaluates a network on the validation images: accuracy, loss, and their tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,29 +12,25 @@ from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.table import Column, Table
-from imagenet_opt.errors import ConfigError, first_line
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.network import DTYPES, FLOAT32, Network, View, logits_of
 from imagenet_opt.measure.stats.intervals import share_interval
+from imagenet_opt.model.network import check_image_size
 from imagenet_opt.model.saved_network import on_device
-
-_BINS = 15
-"""Number of confidence bins of the calibration error, as in the paper that introduced this error."""
 
 
 @dataclass(frozen=True)
 class Result:
     """Shares from 0 to 1. top5: None with five classes or fewer. nll: mean negative log-likelihood, in nats.
-    calibration_error: see `_Sums`. correct, images: numbers for each class. num_logits: of the network. precision: of
-    the network, Lightning's name."""
+    correct, images: numbers for each class. num_logits, precision (Lightning's name): of the network."""
 
     top1: float
     top5: float | None
     nll: float
-    calibration_error: float
     correct: list[int]
     images: list[int]
     num_logits: int
-    precision: str = "32-true"
+    precision: str = FLOAT32
 
 
 def evaluate(
@@ -54,6 +50,7 @@ def evaluate(
     """
     if precision not in DTYPES:
         raise ConfigError(f"trainer.precision={precision} cannot be evaluated; set one of {', '.join(DTYPES)}")
+    check_image_size(network.net, view.image_size)
     dtype, autocast = DTYPES[precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = replace(
@@ -65,7 +62,7 @@ def evaluate(
         val_interpolation=view.interpolation,
     )
     logits_used = torch.tensor(logits_of(val.classes, network.classes, network.num_classes), device=device)
-    sums = _Sums(len(val.classes), network.num_classes, device)
+    sums = _Sums(len(val.classes), device)
     net, done = on_device(network.net.to(dtype), device), 0
     loader = eval_loader(val, options, RankInfo(device=device))
     on_progress(0, len(val))
@@ -78,59 +75,38 @@ def evaluate(
             on_progress(done := min(done + len(batch.labels), len(val)), len(val))
     finally:
         loader.close()
-    return replace(sums.result(), precision=precision)
+    return sums.result(network.num_classes, precision)
 
 
 def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:
-    """Logits, float32 (N, C). Raises ConfigError for a network that takes only images of another size."""
-    try:
-        logits: Tensor = net(images).float()
-    except AssertionError as error:  # timm's check of the size
-        raise ConfigError(
-            f"the network does not take images of {view.image_size} pixels (data.val_image_size, eval=): "
-            f"{first_line(error)} Leave eval= out, or set data.val_image_size to the size of the network"
-        ) from error
+    """Logits, float32 (N, C)."""
+    logits: Tensor = net(images).float()
     return (logits + net(images.flip(-1)).float()) / 2 if view.tta else logits
 
 
 class _Sums:
-    """Sums over batches, on the device.
+    """Sums over batches, on the device."""
 
-    The calibration error is the mean distance of confidence and accuracy over 15 bins of equal width, weighted by the
-    number of images in a bin (Guo et al., arXiv 1706.04599). num_logits: see `Result`.
-    """
-
-    def __init__(self, num_classes: int, num_logits: int, device: torch.device) -> None:
-        self.num_classes, self.num_logits = num_classes, num_logits
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.num_classes = num_classes
         self._classes = torch.zeros(2, num_classes, dtype=torch.int64, device=device)
-        self._bins = torch.zeros(3, _BINS, dtype=torch.float64, device=device)
         self._totals = torch.zeros(2, dtype=torch.float64, device=device)
 
     def add(self, logits: Tensor, batch: Batch) -> None:
         """logits: float32 (N, C). batch: labels int64 (N,), valid bool (N,)."""
         logits, labels = logits[batch.valid], batch.labels[batch.valid]
-        confidence, chosen = logits.softmax(1).max(1)
-        hits = chosen == labels
-        self._classes.index_add_(1, labels, torch.stack([hits.long(), torch.ones_like(labels)]))
-        bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
-        self._bins.index_add_(1, bins, torch.stack([torch.ones_like(confidence), confidence, hits.float()]).double())
         best = logits.topk(min(5, self.num_classes), dim=1).indices
+        hits = best == labels[:, None]
+        self._classes.index_add_(1, labels, torch.stack([hits[:, 0].long(), torch.ones_like(labels)]))
         losses = cross_entropy(logits, labels, reduction="sum")
-        self._totals += torch.stack([(best == labels[:, None]).any(1).sum(), losses]).double()
+        self._totals += torch.stack([hits.any(1).sum(), losses]).double()
 
-    def result(self) -> Result:
+    def result(self, num_logits: int, precision: str) -> Result:
         """Shares and means; one copy to the host."""
-        (correct, images), (counts, confidence, hits) = self._classes.tolist(), self._bins.cpu()
-        num, (top5, nll) = sum(images), self._totals.tolist()
-        return Result(
-            top1=sum(correct) / num,
-            top5=top5 / num if self.num_classes > 5 else None,
-            nll=nll / num,
-            calibration_error=float((confidence - hits).abs().sum() / counts.sum()),
-            correct=correct,
-            images=images,
-            num_logits=self.num_logits,
-        )
+        (correct, images), (top5, nll) = self._classes.tolist(), self._totals.tolist()
+        num = sum(images)
+        top5 = top5 / num if self.num_classes > 5 else None
+        return Result(sum(correct) / num, top5, nll / num, correct, images, num_logits, precision)
 
 
 def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
@@ -140,10 +116,7 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
     rows = [("top-1 accuracy", 100 * result.top1, unit)]
     if result.top5 is not None:
         rows.append(("top-5 accuracy", 100 * result.top5, "%"))
-    rows += [
-        ("negative log-likelihood", result.nll, "nats"),
-        ("calibration error", 100 * result.calibration_error, "%, mean distance of confidence and accuracy"),
-    ]
+    rows.append(("negative log-likelihood", result.nll, "nats"))
     title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
     title += ", with the mirror image" * view.tta + f", {result.precision}"
     if len(classes) < result.num_logits:

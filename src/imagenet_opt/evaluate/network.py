@@ -104,8 +104,8 @@ def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: i
     """The number of the logit of each class folder; there may be fewer folders than logits.
 
     names: of the network's classes, in the order of its logits; None if unknown. If some folder is not in `names` and
-    all folders are whole numbers, the folders are class numbers, as in ImageNet-V2: of ImageNet's 1000 classes if the
-    WordNet ids of all are in `names`, else of the network's classes. Raises CheckpointMismatch for other folders.
+    all are whole numbers, they are class numbers, as in ImageNet-V2: of ImageNet's 1000 classes if `names` has the
+    WordNet ids of all, else of the network's classes. Raises CheckpointMismatch for other folders.
     """
     known = {name: number for number, name in enumerate(names or ())}
     if known.keys() >= set(folders):

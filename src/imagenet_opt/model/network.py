@@ -74,7 +74,7 @@ def pretrained_network(name: str) -> nn.Module:
 
 def check_image_size(network: nn.Module, size: int) -> None:
     """Raises ConfigError for a network that takes images of another size only, as many transformers do."""
-    facts: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    facts: dict[str, Any] = getattr(network, "pretrained_cfg", {})
     if not facts.get("fixed_input_size"):
         return
     try:
@@ -82,8 +82,8 @@ def check_image_size(network: nn.Module, size: int) -> None:
             copy.deepcopy(network).to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
     except AssertionError as error:  # of timm
         raise ConfigError(
-            f"the network takes no images of {size} pixels (data.image_size, data.val_image_size): {first_line(error)} "
-            f"Set both keys to {facts['input_size'][-1]}, or choose another model.name"
+            f"the network takes no images of {size} pixels (data.image_size, data.val_image_size, eval=): "
+            f"{first_line(error)} Set the size to {facts['input_size'][-1]}, or choose another network"
         ) from error
 
 

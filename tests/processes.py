@@ -100,6 +100,7 @@ def _program(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[i
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    rank_zero_only.rank = int(env.get("RANK", "0"))  # Lightning sets it when it is imported
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

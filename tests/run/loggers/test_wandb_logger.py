@@ -49,8 +49,17 @@ def log_a_run(folder: Path, script: str = LOG_A_RUN, *, terminal: IO[str] | None
 
 
 @pytest.mark.slow
-def test_a_run_without_a_key_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
-    first, second = log_a_run(tmp_path), log_a_run(tmp_path)
+def test_without_a_key_a_terminal_gets_no_question_but_the_reason_for_offline_mode_and_a_restart_keeps_the_id(
+    tmp_path: Path,
+) -> None:
+    keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
+    with open(os.ttyname(terminal)) as named:
+        warning, *first = log_a_run(tmp_path, terminal=named, WANDB_MODE="online")
+    os.close(keyboard)
+    os.close(terminal)
+    assert "no W&B key for mode online" in warning
+    warning, *second = log_a_run(tmp_path, WANDB_API_KEY="short")
+    assert "cannot use its key" in warning
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
     assert first == second == [f"ID {run_id} True", "OPEN None"]
     assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
@@ -60,23 +69,6 @@ def test_a_run_without_a_key_is_offline_and_a_restart_keeps_the_id(tmp_path: Pat
 def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_path: Path) -> None:
     (warning, ended) = log_a_run(tmp_path, LOSE_ITS_PROCESS, WANDB_MODE="offline")
     assert warning.startswith("W&B could not end its run") and ended == "ENDED"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variables", "expected_warning"),
-    [({"WANDB_MODE": "online"}, "no W&B key for mode online"), ({"WANDB_API_KEY": "short"}, "cannot use its key")],
-)
-def test_a_terminal_gets_no_question_but_the_reason_for_offline_mode(
-    variables: dict[str, str], expected_warning: str, tmp_path: Path
-) -> None:
-    keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
-    with open(os.ttyname(terminal)) as named:
-        warning, run, _ = log_a_run(tmp_path, terminal=named, **variables)
-    os.close(keyboard)
-    os.close(terminal)
-    assert expected_warning in warning
-    assert run.endswith(" True")
 
 
 def test_a_folder_that_takes_no_file_is_named() -> None:

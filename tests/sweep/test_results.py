@@ -1,23 +1,14 @@
-"""The jobs of a sweep in its tables, and settings that are compared over several seeds."""
+"""The jobs of a sweep in its table, its CSV and its page."""
 
 import csv
 import json
-from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
-from statistics import geometric_mean
 
 import pytest
 
-from imagenet_opt.display.table import Cell, Table, ratio_cells
-from imagenet_opt.measure.stats.paired_ratios import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
-from imagenet_opt.sweep.results import print_results, tables_of, write_csv, write_page
+from imagenet_opt.sweep.results import print_results, write_csv, write_page
 from imagenet_opt.sweep.rows import Row, best, collect_rows, outcome
-from imagenet_opt.sweep.settings import compared
-
-RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
-SEED_FIRST = list(product(range(4), RATES))
 
 
 def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", **summary: float) -> Row:
@@ -30,50 +21,6 @@ def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", *
         exit_code=0,
         summary={IMAGES_PER_SECOND: rate} | summary,
     )
-
-
-def sweep(order: Sequence[tuple[int, str]]) -> list[Row]:
-    return [row(job, size, seed, RATES[size][seed]) for job, (seed, size) in enumerate(order)]
-
-
-def settings(rows: list[Row]) -> Table:
-    found = compared(rows)
-    assert found is not None
-    return found[0]
-
-
-def test_settings_are_compared_with_the_fastest_over_the_seeds() -> None:
-    table = settings(sweep(SEED_FIRST))
-    fastest, slow, near = table.rows
-    assert fastest[0] == "data.batch_size=64" and fastest[2:] == (None, None, "the fastest")
-    of_all_pairs = paired_ratios(RATES, [("128", "64"), ("256", "64")], num_comparisons=3)
-    assert [slow[2:4], near[2:4]] == [ratio_cells(ratio)[:2] for ratio in of_all_pairs]
-    assert slow[2] == pytest.approx(0.801, abs=1e-3) and slow[-1] == "slower"
-    assert str(near[-1]).startswith("undecided, about ")
-    assert "data.batch_size=64" in table.finding and "1 slower, 1 undecided" in table.finding
-
-
-def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
-    def means(rows: list[Row]) -> dict[Cell, Cell]:
-        return {cells[0]: cells[1] for cells in settings(rows).rows}
-
-    rows = sweep(SEED_FIRST)
-    rows[4] = row(4, "128", 1, 80.0, status="failed")
-    rows[11] = row(11, "256", 3, 80.0, status="interrupted")
-    assert means(rows)["data.batch_size=256"] == pytest.approx(geometric_mean([101.0, 105.0]))
-    for job in (1, 7):
-        rows[job] = row(job, "128", job // 3, 80.0, steps=3)
-    assert list(means(rows)) == ["data.batch_size=64", "data.batch_size=256"]
-    for rate in (0.0, float("inf")):
-        rows[0] = row(0, "64", 0, rate)
-        assert means(rows)["data.batch_size=64"] == pytest.approx(geometric_mean([104.0, 101.0]))
-
-
-@pytest.mark.parametrize("rows", [sweep(SEED_FIRST)[:4], sweep(SEED_FIRST)[::3], sweep([(0, size) for size in RATES])])
-def test_without_two_settings_and_two_seeds_nothing_is_compared(rows: list[Row]) -> None:
-    assert compared(rows) is None
-    (jobs,), fastest = tables_of(rows)
-    assert fastest is not None and f"Job {fastest.job} was the fastest" in jobs.finding and "seed=" in jobs.finding
 
 
 def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,11 +49,6 @@ def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> N
     assert [(row.job, row.summary) for row in collect_rows(tmp_path)] == [(0, {}), (1, {})]
 
 
-def test_the_page_has_both_tables_and_the_overrides_of_the_fastest(tmp_path: Path) -> None:
+def test_the_page_has_the_overrides_of_the_fastest(tmp_path: Path) -> None:
     write_page([row(job, size, 0, rate) for job, (size, rate) in enumerate([("64", 90.0), ("128", 99.0)])], tmp_path)
     assert '<pre class="command">data.batch_size=128</pre>' in (tmp_path / "sweep.html").read_text()
-    write_page(sweep(SEED_FIRST), tmp_path)
-    page = (tmp_path / "sweep.html").read_text()
-    assert (
-        '<pre class="command">data.batch_size=64</pre>' in page and ">slower</td>" in page and "<h2>jobs</h2>" in page
-    )

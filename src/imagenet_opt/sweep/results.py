@@ -1,4 +1,4 @@
-"""The results of a sweep on the terminal, as CSV and as a page: its jobs, and its settings if it has several seeds."""
+"""The results of a sweep on the terminal, as CSV and as a page."""
 
 import csv
 import io
@@ -22,11 +22,9 @@ from imagenet_opt.sweep.rows import (
     needed_steps,
     outcome,
     parameters,
-    setting_of,
     speed,
     varying,
 )
-from imagenet_opt.sweep.settings import SEED, compared
 from imagenet_opt.training.preempted import command
 
 CSV, HTML = "sweep.csv", "sweep.html"
@@ -41,10 +39,7 @@ METRICS = {
     PREFETCH: Column("prefetch used", "{:.0f}"),
 }
 """Columns, if a job has a value, by key of summary.json."""
-_ONE_RUN_EACH = (
-    "Speeds vary by chance: to decide between jobs that are close, type seed=1,2,3,4 before the other overrides, so "
-    "that each setting runs four times, or use imagenet-opt study."
-)
+_ONE_RUN_EACH = " Speeds vary by chance: imagenet-opt study decides between settings that are close."
 
 
 def write_csv(rows: list[Row], sweep_dir: Path) -> None:
@@ -58,19 +53,8 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / CSV, text.getvalue())
 
 
-def tables_of(rows: list[Row]) -> tuple[list[Table], Row | None]:
-    """The settings, if they can be compared, and the jobs; and a job of the fastest setting, else the fastest job."""
-    if (found := compared(rows)) is not None:
-        return [found[0], _jobs(rows, "")], found[1][0]
-    fastest = best(rows)
-    finding = "No job has measured a speed."
-    if fastest is not None:
-        finding = f"Job {fastest.job} was the fastest of {len(rows)}, with {speed(fastest):,.0f} images/s."
-        finding += f" {_ONE_RUN_EACH}" * (len(rows) > 1)
-    return [_jobs(rows, finding)], fastest
-
-
-def _jobs(rows: list[Row], finding: str) -> Table:
+def table_of(rows: list[Row]) -> Table:
+    """The jobs, with what varies between them, and the fastest."""
     names = varying(rows)
     last_parts = [name.rpartition(".")[2] for name in names]
     headings = last_parts if len(set(last_parts)) == len(names) else names
@@ -83,10 +67,18 @@ def _jobs(rows: list[Row], finding: str) -> Table:
     notes = [f"Job {row.job}: {shorten(row.error, 200)}" for row in rows if row.error]
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
         notes.append(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}")
-    timed = [row for row in rows if not math.isnan(speed(row))]
-    bars = Series("", tuple(f"{row.job}: {setting_of(row, names)}" for row in timed), tuple(map(speed, timed)))
-    plots = (Plot("Images per second of each job", "", "images/s", "bars", (bars,)),) if timed else ()
-    return Table("jobs", tuple(columns), tuple(cells), tuple(notes), plots, finding=finding)
+    if (fastest := best(rows)) is None:
+        return Table("jobs", tuple(columns), tuple(cells), tuple(notes), finding="No job has measured a speed.")
+    finding = f"Job {fastest.job} was the fastest of {len(rows)}, with {speed(fastest):,.0f} images/s."
+    bars = {
+        f"{row.job}: {' '.join(f'{name}={row.parameters.get(name)}' for name in names)}": speed(row)
+        for row in rows
+        if not math.isnan(speed(row))
+    }
+    series = Series("", tuple(bars), tuple(bars.values()))
+    plot = Plot("Images per second of each job", "", "images/s", "bars", (series,))
+    finding += _ONE_RUN_EACH * (len(rows) > 1)
+    return Table("jobs", tuple(columns), tuple(cells), tuple(notes), (plot,), finding=finding)
 
 
 def _number(row: Row, key: str) -> Cell:
@@ -97,13 +89,12 @@ def _number(row: Row, key: str) -> Cell:
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     from imagenet_opt.display.page import page_of_tables  # plotly only in the process that draws
 
-    tables, fastest = tables_of(rows)
-    names = {name for name in varying(rows) if name != SEED}
+    names, fastest = varying(rows), best(rows)
     chosen = [] if fastest is None else [word for word in fastest.overrides if key_of(word) in names]
     text = page_of_tables(
         f"Sweep {sweep_dir.name}",
         "",
-        tables,
+        [table_of(rows)],
         about={"folder": str(sweep_dir)},
         command=command("hydra.sweep.dir", sweep_dir),
         commands=[shlex.join(chosen)] if chosen else [],
@@ -112,7 +103,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def print_results(rows: list[Row], sweep_dir: Path) -> None:
-    """Print the tables and where the files are."""
-    console = print_tables(tables_of(rows)[0])
+    """Print the table and where the files are."""
+    console = print_tables([table_of(rows)])
     for file in (CSV, HTML):
         console.print(printable(str(sweep_dir / file)), soft_wrap=True)

@@ -59,11 +59,6 @@ def varying(rows: list[Row]) -> list[str]:
     return [name for name in parameters(rows) if len({row.parameters.get(name) for row in rows}) > 1]
 
 
-def setting_of(row: Row, names: list[str]) -> str:
-    """The values of these parameters, in words."""
-    return " ".join(f"{name}={row.parameters.get(name, '-')}" for name in names)
-
-
 def speed(row: Row) -> float:
     """Images per second; nan for a job that failed or measured no rate."""
     value = float(row.summary.get(IMAGES_PER_SECOND) or math.nan)
@@ -81,12 +76,7 @@ def outcome(row: Row) -> str:
     return f"{row.status}, {FEW_STEPS}" if row.status == "ok" and steps < needed_steps(row) else row.status
 
 
-def is_reliable(row: Row) -> bool:
-    """Whether the job succeeded and its speed is reliable."""
-    return outcome(row) == "ok" and not math.isnan(speed(row))
-
-
 def best(rows: list[Row]) -> Row | None:
     """The job with the most images per second. Jobs with too few steps count only if all jobs have too few."""
     timed = [row for row in rows if not math.isnan(speed(row))]
-    return max(list(filter(is_reliable, rows)) or timed, key=speed, default=None)
+    return max([row for row in timed if outcome(row) == "ok"] or timed, key=speed, default=None)

@@ -39,7 +39,7 @@ def test_the_search_starts_at_the_computed_batch(
     monkeypatch.setattr(auto_batch, "gpu_bytes", lambda config: math.ceil(need.num_bytes / (1 - SPARE)))
     tried: list[int] = []
 
-    def attempt(trials: MemoryTrials, batch: int, limit_seconds: float) -> dict[str, float | None]:
+    def attempt(trials: MemoryTrials, batch: int) -> dict[str, float | None]:
         tried.append(batch)
         return {"peak_gib": 1.0 if batch <= capacity else None}
 

@@ -69,5 +69,6 @@ def test_a_more_precise_message_stays(size: int | None, words: str) -> None:
 
 
 def test_other_errors_stay() -> None:
-    with pytest.raises(RuntimeError, match="shapes do not match"), named_out_of_memory(OmegaConf.create()):
+    config = OmegaConf.create({"data": {"batch_size": 512}, "model": {"micro_batch_size": None}})
+    with pytest.raises(RuntimeError, match="shapes do not match"), named_out_of_memory(config):
         raise RuntimeError("shapes do not match")

@@ -2,8 +2,8 @@
 trial."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.model.micro_batch import MicroBatches, Part
-from imagenet_opt.out_of_memory import ran_out
+from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.probe.isolated import Hung, call_isolated
 
 SPARE = 0.1
@@ -25,8 +25,6 @@ MOST = 1024
 keeps its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
 """Time limit of a trial; a slower trial has so little memory that it makes no progress."""
-_NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive")
-"""Error texts of C++, OpenMP (for the stack of a thread) and oneDNN for lack of memory."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,10 @@ class MemoryTrials:
         try:
             peak_gib = self._try(batch)["peak_gib"]
         except TurnFailed as error:
-            if not isinstance(error, Hung) and not lacks_memory(error):
-                raise ConfigError(f"{batch} images cannot be tried: {error}") from error
             why = str(error)
+            lacks_memory = ran_out(RuntimeError(why)) or why.startswith("killed by signal 9")
+            if not isinstance(error, Hung) and not lacks_memory:
+                raise ConfigError(f"{batch} images cannot be tried: {why}") from error
         self.tried.append(Trial(batch, peak_gib, why))
         return peak_gib is not None
 
@@ -88,13 +87,6 @@ def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **o
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
         job = job_of(config, folder) | options
         return call_isolated(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
-
-
-def lacks_memory(error: Exception) -> bool:
-    """Whether a process was killed or failed for lack of memory."""
-    why = str(error)
-    no_room = ran_out(RuntimeError(why)) or any(words in why for words in _NO_ROOM)
-    return isinstance(error, OutOfMemory) or no_room or why.startswith("killed by signal 9")
 
 
 def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
@@ -168,17 +160,9 @@ class NeverHalved(MicroBatches):
         return super().run(work, num_images, None)
 
 
-@contextmanager
-def named_out_of_memory(config: DictConfig) -> Iterator[None]:
-    """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
-    An OutOfMemory passes through unchanged, since its message is more precise."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not ran_out(error) and "bad_alloc" not in str(error):
-            raise
-        micro = config.model.micro_batch_size or "null"
-        raise OutOfMemory(
-            f"out of memory at data.batch_size={config.data.batch_size}, model.micro_batch_size={micro}; lower "
-            "data.batch_size, or set a smaller model.micro_batch_size"
-        ) from error
+def named_out_of_memory(config: DictConfig) -> AbstractContextManager[None]:
+    """Converts errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys. An
+    OutOfMemory passes through unchanged, since its message is more precise."""
+    batch, micro = config.data.batch_size, config.model.micro_batch_size or "null"
+    where = f"at data.batch_size={batch}, model.micro_batch_size={micro}"
+    return explained(where, "lower data.batch_size, or set a smaller model.micro_batch_size")

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from imagenet_opt.bench.benchmark import job_of
-from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.report import as_json, tables_of
-from imagenet_opt.bench.turn import Turn
+from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.data.index.folder_index import open_split
 from tests.conftest import loading

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.bench.job import CEILING, REGION
 from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.turn import CEILING, REGION
 from imagenet_opt.cli.bench import main, parse
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DatasetNotFound
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.order import PART_IMAGES, TrainOrder, part_of
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.samples import listed
 from tests.data.conftest import AUGMENTED, CPU, batches, loading
 
 LARGE, SMALL = 1040, 208
@@ -30,7 +30,7 @@ def long(
     index = open_index(images_root, "train", tmp_path)
 
     def make(*, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
-        again = listed(index, np.arange(39), 2 * LARGE + 30)
+        again = subset(index, np.tile(np.arange(39), -(-(2 * LARGE + 30) // 39)))
         options_of_batch = loading(image_size=8, **{"batch_size": LARGE} | options)
         made = train_loader(again, options_of_batch, RankInfo(device=CPU, rank=rank, world_size=world_size))
         request.addfinalizer(made.close)

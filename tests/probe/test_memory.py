@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.probe.memory import NeverHalved, allowed_size, even_parts, largest_that_fits, named_out_of_memory
+from imagenet_opt.probe.memory import NeverHalved, largest_that_fits, named_out_of_memory
 
 SIZES = [1, 2, 4, *range(8, 5000, 8)]
 
@@ -37,20 +37,6 @@ def test_the_largest_size_that_fits_is_found_in_few_trials(capacity: int, start:
     assert len(device.tried) <= 4 + 2 * log2(max(most, 8))
 
 
-def test_the_search_doubles_then_bisects() -> None:
-    device = Capacity(700)
-    assert largest_that_fits(device.fits, start=256, most=1024) == 696
-    assert device.tried[:3] == [256, 512, 1024] and len(device.tried) == 9
-
-
-@given(num=st.integers(1, 4096), most=st.integers(1, 4096))
-def test_parts_are_few(num: int, most: int) -> None:
-    most = allowed_size(most)
-    size = even_parts(num, most)
-    assert 1 <= size <= most
-    assert -(-num // size) == -(-num // most), "no more parts than are needed"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -60,18 +46,13 @@ def test_parts_are_few(num: int, most: int) -> None:
         MemoryError(),
     ],
 )
-@pytest.mark.parametrize(
-    ("micro", "words"),
-    [
-        (None, "out of memory at data.batch_size=512; lower data.batch_size or set model.micro_batch_size"),
-        (64, "out of memory at data.batch_size=512, model.micro_batch_size=64; lower one of these values"),
-    ],
-)
-def test_each_kind_of_out_of_memory_gets_one_message(error: Exception, micro: int | None, words: str) -> None:
-    config = OmegaConf.create({"data": {"batch_size": 512}, "model": {"micro_batch_size": micro}})
-    with pytest.raises(OutOfMemory) as raised, named_out_of_memory(config):
+def test_each_kind_of_out_of_memory_names_the_keys(error: Exception) -> None:
+    config = OmegaConf.create({"data": {"batch_size": 512}, "model": {"micro_batch_size": 64}})
+    with (
+        pytest.raises(OutOfMemory, match=r"=512, model\.micro_batch_size=64"),
+        named_out_of_memory(config),
+    ):
         raise error
-    assert str(raised.value) == words
 
 
 @pytest.mark.parametrize(("size", "words"), [(None, r"set model\.micro_batch_size=256"), (1, "not even one image")])
@@ -85,5 +66,6 @@ def test_a_more_precise_message_stays(size: int | None, words: str) -> None:
 
 
 def test_other_errors_stay() -> None:
-    with pytest.raises(RuntimeError, match="shapes do not match"), named_out_of_memory(OmegaConf.create()):
+    config = OmegaConf.create({"data": {"batch_size": 512}, "model": {"micro_batch_size": None}})
+    with pytest.raises(RuntimeError, match="shapes do not match"), named_out_of_memory(config):
         raise RuntimeError("shapes do not match")

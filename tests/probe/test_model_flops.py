@@ -3,9 +3,8 @@
 import pytest
 import timm
 import torch
-from torch import nn
 
-from imagenet_opt.probe.model_flops import SizePhase, forward_flops, size_phases
+from imagenet_opt.probe.model_flops import forward_flops
 
 
 def test_resnet_50_has_the_published_flops() -> None:
@@ -28,10 +27,3 @@ def test_counting_computes_and_changes_nothing(name: str) -> None:
     assert net.training
     for key, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[key]), key
-
-
-def test_a_convolution_takes_four_times_as_many_images_of_half_the_size() -> None:
-    net = nn.Conv2d(3, 8, 3, padding=1, device=torch.device("meta"))
-    phases = size_phases(net, [16, 16, 16, 32, 8])
-    assert phases == (SizePhase(0, 3, 16, 4.0), SizePhase(3, 1, 32, 1.0), SizePhase(4, 1, 8, 16.0))
-    assert [phase.epochs for phase in phases] == ["epochs 1 to 3", "epoch 4", "epoch 5"]

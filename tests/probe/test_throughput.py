@@ -9,7 +9,7 @@ import pytest
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
 from imagenet_opt.probe.ahead import batches_per_round
-from imagenet_opt.probe.throughput import Span, check_work, drain
+from imagenet_opt.probe.throughput import Span, drain
 
 WORKERS = 2
 
@@ -84,13 +84,9 @@ def test_a_stock_that_was_made_earlier_does_not_raise_the_rate(rate: Callable[..
             r"raise --budget or lower data\.batch_size$",
         ),
         (SlowLoader(4.7, decode_seconds=4.0), Span(1), "decoding is too slow for the budget"),
-        # two workers decode 0.6 s for each batch, so they cannot finish a batch each every 0.1 s
-        (SlowLoader(0.1, decode_seconds=0.6), Span(2), ".* of work for 2 workers"),
     ],
 )
-def test_too_few_or_impossible_batches_give_no_rate(
-    loader: SlowLoader, span: Span, message: str, rate: Callable[..., float]
-) -> None:
+def test_too_few_batches_give_no_rate(loader: SlowLoader, span: Span, message: str, rate: Callable[..., float]) -> None:
     with pytest.raises(ConfigError, match=f"^not measured: {message}"):
         rate(loader, span)
 
@@ -103,13 +99,5 @@ def test_batches_that_were_read_during_the_first_batches_can_be_skipped(rate: Ca
         rate(SlowLoader(0.5, num=3 * WORKERS), Span(1), skipped_rounds=3)
 
 
-@pytest.mark.parametrize(("num_workers", "num_parts", "batches"), [(8, 1, 8), (8, 8, 1), (2, 8, 1), (5, 2, 3)])
-def test_workers_that_make_parts_finish_fewer_batches_in_a_round(num_workers, num_parts, batches) -> None:
-    assert batches_per_round(num_workers, num_parts) == batches
-
-
-def test_workers_make_one_image_at_a_time() -> None:
-    """2 workers for 1 s are 2 s of work: 2,000 images of 1 ms."""
-    check_work(2000, 1.0, 2, 1e-3)
-    with pytest.raises(ConfigError, match="--budget"):
-        check_work(2600, 1.0, 2, 1e-3)
+def test_workers_that_make_parts_finish_fewer_batches_in_a_round() -> None:
+    assert [batches_per_round(*numbers) for numbers in ((8, 1), (8, 8), (2, 8), (5, 2))] == [8, 1, 1, 3]

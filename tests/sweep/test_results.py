@@ -12,9 +12,8 @@ import pytest
 from imagenet_opt.display.table import Cell, Table, ratio_interval
 from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
-from imagenet_opt.sweep.results import print_results, tables_of, write_csv, write_page
+from imagenet_opt.sweep.results import compared, print_results, tables_of, write_csv, write_page
 from imagenet_opt.sweep.rows import Row, best, collect_rows, outcome
-from imagenet_opt.sweep.settings import compared
 
 RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
 SEED_FIRST = list(product(range(4), RATES))

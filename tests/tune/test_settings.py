@@ -14,20 +14,12 @@ from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, job_of
-from imagenet_opt.tune.device import Device
-from imagenet_opt.tune.settings import KEYS, axes, formats, ways
+from imagenet_opt.tune.settings import BATCH, KEYS, axes, formats, larger_batches, ways
+from imagenet_opt.tune.tuner import Device
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images
 
 EAGER = ("callbacks.acceleration.compile=false", "callbacks.acceleration.cuda_graph=false")
-ALL_WAYS = {
-    "off": (False, None, False),
-    "a CUDA graph": (False, None, True),
-    "default": (True, "default", False),
-    "compile and a CUDA graph": (True, "default", True),
-    "reduce-overhead": (True, "reduce-overhead", False),
-    "max-autotune": (True, "max-autotune", False),
-}
 
 
 @pytest.fixture
@@ -54,20 +46,20 @@ def test_a_run_that_cannot_use_a_cuda_graph_tries_none(
     assert tried == ["default", "reduce-overhead", "max-autotune"]
 
 
-@pytest.mark.parametrize("now", ALL_WAYS)
-def test_every_way_to_compile_for_a_gpu_is_tried_but_the_configured_one(now: str, on_gpu: None, tmp_path: Path) -> None:
-    compiled, mode, graph = ALL_WAYS[now]
-    config = composed(tmp_path, "data.root=/data")
-    config.callbacks.acceleration.update(compile=compiled, compile_mode=mode or "default", cuda_graph=graph)
-    switches = [{key.rpartition(".")[2]: value for key, value in way.items()} for way in ways(config)]
-    expected = [
-        {"compile": compiled, "cuda_graph": graph} | ({"compile_mode": mode} if mode else {})
-        for name, (compiled, mode, graph) in ALL_WAYS.items()
-        if name != now
+def test_every_way_to_compile_for_a_gpu_is_tried_but_the_configured_one(on_gpu: None, tmp_path: Path) -> None:
+    config = composed(tmp_path, "data.root=/data", *EAGER)
+    tried = list(ways(config))
+    assert [tuple(way.values()) for way in tried] == [
+        *((False, True), (True, "default", False), (True, "default", True)),
+        *((True, "reduce-overhead", False), (True, "max-autotune", False)),
     ]
-    assert switches == expected
-    for changes in switches:
-        Acceleration(**changes)
+    for way in tried:
+        other = config.copy()
+        for key, value in way.items():
+            OmegaConf.update(other, key, value)
+        Acceleration(**{key.rpartition(".")[2]: value for key, value in way.items()})
+        again = list(ways(other))
+        assert way not in again and len(again) == len(tried)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +77,17 @@ def test_more_and_fewer_than_the_configured_numbers_are_tried(best: tuple[object
     assert tuple([one[key] for one in axis] for key, axis in zip(keys, settings, strict=True)) == tried
 
 
+def test_batches_double_up_to_the_most() -> None:
+    assert [setting[BATCH] for setting in larger_batches({BATCH: 96}, 800)({})] == [192, 384, 768]
+
+
 @dataclass
 class Ending(MemoryTrials):
     """Trials that end with `error`."""
 
     error: Exception = field(default_factory=TurnFailed)
 
-    def _try(self, batch: int, limit_seconds: float) -> Any:
+    def _try(self, batch: int) -> Any:
         raise self.error
 
 
@@ -102,7 +98,6 @@ class Ending(MemoryTrials):
         (TurnFailed("killed by signal 6: what():  std::bad_alloc"), ""),
         (Hung("not finished after 600 s"), ""),
         (TurnFailed("ImportError: no timm"), "8 images cannot be tried: ImportError: no timm"),
-        (TurnFailed("AcceleratorError: CUDA-capable device(s) is/are busy or unavailable"), "nvidia-smi -c 0"),
     ],
 )
 def test_only_memory_makes_a_batch_too_large(error: Exception, refused: str) -> None:

@@ -3,16 +3,15 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.turn import Turn, run_turn, write_packed
+from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn, run_turn, write_packed
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex, scan_split
@@ -80,7 +79,9 @@ def measure(job: Job, rows: Sequence[str], *, repeats: int, cache: Path, same_by
     cache: a folder for copies of the files, which are removed at the end. same_bytes: whether all rows read files that
     are encoded again. Raises ConfigError, DataError.
     """
-    with _copies(job, rows, cache, same_bytes) as folder, announced((repeats + 1) * len(rows)) as announce:
+    copies = same_bytes or any(PEERS[row].packs for row in rows if row in PEERS)
+    place = _folder_for_copies(cache) if copies else nullcontext(Path())
+    with place as folder, announced((repeats + 1) * len(rows)) as announce:
         if same_bytes:
             announce("encoding all files again")
             index = encoded_again(job.index, folder)
@@ -102,12 +103,7 @@ def measure(job: Job, rows: Sequence[str], *, repeats: int, cache: Path, same_by
 
 
 @contextmanager
-def _copies(job: Job, rows: Sequence[str], cache: Path, same_bytes: bool) -> Iterator[Path]:
-    """A temporary folder, if a row or --same-bytes needs copies of the files."""
-    peers = [row for row in rows if row in PEERS]
-    if not same_bytes and not any(PEERS[row].packs for row in peers):
-        yield Path()
-        return
+def _folder_for_copies(cache: Path) -> Iterator[Path]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(prefix="bench_", dir=cache, ignore_cleanup_errors=True)

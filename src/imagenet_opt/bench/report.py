@@ -5,9 +5,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.turn import Turn
+from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn
 from imagenet_opt.compare.gain import Gain, Pair, gains
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.page import page_of_tables

@@ -1,19 +1,67 @@
 """Runs one turn of the benchmark in a process of its own, so that loaders cannot influence each other."""
 
 import time
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from imagenet_opt.bench.job import CEILING, OWN, Job
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.data.dataset import TrainCrops
+from imagenet_opt.data.decode.region_codec import Box, region_codec
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.loader import RankInfo, store_of, train_loader
+from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.order import SampleIds
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.errors import BadSample, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import call_isolated
+
+WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
+OWN = (WORKER, REGION)
+"""Our rows; CEILING is the limit of REGION."""
+_IN_MEMORY = 1024
+"""Files that each process of the ceiling keeps: about 110 MB of ImageNet, more than a CPU's caches hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Settings of a turn, for its process.
+
+    index: the files of all rows. passes: how often they are listed, so that no epoch ends within a turn. num_workers,
+    prefetch_factor: the same for all rows; threads make each batch together, so they have prefetch_factor batches ahead
+    in all. device: where our batches are delivered. row: its name. packed: folder of a copy in a peer's own format.
+    """
+
+    index: FileIndex | ShardIndex
+    loading: LoaderOptions
+    passes: int
+    num_workers: int
+    prefetch_factor: int
+    num_warmup: int
+    num_batches: int
+    device: str = "cpu"
+    row: str = ""
+    packed: Path = Path()
+
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, label) of every file, for all passes."""
+        once = [(self.index.path(i), label) for i, label in enumerate(self.index.labels.tolist())]
+        return once * self.passes
+
+    def long_index(self) -> FileIndex | ShardIndex:
+        """All passes as one index."""
+        return subset(self.index, np.tile(np.arange(len(self.index)), self.passes))
 
 
 @dataclass(frozen=True)
@@ -54,15 +102,9 @@ def _isolated(function: str, job: Job) -> Any:
 
 def measured(job: Job) -> dict[str, Any]:
     """Measure in this process; a Turn as plain values."""
-    import torch
-
-    from imagenet_opt.bench import own_loaders
-
     torch.manual_seed(job.loading.seed)
-    if job.row in PEERS:
-        loader = PEERS[job.row].function()(job)
-    else:
-        loader = own_loaders.ceiling(job) if job.row == CEILING else own_loaders.Ours(job)
+    own = {CEILING: ceiling}.get(job.row, ours)
+    loader: Iterable[Sized] = PEERS[job.row].function()(job) if job.row in PEERS else own(job)
     return asdict(take_turn(loader, job))
 
 
@@ -94,8 +136,6 @@ def take_turn(loader: Iterable[Sized], job: Job) -> Turn:
 
 
 def _wait_for_device(job: Job) -> None:
-    import torch
-
     if job.device == "cuda" and job.row in OWN:
         torch.cuda.synchronize()
 
@@ -117,3 +157,56 @@ def check_peer_batch(images: Any, job: Job) -> None:
     shape, kind = tuple(images.shape), str(images.dtype).removeprefix("torch.")
     if kind != "uint8" or shape not in ((count, 3, size, size), (count, size, size, 3)):
         raise TurnFailed(f"gave {kind} {shape}, not uint8 images of {size} x {size} in batches of {count}")
+
+
+def ours(job: Job) -> DevicePrefetcher:
+    """The loader that training uses, without the processing of batches on the device."""
+    loading = replace(
+        job.loading,
+        resize_on="worker" if job.row == WORKER else "device",
+        region_decode=job.loading.region_decode or job.row == REGION,
+        num_workers=job.num_workers,
+        prefetch_factor=job.prefetch_factor,
+        samples_per_epoch=None,
+    )
+    loader = train_loader(job.long_index(), loading, RankInfo(device=torch.device(job.device)))
+    loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+    return loader
+
+
+def ceiling(job: Job) -> Iterable[Sized]:
+    """Our region decode alone: each worker decodes crops of files in memory, and sends only their number."""
+    return DataLoader(_Crops(job), batch_size=None, num_workers=max(1, job.num_workers), multiprocessing_context="fork")
+
+
+@dataclass
+class _Crops(IterableDataset[range]):
+    job: Job
+
+    def __iter__(self) -> Iterator[range]:
+        worker, codec = get_worker_info(), region_codec()
+        if not (crops := list(crops_in_memory(self.job, 0 if worker is None else worker.id))):
+            raise ValueError("nvImageCodec can decode a region of none of the files")
+        endless_crops, batch_size = cycle(crops), self.job.loading.batch_size
+        while True:
+            for encoded, box in islice(endless_crops, batch_size):
+                codec.decode(codec.parse(encoded), box)
+            yield range(batch_size)
+
+
+def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
+    """Random files with the crops of training; without files that nvImageCodec refuses."""
+    loading, codec = job.loading, region_codec()
+    plan = TrainCrops(seed=loading.seed, scale=loading.crop_scale)
+    store = store_of(job.index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
+    for i in np.random.default_rng([loading.seed, worker]).permutation(len(job.index))[:_IN_MEMORY]:
+        with suppress(OSError, BadSample):
+            (encoded,) = store.read_many(np.array([i]))
+            if (stream := codec.parse(encoded)) is None:
+                continue
+            sizes = (np.array([side]) for side in (stream.height, stream.width))
+            crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
+            top, left, height, width = (int(side[0]) for side in crops)
+            box = (top, left, height, width)
+            if codec.decode(stream, box) is not None:
+                yield encoded, box

@@ -24,16 +24,15 @@ It tunes in this order, each part with the results of the parts before:
     reduce-overhead, max-autotune and a CUDA graph, compiled or not). Each setting has a turn. If it is 3 % faster
     than the best so far, both have four more rounds, and the setting is kept if the 95 % interval of its gain in
     these lies above 1. Settings that cannot be compiled within the budget are left out.
-  batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
-    with 10 % of the free memory left. A larger batch is used only if it is faster. The learning rate scales with the
-    batch: it is set per 256 images.
+  batch size: twice as many images, four times and so on, at the largest resolution of the run, as long as they fit
+    with 10 % of the free memory left and are faster. The learning rate scales with the batch: it is set per 256 images.
   the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
     as fast as the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
 
 The result is written to conf/experiment/tuned_<host>_tune.yaml, with the measurements in its header. The data set is
 only read. With several GPUs, one process is tuned, with its share of the CPUs; the settings hold for each process.
 
-The batch size alone, each time a run begins: python train.py data.batch_size=auto"""
+The largest batch that fits, whenever a run begins: python train.py data.batch_size=auto"""
 
 
 def main(argv: list[str]) -> None:

@@ -9,7 +9,6 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.model_flops import SizePhase
 
 STAGES = {
     "gpu": "GPU, batch resident",
@@ -68,8 +67,8 @@ class Measurements:
     memory. no_kernels: why the profiler recorded no kernel of the GPU. failed: experiment -> reason. phases: seconds of
     a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: each step of the full run. waits_per_step, waits: how often the host waits for the GPU in an ordinary
-    step of the full run, and the most frequent places, as "item at mine.py:7". growing: the phases of a run whose
-    images grow; the largest size is measured. config: the configuration without secrets.
+    step of the full run, and the most frequent places, as "item at mine.py:7". config: the configuration
+    without secrets.
     """
 
     simulated: str | None
@@ -94,7 +93,6 @@ class Measurements:
     step_seconds: tuple[float, ...] = ()
     waits_per_step: float = 0.0
     waits: tuple[str, ...] = ()
-    growing: tuple[SizePhase, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -85,21 +85,8 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows.append((label, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
     elif diagnosis.is_judged and diagnosis.cause != "healthy":
         rows.append(("if fixed", _NOT_PREDICTABLE))
-    if diagnosis.is_judged:
-        rows += _growing_rows(evidence)
     if diagnosis.next_stage is not None:
         rows.append(("next limit", evidence.stages.get(diagnosis.next_stage, diagnosis.next_stage)))
-    return rows
-
-
-def _growing_rows(evidence: Evidence) -> list[tuple[str, str]]:
-    """For a run whose images grow: whether the loader keeps up in each phase."""
-    rows = []
-    for phase in evidence.growing:
-        needed, supply = phase.speed * evidence.rate("gpu"), evidence.supply_rate
-        verdict = f"{evidence.device} waits" if supply < needed else "the loader keeps up"
-        rates = f"{evidence.device} takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
-        rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))
     return rows
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import build_model, build_trainer
+from imagenet_opt.config.build import build_model, build_trainer, wants_gpu
 from imagenet_opt.config.trust import find
 from imagenet_opt.data.batch import Batch, LoadStats
 from imagenet_opt.data.keys import BatchKey
@@ -32,9 +32,11 @@ _ALONE = ("acceleration", "mixing")
 
 def rate(job: dict[str, Any]) -> dict[str, Any]:
     """Measure the configuration job["config"] for about job["seconds"]. Returns `windows`, the images per second of
-    each window, and `compile_seconds`, None without compilation. job["folder"]: for the trainer's files. Raises
-    OutOfMemory.
+    each window, and `compile_seconds`, None without compilation. job["folder"]: for the trainer's files. job["spare"]:
+    see `_limit_memory`; without it there is no limit. Raises OutOfMemory.
     """
+    if "spare" in job:
+        _limit_memory(job)
     span = Span(job["seconds"])
     timer = FitTimer(seconds=span.seconds, limit_seconds=span.limit, multiple=1)
     _train(job, timer)
@@ -42,24 +44,18 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
-    """Train three steps and return `peak_gib`; None if they need more than the free memory minus the share
-    job["spare"]. This process may use no more memory, on a GPU by torch, so that no other program runs out of memory.
-    """
-    on_gpu = torch.cuda.is_available() and job["on_gpu"]
-    for name, node in job["config"]["callbacks"].items():  # imports that find no memory are no answer
-        find(node["_target_"], f"callbacks.{name}._target_")
-    _limit_memory(torch.device("cuda", *(job["devices"] or [0])) if on_gpu else torch.device("cpu"), job["spare"])
+    """Train three steps within the limit of `_limit_memory`. Returns `peak_gib`; None if they need more."""
+    _limit_memory(job)
     with suppress(OutOfMemory, MemoryError):
         return {"peak_gib": peak_gib(_train(job, num=STEPS).strategy.root_device)}
     return {"peak_gib": None}
 
 
 def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trainer:
-    composed: Any = OmegaConf.create(job["config"])
-    alone = only(composed, callbacks=_ALONE)
+    alone = only(job["config"], callbacks=_ALONE)
     with run_folder(alone, within=Path(job["folder"])) as config, named_out_of_memory(config):
         with open_dict(config):
-            config.trainer.devices = job["devices"] or 1
+            config.trainer.devices = alone.trainer.devices
         trainer = build_trainer(config)
         trainer.callbacks.extend([NoHalving(), *callbacks])  # type: ignore[attr-defined]
         model = build_model(config, global_batch=config.data.batch_size)
@@ -83,11 +79,17 @@ def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
     )
 
 
-def _limit_memory(device: torch.device, spare: float) -> None:
-    if device.type == "cuda":
+def _limit_memory(job: dict[str, Any]) -> None:
+    """Limit this process to the free memory minus the share job["spare"], on a GPU by torch, so that no other program
+    runs out of memory."""
+    for name, node in job["config"].callbacks.items():  # imports that find no memory are no answer
+        find(node["_target_"], f"callbacks.{name}._target_")
+    if torch.cuda.is_available() and wants_gpu(job["config"]):
+        devices = job["config"].trainer.devices
+        device = torch.device("cuda", devices[0] if OmegaConf.is_list(devices) else 0)
         free, total = torch.cuda.mem_get_info(device)
-        torch.cuda.set_per_process_memory_fraction(free * (1 - spare) / total, device)
+        torch.cuda.set_per_process_memory_fraction(free * (1 - job["spare"]) / total, device)
         return
-    room = int(machine.available_memory() * (1 - spare))
+    room = int(machine.available_memory() * (1 - job["spare"]))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + room, hard))

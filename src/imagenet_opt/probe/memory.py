@@ -2,20 +2,20 @@
 trial."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_opt.config.build import largest_size, wants_gpu
+from imagenet_opt.config.build import largest_size
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.model.micro_batch import MicroBatches, Part
-from imagenet_opt.out_of_memory import ran_out
+from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.probe.isolated import Hung, call_isolated
 
 SPARE = 0.1
@@ -25,8 +25,6 @@ MOST = 1024
 keeps its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
 """Time limit of a trial; a slower trial has so little memory that it makes no progress."""
-_NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive")
-"""Error texts of C++, OpenMP (for the stack of a thread) and oneDNN for lack of memory."""
 
 
 @dataclass(frozen=True)
@@ -40,33 +38,30 @@ class Trial:
 
 @dataclass
 class MemoryTrials:
-    """Trials of one configuration. before: called with a description of each trial; may raise OutOfTime. limit: time
-    limit of the next trial in seconds."""
+    """Trials of one configuration. before: called with a description of each trial."""
 
     config: DictConfig
     before: Callable[[str], None] = lambda what: None
-    limit: Callable[[], float] = lambda: LIMIT_SECONDS
     tried: list[Trial] = field(default_factory=list)
 
     def fits(self, batch: int) -> bool:
-        """Whether three steps finish well within LIMIT_SECONDS. Raises OutOfTime if a lower limit ends them,
-        ConfigError if they fail for another reason than memory."""
+        """Whether three steps finish well within LIMIT_SECONDS. Raises ConfigError if they fail for another reason than
+        memory."""
         self.before(f"whether {batch} images fit")
-        limit_seconds, peak_gib, why = self.limit(), None, ""
+        peak_gib, why = None, ""
         try:
-            peak_gib = self._try(batch, limit_seconds)["peak_gib"]
+            peak_gib = self._try(batch)["peak_gib"]
         except TurnFailed as error:
-            if isinstance(error, Hung) and limit_seconds < LIMIT_SECONDS:
-                raise OutOfTime from error
-            if not isinstance(error, Hung) and not lacks_memory(error):
-                raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
             why = str(error)
+            lacks_memory = ran_out(RuntimeError(why)) or why.startswith("killed by signal 9")
+            if not isinstance(error, Hung) and not lacks_memory:
+                raise ConfigError(f"{batch} images cannot be tried: {why}") from error
         self.tried.append(Trial(batch, peak_gib, why))
         return peak_gib is not None
 
-    def largest(self, *, start: int, most: int, known: int = 0) -> int:
-        """The largest batch that fits at once; 0 for none. known: a size that certainly fits."""
-        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most)
+    def largest(self, *, start: int, most: int) -> int:
+        """The largest batch that fits at once; 0 for none."""
+        return largest_that_fits(self.fits, start=start, most=most)
 
     def nothing_fits(self) -> OutOfMemory:
         why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
@@ -76,14 +71,14 @@ class MemoryTrials:
             "model.name, or end other programs on the device"
         )
 
-    def _try(self, batch: int, limit_seconds: float) -> Any:
+    def _try(self, batch: int) -> Any:
         config = self.config.copy()
         with open_dict(config):
             config.data.batch_size = batch
             config.model.micro_batch_size = None
             if "acceleration" in config.callbacks:
                 config.callbacks.acceleration.compile = False
-        return device_steps("fits", config, limit_seconds=limit_seconds, spare=SPARE)
+        return device_steps("fits", config, limit_seconds=LIMIT_SECONDS, spare=SPARE)
 
 
 def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **options: float) -> Any:
@@ -94,33 +89,15 @@ def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **o
         return call_isolated(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
 
 
-def lacks_memory(error: TurnFailed) -> bool:
-    """Whether a process was killed or failed for lack of memory."""
-    why = str(error)
-    no_room = any(words in why for words in _NO_ROOM)
-    out_of_memory = isinstance(error.__cause__, OutOfMemory) or ran_out(RuntimeError(why))
-    return out_of_memory or no_room or why.startswith("killed by signal 9")
-
-
-def explained(error: TurnFailed) -> str:
-    """The message, with the remedy for a GPU that accepts only one process (this process)."""
-    remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
-    return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
-
-
 def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
-    """The job for steps of this configuration, at the largest image size of its schedule."""
+    """The job for steps of this configuration on one device, at the largest image size of its schedule."""
     config = config.copy()
+    devices = config.trainer.devices
     with open_dict(config):
         config.run_folder = folder
         config.data.image_size = largest_size(config)
-    devices = config.trainer.devices
-    return {
-        "config": OmegaConf.to_container(config, resolve=True),
-        "folder": folder,
-        "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
-        "on_gpu": wants_gpu(config),
-    }
+        config.trainer.devices = devices[:1] if OmegaConf.is_list(devices) else 1
+    return {"config": OmegaConf.create(OmegaConf.to_container(config, resolve=True)), "folder": folder}
 
 
 def num_train(data: ImageData) -> int:
@@ -162,13 +139,6 @@ def allowed_size(size: int) -> int:
     return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
 
 
-def even_parts(num_images: int, most: int) -> int:
-    """Size of each micro-batch if `num_images` are split into the fewest, nearly equal parts of at most `most`."""
-    num_parts = -(-num_images // most)
-    size = -(-num_images // num_parts)
-    return min(most, -(-size // MULTIPLE) * MULTIPLE)
-
-
 class NoHalving(Callback):
     """Callback that forbids halving micro-batches, so that a rate belongs to the requested size. Put
     `named_out_of_memory` around the fit."""
@@ -183,16 +153,9 @@ class NeverHalved(MicroBatches):
         return super().run(work, num_images, None)
 
 
-@contextmanager
-def named_out_of_memory(config: DictConfig) -> Iterator[None]:
-    """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
-    An OutOfMemory passes through unchanged, since its message is more precise."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not ran_out(error) and "bad_alloc" not in str(error):
-            raise
-        where, micro = f"out of memory at data.batch_size={config.data.batch_size}", config.model.micro_batch_size
-        if micro is None:
-            raise OutOfMemory(f"{where}; lower data.batch_size or set model.micro_batch_size") from error
-        raise OutOfMemory(f"{where}, model.micro_batch_size={micro}; lower one of these values") from error
+def named_out_of_memory(config: DictConfig) -> AbstractContextManager[None]:
+    """Converts errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys. An
+    OutOfMemory passes through unchanged, since its message is more precise."""
+    batch, micro = config.data.batch_size, config.model.micro_batch_size or "null"
+    where = f"at data.batch_size={batch}, model.micro_batch_size={micro}"
+    return explained(where, "lower data.batch_size, or set a smaller model.micro_batch_size")

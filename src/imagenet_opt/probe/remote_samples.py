@@ -12,7 +12,6 @@ from imagenet_opt.data.storage.cache_folder import CacheFolder
 from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.data.storage.store import Store
-from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
 from imagenet_opt.probe.samples import Index, Rows, Samples
 from imagenet_opt.processes import wait_for_server
@@ -70,14 +69,11 @@ class RemoteSamples(Samples):
     def _share_held(self, rows: Rows) -> Residency:
         return Residency(len(self._held(rows)) / max(1, len(rows)), _METHOD)
 
-    def _read(self, store: Store, rows: Rows) -> list[bytes]:
+    def _read_many(self, store: Store, rows: Rows) -> list[bytes]:
         """Temporary errors are repeated, as in training, but without warnings: a test with many requests in flight may
         provoke them."""
         patience, name = self.loading.read_timeout / 2, store.name(int(rows[0]))
-        try:
-            return retry_transient(partial(store.read_many, rows), name, patience, warn=lambda message: None)
-        except (OSError, BadSample):
-            return [b""] * len(rows)
+        return retry_transient(partial(store.read_many, rows), name, patience, warn=lambda message: None)
 
 
 def samples_of(index: Any, loading: LoaderOptions, *, seed: int | None = None) -> Samples:

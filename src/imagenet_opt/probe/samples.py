@@ -38,14 +38,6 @@ _FEW = 32
 """Files that represent the data set."""
 
 
-def extents_of(index: Index, rows: Rows) -> list[Extent]:
-    """File, offset and size of each sample."""
-    if isinstance(index, FileIndex):
-        return [Extent(index.path(i)) for i in rows.tolist()]
-    shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
-    return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
-
-
 class Samples:
     """A training set for experiments. Each experiment takes samples that no earlier experiment has read, as long as
     such samples are left.
@@ -68,6 +60,7 @@ class Samples:
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
         self._few: Rows = self.rows[:0]
+        self._why_unreadable = "the files are empty"
 
     @cached_property
     def store(self) -> Store:
@@ -96,7 +89,11 @@ class Samples:
 
     def extents(self, rows: Rows) -> list[Extent]:
         """File, offset and size of each sample."""
-        return extents_of(self.index, rows)
+        index = self.index
+        if isinstance(index, FileIndex):
+            return [Extent(index.path(i)) for i in rows.tolist()]
+        shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
+        return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
@@ -108,9 +105,13 @@ class Samples:
 
     def _read(self, store: Store, rows: Rows) -> list[bytes]:
         try:
-            return store.read_many(rows)
-        except (OSError, BadSample):
+            return self._read_many(store, rows)
+        except (OSError, BadSample) as error:
+            self._why_unreadable = str(error)
             return [b""] * len(rows)
+
+    def _read_many(self, store: Store, rows: Rows) -> list[bytes]:
+        return store.read_many(rows)
 
     def keepable(self, rows: Rows) -> Rows:
         """Those of the samples that stay in memory after they were read."""
@@ -150,19 +151,11 @@ class Samples:
             contents = list(threads.map(read, rows.tolist()))
         self.encoded = [content for content in contents if content]
         if not self.encoded:
-            reason = self._reason(rows[:1])
-            raise DataError(f"none of {len(rows)} files under {self.index.place} can be read (data.root): {reason}")
+            why = printable(self._why_unreadable)
+            raise DataError(f"none of {len(rows)} files under {self.index.place} can be read (data.root): {why}")
         has_bytes = np.array([bool(content) for content in contents])
         was_read = np.array([content is not None for content in contents])
         self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])
-
-    def _reason(self, row: Rows) -> str:
-        """The reason why this sample cannot be read."""
-        try:
-            self.store.read_many(row)
-        except (OSError, BadSample) as error:
-            return printable(str(error))
-        return "the files are empty"
 
     def evict(self, rows: Rows) -> Eviction:
         """Evict the samples from the page cache."""
@@ -182,7 +175,8 @@ class Samples:
         return self.cold()[0]
 
     def listed(self, rows: Rows, num: int = _LISTED) -> Index:
-        return listed(self.index, rows, num)
+        """An index of these samples, repeated until it has at least `num`."""
+        return subset(self.index, np.tile(rows, -(-num // len(rows))))
 
     def kept(self) -> Residency:
         """Share of the samples read by `warm` that is still in memory."""
@@ -199,8 +193,3 @@ def in_blocks(num: int, block_size: int, *, seed: int | None = None) -> Rows:
     blocks = np.random.default_rng(seed).permutation(num // block_size)
     rows: Rows = (block_size * blocks[:, None] + np.arange(block_size)).ravel()
     return rows
-
-
-def listed(index: Index, rows: Rows, num: int) -> Index:
-    """An index of these samples, repeated until it has at least `num`."""
-    return subset(index, np.tile(rows, -(-num // len(rows))))

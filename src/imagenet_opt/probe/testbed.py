@@ -1,8 +1,7 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from omegaconf import DictConfig, open_dict
-from torch import nn
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import (
@@ -18,7 +16,6 @@ from imagenet_opt.config.build import (
     build_model,
     build_trainer,
     device_of,
-    image_sizes,
     make,
     num_classes_of,
     num_processes,
@@ -36,11 +33,9 @@ from imagenet_opt.data.storage.store import MemoryStore, Store
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
-from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.ahead import batches_per_round
 from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.memory import NoHalving
-from imagenet_opt.probe.model_flops import SizePhase, size_phases
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index
@@ -69,7 +64,7 @@ class Testbed:
 
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
-        self.compared, self._image_sizes = compared, image_sizes(config)
+        self.compared = compared
         at_one_size(config)
         num = num_processes(config, self.device)[1]
         share_batch(config, num)
@@ -137,28 +132,21 @@ class Testbed:
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether the loader beside
         it reads files."""
-        other = None
-        if beside:
-            other = self._from_warm_files() if from_files else self.from_memory()
-        with self._resident(other) as resident:
+        samples, source, other = self.samples, self.from_memory(0), None
+        if beside and from_files:
+            index = samples.listed(samples.warm_rows)
+            other = self.loader(index, store=samples.store_for(index, cold=False))
+        elif beside:
+            other = self.from_memory()
+        resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
+        try:
             timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
             timing.copy_seconds = None if other is None else other.pop_metrics().get("loader/copy_seconds")
-        return timing
-
-    def _from_warm_files(self) -> DevicePrefetcher:
-        index = self.samples.listed(self.samples.warm_rows)
-        return self.loader(index, store=self.samples.store_for(index, cold=False))
-
-    @contextmanager
-    def _resident(self, beside: DevicePrefetcher | None = None) -> Iterator[ResidentLoader]:
-        source = self.from_memory(0)
-        resident = ResidentLoader(take_one(source), finish=source.finish, beside=beside)
-        try:
-            yield resident
+            return timing
         finally:
             resident.close()
-            if beside is not None:
-                beside.close()
+            if other is not None:
+                other.close()
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be
@@ -273,15 +261,3 @@ class Testbed:
     def _fitted(self) -> DevicePrefetcher:
         self.samples.read_few()
         return self.from_memory()
-
-    def network(self) -> nn.Module:
-        """The configured network with random weights."""
-        return build_network(**{name: self.config.model[name] for name in RECIPE})
-
-    @cached_property
-    def growing(self) -> tuple[SizePhase, ...]:
-        """The phases of a run whose images grow; empty for a run with images of one size."""
-        if len(set(self._image_sizes)) == 1:
-            return ()
-        with torch.device("meta"):
-            return size_phases(self.network(), self._image_sizes)

@@ -89,12 +89,9 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     """Measure how fast a loader delivers batches with no other work; then close the loader.
 
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
-    ConfigError for too few batches, and for more images than the workers can have made.
-
-    The fact images_read counts the images of all batches, and those that were in preparation at the end.
+    ConfigError for too few batches.
     """
-    num_workers = max(1, loader.loader.num_workers)
-    made = Made(batches_per_round(num_workers, loader.sampler.num_parts))
+    made = Made(batches_per_round(max(1, loader.loader.num_workers), loader.sampler.num_parts))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     began = time.perf_counter()
     try:
@@ -115,22 +112,8 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
         seconds, stage = time.perf_counter() - began, "storage" if reads else "decoding"
         raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
-    num_made = skipped_rounds * made.per_round * made.sizes[0] + sum(made.sizes)
-    facts |= {"images_read": float(num_made + images_ahead(batch, loader))}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
-    busy_seconds = facts["decode_seconds"] / made.sizes[-1]
-    check_work(made.num_images - num_workers * made.sizes[-1], made.seconds, num_workers, busy_seconds)
     return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
-
-
-def check_work(num_images: int, seconds: float, num_workers: int, busy_seconds: float) -> None:
-    """Raise ConfigError if workers cannot have made so many images in this time. busy_seconds: work on an image."""
-    needed, available = num_images * busy_seconds, num_workers * seconds
-    if needed > available:
-        raise ConfigError(
-            f"not measured: {num_images:,.0f} images in {seconds:.3g} s are {needed:.3g} s of work for {num_workers} "
-            f"workers, which had {available:.3g} s; raise --budget or --seconds"
-        )
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:

@@ -1,8 +1,8 @@
-"""The settings that `tune` tries: precision, memory order, compiling; workers, batches ahead and requests in flight."""
+"""The settings that `tune` tries, of the device, the batch and the loader."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import product
+from itertools import count, product, takewhile
 from typing import Any
 
 from omegaconf import DictConfig
@@ -48,6 +48,13 @@ def ways(config: DictConfig) -> Iterator[Setting]:
         if (mode, graph) != (configured, can_graph and bool(now.cuda_graph)):
             way: Setting = {COMPILE: mode is not None} | ({f"{_ACCELERATION}.compile_mode": mode} if mode else {})
             yield way | ({f"{_ACCELERATION}.cuda_graph": graph} if on_gpu else {})
+
+
+def larger_batches(start: Setting, most: int) -> Axis:
+    """Twice as many images, four times, and so on, up to `most`."""
+    sizes = takewhile(most.__ge__, (start[BATCH] << doublings for doublings in count(1)))
+    settings = [start | {BATCH: size} for size in sizes]
+    return lambda best: settings
 
 
 def axes(cpus: int) -> list[Axis]:

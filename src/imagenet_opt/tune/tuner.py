@@ -1,30 +1,47 @@
 """Tunes everything in order: the device alone, the batch size, the loader."""
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 import torch
 from lightning.pytorch import seed_everything
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from imagenet_opt import machine
+from imagenet_opt.config.build import image_sizes
 from imagenet_opt.config.compose import composed
+from imagenet_opt.data.loader import train_loader
 from imagenet_opt.display.progress import announced, say
 from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.probe.memory import MemoryTrials, explained, most_images, num_train
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import SPARE, device_steps, most_images, num_train
+from imagenet_opt.probe.model_flops import forward_flops
 from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.tune.climb import Climb, Setting, climb, each, words
-from imagenet_opt.tune.device import Device, table_of, trials_of
-from imagenet_opt.tune.loader import ENOUGH, needed_rate, tune_loader
-from imagenet_opt.tune.settings import BATCH, COMPILE, formats, ways
+from imagenet_opt.tune.climb import Climb, Setting, climb, each, text, words
+from imagenet_opt.tune.settings import BATCH, COMPILE, KEYS, axes, formats, larger_batches, ways
 
 FORMATS_SHARE, COMPUTE_SHARE, BATCH_SHARE = 0.36, 0.6, 0.85
 """Parts of the budget that may be over after precision and memory order, after compilation, and after the batch size;
 the loader has the rest. On a CPU, formats take about ten turns and compilation takes about seven."""
+ENOUGH = 1.2
+"""Rate of a sufficient loader over the rate of the device: the speed of storage varies, and the training process needs
+a share of the CPUs."""
 _TURNS = 80
 """Number of turns that should fit into the budget, not counting the start of processes."""
 _LONGEST_TURN, _SHORTEST_TURN = 8.0, 0.3
+_LEAST_COMPILE_SECONDS = 30.0
+"""With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
+before comes from a cache."""
+_GRACE_SECONDS = 60.0
+"""The first turn may exceed the budget by so many seconds, because a tuning needs at least one rate."""
 
 
 @dataclass
@@ -77,7 +94,9 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
             rate = testbed.rated
         if tuning.settings:
             testbed = Testbed(composed((*overrides, *tuning.overrides)))
-        needed = None if rate is None else needed_rate(testbed, rate)
+        needed = (
+            None if rate is None else rate * _speed_of_smallest(image_sizes(composed(overrides)), testbed.config.model)
+        )
         try:
             climbed = tune_loader(testbed, deadline, announce, needed=needed, seconds=seconds)
         except TurnFailed as error:
@@ -89,12 +108,62 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     return tuning
 
 
+def _speed_of_smallest(sizes: list[int], model: DictConfig) -> float:
+    """How many times as many images the device trains at the smallest image size of the run as at the largest."""
+    if len(set(sizes)) == 1:
+        return 1.0
+    with torch.device("meta"):
+        net = build_network(**{name: model[name] for name in RECIPE})
+    return forward_flops(net, max(sizes)) / forward_flops(net, min(sizes))
+
+
 def _beside(climbed: Climb, needed: float | None) -> list[str]:
     """The loader beside the device."""
     if needed is None:
         return []
     limit = f"; {ENOUGH:g} times is enough, so the device is the limit" if climbed.is_enough else ""
     return [f"The device takes {needed:,.0f} images/s; the loader gives {climbed.rate / needed:.1f} times that{limit}."]
+
+
+@dataclass
+class Device:
+    """Turns on a batch that stays on the device, each in a process of its own. seconds: of a short turn."""
+
+    configured: DictConfig
+    deadline: Deadline
+    announce: Callable[[str], None]
+    seconds: float = 1.0
+    _start_seconds: float | None = None
+
+    def turn(self, share: float, **options: float) -> Callable[[Setting], float]:
+        """Images per second of a setting; raises TurnFailed, OutOfTime. share: part of the budget that may be over at
+        the end. options: see `device_steps.rate`."""
+        return lambda setting: self._rate(setting, share, options)
+
+    def _rate(self, setting: Setting, share: float, options: dict[str, float]) -> float:
+        config = self.configured.copy()
+        with open_dict(config):
+            for key, value in setting.items():
+                OmegaConf.update(config, key, value)
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.on_failure = "stop"
+        compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
+        limit = self.deadline.seconds + _GRACE_SECONDS
+        if self._start_seconds is not None:
+            self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + self.seconds, share)
+            limit = self.deadline.left(share)
+        self.announce(f"the device: {text(setting)}")
+        began = time.monotonic()
+        try:
+            speed = device_steps("rate", config, limit_seconds=limit, seconds=self.seconds, **options)
+        except Hung as error:
+            action = "compiled and measured" if compiles else "measured"
+            raise TurnFailed(f"not {action} within {limit:.0f} s: budget") from error
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
+        start_seconds = time.monotonic() - began - self.seconds - (speed["compile_seconds"] or 0.0)
+        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
+        return float(median(speed["windows"]))
 
 
 def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
@@ -105,8 +174,7 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
     try:
         climbed = climb(fixed, each(fixed | one for one in formats(config)), device.turn(FORMATS_SHARE))
     except TurnFailed as error:
-        why = explained(error)
-        raise ConfigError(f"this configuration does not train: {why}; run python train.py with it first") from error
+        raise ConfigError(f"this configuration does not train: {error}; run python train.py with it first") from error
     tuning.add(climbed, "device alone: precision and memory order, not compiled")
     rate: float | None = climbed.rate
     if has_acceleration:
@@ -118,38 +186,55 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
         except (TurnFailed, OutOfTime) as error:
             tuning.skip("compilation", error)
             rate = None if config.callbacks.acceleration.compile else rate
-    return _tune_batch(tuning, device, config, most_images(num_train)) or rate
+    return _tune_batch(tuning, device, most_images(num_train)) or rate
 
 
-def _tune_batch(tuning: Tuning, device: Device, config: DictConfig, most: int) -> float | None:
+def _tune_batch(tuning: Tuning, device: Device, most: int) -> float | None:
     """Images per second with the chosen batch; None if no batches were compared."""
-    wanted, start = config.data.batch_size, dict(tuning.settings)
+    config = device.configured
     if config.model.micro_batch_size is not None or config.data.get("global_batch_size") is not None:
         tuning.notes.append("the batch size stays, since model.micro_batch_size or data.global_batch_size is set")
         return None
-    climbed, trials = None, trials_of(device, start, BATCH_SHARE)
+    start = tuning.settings | {BATCH: config.data.batch_size}
     try:
-        if not trials.fits(wanted):
-            too_large = f"{wanted} images do not fit with memory to spare; lower data.batch_size"
-            tuning.notes.append(f"{too_large} or set model.micro_batch_size, which changes neither batch nor schedule")
-        elif (fitting := _fitting(tuning, trials, wanted, most)) > wanted:
-            sizes = sorted({wanted, min(2 * wanted, fitting), fitting})
-            first, *others = [start | {BATCH: size} for size in sizes]
-            climbed = climb(first, each(others), device.turn(BATCH_SHARE))
-    except (ImagenetOptError, TurnFailed, OutOfTime) as error:
+        climbed = climb(start, [larger_batches(start, most)], device.turn(BATCH_SHARE, spare=SPARE))
+    except (TurnFailed, OutOfTime) as error:
         tuning.skip("the batch size", error)
-    if trials.tried:
-        tuning.tables.append(table_of(trials, wanted if climbed is None else climbed.best[BATCH]))
-    if climbed is None:
         return None
-    tuning.add(climbed, "device alone: larger batches")
+    size, lr = climbed.best[BATCH], config.optimizer.lr
+    note = f"lr {lr * size / REFERENCE_BATCH:.3g} for {size} images in one process: {lr:g} per 256 images."
+    memory = f"With {100 * SPARE:.0f} % of the free memory left over."
+    tuning.add(climbed, "device alone: larger batches", memory, note)
     return climbed.rate
 
 
-def _fitting(tuning: Tuning, trials: MemoryTrials, wanted: int, most: int) -> int:
-    """The largest batch that is known to fit."""
-    try:
-        return max(wanted, trials.largest(start=2 * wanted, most=max(wanted, most), known=wanted))
-    except OutOfTime:
-        tuning.lacks_time = True
-        return max(trial.batch for trial in trials.tried if trial.peak_gib is not None)
+def tune_loader(
+    testbed: Testbed, deadline: Deadline, announce: Callable[[str], None], *, needed: float | None, seconds: float
+) -> Climb:
+    """Measure the loader alone, on files outside memory if possible, until it gives ENOUGH times the `needed` images
+    per second. Raises TurnFailed if the configured setting cannot be measured."""
+    start: Setting = {key: getattr(testbed.loading, key.removeprefix("data.")) for key in KEYS}
+    is_first = True
+
+    def turn(setting: Setting) -> float:
+        nonlocal is_first
+        if not is_first:
+            deadline.check(Span(seconds).limit)
+        is_first = False
+        announce(f"the loader: {text(setting)}")
+        try:
+            return rate_of(testbed, setting, seconds)
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
+
+    cpus = max(1, machine.usable_cpus() // testbed.rank_info.sharing_cpus)
+    return climb(start, axes(cpus), turn, enough=None if needed is None else ENOUGH * needed)
+
+
+def rate_of(testbed: Testbed, setting: Setting, seconds: float) -> float:
+    """Images per second of the loader."""
+    changes = {key.removeprefix("data."): value for key, value in setting.items()}
+    index = testbed.samples.listed(testbed.samples.cold_rows())
+    loading = replace(testbed.loading, samples_per_epoch=None, **changes)
+    loader = train_loader(index, loading, testbed.rank_info, testbed.samples.store_for(index, cold=True))
+    return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD).images_per_second

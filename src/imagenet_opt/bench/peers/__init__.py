@@ -55,17 +55,9 @@ PEERS = {
         latency=True,
     ),
     "torchvision-v2": Peer(
-        "torchvision:tensors",
-        "torchvision",
-        "decode_image, v2 transforms on uint8 tensors, DataLoader",
-        latency=True,
+        "torchvision:tensors", "torchvision", "decode_image, v2 transforms on uint8 tensors, DataLoader", latency=True
     ),
-    "timm": Peer(
-        "timm:loader",
-        "timm",
-        "create_loader, its transform and fast_collate, prefetcher off",
-        latency=True,
-    ),
+    "timm": Peer("timm:loader", "timm", "create_loader, its transform and fast_collate, prefetcher off", latency=True),
     "dali": Peer(
         "dali:loader",
         "nvidia-dali-cuda130",

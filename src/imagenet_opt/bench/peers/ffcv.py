@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from imagenet_opt.bench.job import Job
 from imagenet_opt.bench.peers.torchvision import Files
+from imagenet_opt.bench.turn import Job
 
 _FILE = "train.beton"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from imagenet_opt.bench.job import Job
 from imagenet_opt.bench.peers.torchvision import decode, tensor_crops
+from imagenet_opt.bench.turn import Job
 
 
 def loader(job: Job) -> Iterable[Tensor]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from imagenet_opt.bench.job import Job
 from imagenet_opt.bench.peers.torchvision import Files
+from imagenet_opt.bench.turn import Job
 
 
 def loader(job: Job) -> Iterable[Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_opt.bench.job import Job
+from imagenet_opt.bench.turn import Job
 
 
 class Files(Dataset[tuple[Any, int]]):

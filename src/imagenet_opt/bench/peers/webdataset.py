@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from imagenet_opt.bench.job import Job
 from imagenet_opt.bench.peers.torchvision import decode, tensor_crops, workers
+from imagenet_opt.bench.turn import Job
 
 _SHARDS = 64
 """Number of tar files, or one for each worker if there are more workers; fewer for a very small data set."""

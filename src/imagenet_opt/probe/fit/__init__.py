@@ -1,1 +1,1 @@
-"""Parts of the fit timer, one file per quantity."""
+"""The fit timer and its parts."""

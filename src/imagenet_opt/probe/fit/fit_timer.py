@@ -14,8 +14,7 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
-from imagenet_opt.probe.fit.device_laps import DeviceLaps
-from imagenet_opt.probe.fit.step_waits import StepWaits
+from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
 from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, HookTimer, attach, detach, saves
 from imagenet_opt.run.rows import is_logging_step
 

@@ -22,7 +22,7 @@ from typing import Any
 import imagenet_opt.doctor.examination
 import imagenet_opt.doctor.terminal_view  # noqa: F401  # slow imports, before each examination is forked
 from imagenet_opt.cli.doctor import main as doctor
-from imagenet_opt.doctor.diagnosis import judge
+from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis_file import evidence_of
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.measure.storage.page_cache import Extent, evicted
@@ -98,7 +98,7 @@ def record(out: Path, file: Path) -> None:
     for path in sorted(out.glob("*.json")):
         plain = json.loads(path.read_text())
         kept = {name: plain[name] for name in Evidence.__dataclass_fields__.keys() - _LEFT_OUT}
-        kept["setup"] = plain["setup"] | {"rated_evidence": "", "cached_share_method": "", "profile": ""}
+        kept["setup"] = plain["setup"] | {"cached_share_method": "", "profile": ""}
         kept["host"] = {name: plain["host"][name] for name in _HOST}
         kept["touches"] = plain["touches"] and plain["touches"] | {"evidence": ""}
         rows.append(json.dumps({"case": _case(path)} | kept))

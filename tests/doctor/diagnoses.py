@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_opt.doctor.diagnosis import Diagnosis, Step
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, Setup
-from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
 BATCH_SIZE = 256
@@ -104,13 +102,10 @@ def make_evidence(**changes: Any) -> Evidence:
             num_samples=1_281_167,
             has_gpu=True,
             cached_share=0.0,
-            rated_evidence="the rate of a healthy GPU of this kind is unknown",
         ),
         host=Host(installed_cpus=8, cpu_limits={"affinity": 8}, free_shared_memory=16 << 30, available_memory=31 << 30),
         mb_per_image=0.11,
-        megapixels=0.2,
         ceilings=ceilings | {"copy_overlapped": Ceiling((RATES["copy_overlapped"],))},  # one mean over all copies
-        limits={"storage_cold": StorageLimit("latency", 224.0, 24.6, 0.031, 400.0, "latency bounds it")},
         step_seconds=tuple(steps.tolist()),
         curves={
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
@@ -135,10 +130,12 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
         measurements=make_evidence(),
         sentence="The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
         cause="storage_latency",
+        meaning="storage answers late",
         expected=RATES["loader_cold"],
         measured=RATES["full_cold"],
         next_stage="gpu_beside_loader",
         next_gain=RATES["gpu_beside_loader"] / RATES["full_cold"],
+        next_rate=RATES["gpu_beside_loader"],
         waterfall=(*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
         findings=(READS, PACK, ENVIRONMENT, QUIET, BLIND),
     )

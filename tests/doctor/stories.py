@@ -1,14 +1,13 @@
 """Hand-made measurements of a run with each cause."""
 
+from dataclasses import replace
 from typing import Any
 
-from imagenet_opt.doctor.diagnosis import judge
+from imagenet_opt.doctor.causes import judge
+from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import UrlCache
-from imagenet_opt.doctor.measurements import Touches
-from imagenet_opt.doctor.rule import Finding
+from imagenet_opt.doctor.first_look import Touches
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from tests.doctor.diagnoses import changed, make_evidence
 
@@ -39,26 +38,27 @@ def story(
     **changes: Any,
 ) -> Evidence:
     """A run on a machine with 4 CPUs whose simulated GPU is the limit, with changes. facts: of ceilings. bound: what
-    limits the storage. in_flight: requests of the loader."""
+    limits the storage with one request in flight: "bandwidth" or "cpu"; else latency. in_flight: of the loader."""
     plain = {"device_seconds": 0.1, "main_cpu_seconds": 0.01, "reads_in_flight": in_flight, "num_workers": 1.0}
     ceilings = {
         name: Ceiling((rate,), plain | (facts or {}).get(name, {})) for name, rate in (RATES | (rates or {})).items()
     }
-    storage = ceilings["storage_cold"].images_per_second
-    limits = {"storage_cold": StorageLimit(bound, storage, 0.11 * storage, 0.3, 1.0, "")} if bound else {}
+    reads = ceilings["storage_cold"]
+    ceilings["storage_cold"] = replace(reads, facts={**reads.facts, "cpus": float(bound == "cpu")})
+    curve = ((1.0, reads.images_per_second), (16.0, reads.images_per_second))
     usual: dict[str, Any] = {
         **CPUS,
         **LOADER,
         "simulated": "a10g",
         "has_gpu": False,
         "batch_size": 32,
-        "curves": {},
+        "curves": {"reads_in_flight": curve} if bound else {},
         "config": {},
         "rated_images_per_second": 320.0,
     }
     if "num_workers" in changes:
         changes.setdefault("asked_workers", changes["num_workers"])
-    whole = usual | {"phases": {"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {}), "limits": limits}
+    whole = usual | {"phases": {"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {})}
     run: Evidence = changed(make_evidence(), ceilings=ceilings, **whole | changes)
     return run
 
@@ -82,7 +82,7 @@ DEVICE_BUSY = {name: {"device_seconds": 32 / 120} for name in ON_GPU}
 
 
 def of_url(share: float = 0.0, room: float = 1.0, **changes: Any) -> Evidence:
-    usual = {"bound": "latency", "cached_share": share, "cache": UrlCache(room, "the cache keeps some"), "mount": None}
+    usual = {"cached_share": share, "cache_room": room, "mount": None}
     return story(**{"rates": SLOW_OBJECTS, "phases": READING, **usual, **changes})
 
 
@@ -93,13 +93,12 @@ def throttled(refused: float, requests: float, **changes: Any) -> Evidence:
 STORIES = {
     "healthy": story(),
     "throttled": throttled(37.0, 1000.0),
-    "cold_cache": of_url(),
     "cache_too_small": of_url(0.4, 0.4),
     "shared_gpu": story(dict.fromkeys(ON_GPU, 200.0), gpu=OTHERS),
     "slow_gpu": story(dict.fromkeys(ON_GPU, 120.0), facts=DEVICE_BUSY),
-    "storage_latency": story(SLOW_STORAGE, READING, bound="latency", touches=EAGER),
+    "storage_latency": story(SLOW_STORAGE, READING, touches=EAGER),
     "storage_bandwidth": story(SLOW_STORAGE, READING, bound="bandwidth", touches=EAGER),
-    "lazy_mount": story(SLOW_STORAGE, READING, bound="latency", touches=LAZY),
+    "lazy_mount": story(SLOW_STORAGE, READING, touches=LAZY),
     "little_memory": story(
         SLOW_DECODE, STARVED, num_workers=1, asked_workers=4, lacks_memory=True, free_shared_memory=64 << 20
     ),
@@ -107,7 +106,7 @@ STORIES = {
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
     ),
     "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, cpu_limits={"affinity": 1}, num_workers=1),
-    "slow_decode": story(SLOW_DECODE, STARVED, megapixels=12.0),
+    "slow_decode": story(SLOW_DECODE, STARVED),
     "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),

@@ -97,8 +97,7 @@ def _numbers(record: Record) -> dict[str, float]:
         verdict = {"measured images/s": diagnosis.measured, "expected images/s": diagnosis.expected}
         verdict["efficiency"] = diagnosis.efficiency
     phases = {f"{name}, seconds per step": seconds for name, seconds in diagnosis.measurements.phases.items()}
-    facts = {name: value for name, value in diagnosis.measurements.known().items() if not isinstance(value, str)}
-    return verdict | phases | facts | dict(record.summary)
+    return verdict | phases | dict(record.summary)
 
 
 def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[Row]:

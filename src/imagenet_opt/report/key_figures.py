@@ -31,9 +31,9 @@ def tiles(record: Record) -> list[Tile]:
 def rates(diagnosis: Diagnosis) -> dict[str, float]:
     """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster device."""
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
-    if diagnosis.next_gain is not None:
+    if diagnosis.next_rate is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
-        known[label] = diagnosis.measurements.rate_in_trouble * diagnosis.next_gain
+        known[label] = diagnosis.next_rate
     return known
 
 

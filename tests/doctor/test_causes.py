@@ -93,7 +93,7 @@ def open_100_ms() -> Evidence:
     return story(
         rates, {"fetch": 0.01}, facts=facts, in_flight=64.0, batch_size=256, usable_cpus=2, installed_cpus=2,
         cpu_limits={"affinity": 2}, num_workers=2, left_out="nothing stays", touches=EAGER,
-        curves={"reads_in_flight": curve}, reads_in_flight="auto",
+        curves={"reads_in_flight": curve},
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ CASES_OF_RULES = {
     "late opens are no bandwidth": (open_100_ms(), "storage_latency", "data.reads_in_flight=128"),
     "more in flight": (story(**SLOW_READS, curves=CURVE), "storage_latency", "data.reads_in_flight=16"),
     "more than configured": (
-        story(**SLOW_READS, curves=CURVE, reads_in_flight="4"), "storage_latency", "data.reads_in_flight=auto"
+        story(**SLOW_READS, curves=CURVE, config={"data": {"reads_in_flight": 4}}), "storage_latency", "data.reads_in_flight=auto"
     ),
     "the data has to move": (story(**SLOW_READS), "storage_latency", "imagenet-opt pack"),
     "shards are copied": (
@@ -123,7 +123,7 @@ CASES_OF_RULES = {
     "fill it sooner": (of_url(curves=CURVE), "storage_latency", "data.reads_in_flight=16"),
     "the storage gives the last tenth in time": (of_url(room=0.9), "storage_latency", "hydrate"),
     "the limit of the cache": (
-        of_url(0.4, 0.4, config={"data": {"root": "s3://b/in", "cache_gb": 40}}), "cache_too_small", "cache_gb=null"
+        of_url(0.4, 0.4, config={"data": {"root": "s3://b/in", "cache_gb": 40}}), "cache_too_small", "data.cache_gb"
     ),
     "Docker's 64 MiB of /dev/shm": (story(SLOW_DECODE, STARVED, **SMALL_SHM), "little_memory", "--shm-size"),
     "memory cuts the batches ahead": (

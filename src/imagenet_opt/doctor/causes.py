@@ -4,15 +4,13 @@ import math
 
 from imagenet_opt.doctor.causes_cpu import BATCH_RULES, CONTENTION, CPU_RULES
 from imagenet_opt.doctor.causes_gpu import GPU_RULES, LAUNCH_BOUND, PROCESS_RULES, SLOW_COPY
-from imagenet_opt.doctor.commands import LOCAL_CACHE, Texts, hydrate, pack, smaller_pack
+from imagenet_opt.doctor.commands import Texts, hydrate, pack, smaller_pack
 from imagenet_opt.doctor.diagnosis import Diagnosis, Rule, diagnose
 from imagenet_opt.doctor.environment import ENVIRONMENT, data_bytes, page_cache_bytes
 from imagenet_opt.doctor.evidence import SLOWER, STALL_SECONDS, Evidence
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
-_LEAST_THROTTLED = 0.01
-"""Share of refused requests from which they count as a cause: our choice. Each costs a pause of a tenth of a second and
-more."""
+_LEAST_THROTTLED = 0.01  # share of refused requests: our choice; each costs a pause of a tenth of a second and more
 _NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the storage's highest rate are enough
 
 # Epochs that differ
@@ -22,7 +20,7 @@ def _epochs(e: Evidence) -> tuple[float, float]:
     """Rates of the first epoch and of later ones, which differ only if reading limits the first one."""
     measured, touched = e.measured_rate, _first_touch_rate(e)
     if e.is_cold and e.setup.cache_room is not None and e.is_slow_reading:
-        return _rate_with_cache(e, (e.setup.cached_share or 0)), _rate_with_cache(e, e.setup.cache_room)
+        return _rate_with_cache(e, e.setup.cached_share or 0.0), _rate_with_cache(e, e.setup.cache_room)
     if e.is_cold and _is_lazy(e) and touched < SLOWER * measured:  # the run read files that were fetched before
         return touched, measured
     fits = e.setup.cache_room is None and not e.left_out and page_cache_bytes(e) >= data_bytes(e)
@@ -88,7 +86,7 @@ def _deeper(e: Evidence) -> Texts:
     if SLOWER * rate <= e.storage_rate_at_depth:
         return ()
     number = math.ceil(depth / max(1, e.setup.num_workers))
-    return (f"data.reads_in_flight={number if e.setup.reads_in_flight == 'auto' else 'auto'}",)
+    return (f"data.reads_in_flight={number if e.configured('data.reads_in_flight', 'auto') == 'auto' else 'auto'}",)
 
 
 def _fewer_requests(e: Evidence) -> Texts:
@@ -120,7 +118,7 @@ def _gain(e: Evidence, rate: float | None = None) -> float:
     return e.loader_gain(e.rate("decode_all") if rate is None else rate)
 
 
-# Data below a URL
+# Rules
 
 
 def _is_cache_too_small(e: Evidence) -> bool:
@@ -130,13 +128,22 @@ def _is_cache_too_small(e: Evidence) -> bool:
     return is_partial and _epochs(e)[1] < SLOWER * _whole_rate(e)
 
 
-def _small_cache_commands(e: Evidence) -> Texts:
-    is_limited = e.configured("data.cache_gb") is not None
-    room = "data.cache_gb=null" if is_limited else f"data.cache_dir={LOCAL_CACHE}"
-    return hydrate(e, room), pack(e, "max_side=256")
+def _lazy_says(e: Evidence) -> str:
+    if e.touches is not None and e.touches.lazy is not None:
+        first_ms, second_ms = 1000 * e.touches.first_seconds, 1000 * e.touches.second_seconds
+        return f"files take {first_ms:.0f} ms at the first read, {second_ms:.0f} ms at the second"
+    return f"{e.host.released_files} of {e.host.checked_files} checked files are released"
 
 
-_URL_RULES = (
+def _latency_says(e: Evidence) -> str:
+    text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, with "
+    text += f"{e.requests_in_flight:.0f} requests in flight: {e.rate('loader'):.0f} img/s"
+    is_stalling = e.longest_gap_seconds >= STALL_SECONDS
+    return text + f", with pauses of up to {e.longest_gap_seconds:.1f} s" * is_stalling
+
+
+_STORAGE_RULES = (
+    # of a URL
     Rule(
         name="throttled",
         cause="Storage-bound: the service refuses requests, because it gets too many",
@@ -161,42 +168,12 @@ _URL_RULES = (
             f"from the storage: about {_epochs(e)[1]:.0f} img/s, and {_whole_rate(e):.0f} if all of it were kept"
         ),
         remedy="raise data.cache_gb, put the cache on a larger local disk (data.cache_dir), or pack smaller images",
-        commands=_small_cache_commands,
+        commands=lambda e: (pack(e, "max_side=256"),),
         gain=lambda e: _whole_rate(e) / _epochs(e)[1],
         rate=lambda e: _epochs(e)[1],
         compares=lambda e: f"about {_epochs(e)[1]:.0f} img/s in each later epoch, of a possible {_whole_rate(e):.0f}",
     ),
-)
-
-# Data in a folder, or in a full local cache
-
-
-def _lazy_says(e: Evidence) -> str:
-    text = f"{e.host.released_files} of {e.host.checked_files} checked files are released"
-    if e.touches is not None and e.touches.lazy is not None:
-        first_ms, second_ms = 1000 * e.touches.first_seconds, 1000 * e.touches.second_seconds
-        text = f"files take {first_ms:.0f} ms at the first read, {second_ms:.0f} ms at the second"
-    return _with_epochs(e, text)
-
-
-def _with_epochs(e: Evidence, text: str) -> str:
-    return f"{text}; {_both_rates(e)}" if _is_slow_at_first(e) else text
-
-
-def _bandwidth_remedy(e: Evidence) -> str:
-    measured = f" ({e.pack.bytes_ratio:.2f} of the bytes, measured with some images)" if e.pack else ""
-    return _passes(e, f"pack smaller images{measured}, or {_nearer(e)}")
-
-
-def _latency_says(e: Evidence) -> str:
-    text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, with "
-    text += f"{e.requests_in_flight:.0f} requests in flight: {e.rate('loader'):.0f} img/s"
-    if e.longest_gap_seconds >= STALL_SECONDS:
-        text += f", with pauses of up to {e.longest_gap_seconds:.1f} s"
-    return _with_epochs(e, text)
-
-
-_FOLDER_RULES = (
+    # of a folder, or of a URL that has no cause of its own
     Rule(
         name="lazy_mount",
         cause="Storage-bound: the mount fetches each file from a remote store at first touch",
@@ -216,12 +193,15 @@ _FOLDER_RULES = (
         name="storage_bandwidth",
         cause="Storage-bound: storage gives too few MB/s",
         when=lambda e: e.is_slow_reading and e.storage_bound == "bandwidth",
-        says=lambda e: _with_epochs(
-            e,
+        says=lambda e: (
             f"storage gives {e.rate('storage') * e.mb_per_image:.0f} MB/s, and more requests in flight bring no more: "
-            f"{e.rate('storage'):.0f} img/s",
+            f"{e.rate('storage'):.0f} img/s"
         ),
-        remedy=_bandwidth_remedy,
+        remedy=lambda e: _passes(
+            e,
+            f"pack smaller images{f' ({e.pack.bytes_ratio:.2f} of the bytes, measured)' if e.pack else ''}, or "
+            f"{_nearer(e)}",
+        ),
         commands=lambda e: (*_hydrate(e), smaller_pack(e), *((pack(e),) if e.setup.packed else ())),
         gain=_gain,
         rate=_slow_rate,
@@ -241,17 +221,7 @@ _FOLDER_RULES = (
     ),
 )
 
-CAUSES = (
-    *GPU_RULES,
-    *PROCESS_RULES,
-    *_URL_RULES,
-    *_FOLDER_RULES,
-    *BATCH_RULES,
-    SLOW_COPY,
-    *CPU_RULES,
-    LAUNCH_BOUND,
-    CONTENTION,
-)
+CAUSES = (*GPU_RULES, *PROCESS_RULES, *_STORAGE_RULES, *BATCH_RULES, SLOW_COPY, *CPU_RULES, LAUNCH_BOUND, CONTENTION)
 """In order: the first rule that fires names the cause."""
 
 

@@ -146,7 +146,7 @@ PROCESS_RULES = (
         "logging delays",
         lambda e: "logging",
         "log less often, or to a faster disk",
-        overrides=lambda e: (f"trainer.log_every_n_steps={10 * e.setup.log_every_n_steps}",),
+        overrides=lambda e: (f"trainer.log_every_n_steps={10 * e.configured('trainer.log_every_n_steps', 20)}",),
     ),
     Rule(
         name="host_sync",

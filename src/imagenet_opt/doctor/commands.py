@@ -12,9 +12,7 @@ from imagenet_opt.errors import printable
 from imagenet_opt.object_storage import is_url
 
 Texts = tuple[str, ...]
-_LOCAL = "/local/disk/packed"
-LOCAL_CACHE = "/local/nvme/cache"
-"""Placeholders for folders on a local disk that the user must choose."""
+_LOCAL = "/local/disk/packed"  # the user must choose a folder on a local disk
 _FOLDERS = {"train_folder": "train", "val_folder": "val"}
 _CACHE = {"cache_dir": None, "cache_gb": None}
 """Keys of data.* -> default values."""
@@ -37,20 +35,20 @@ def _data(evidence: Evidence, key: str) -> Any:
     return None if "${" in str(value) else value
 
 
-def data_words(evidence: Evidence, *changes: str) -> str:
+def data_words(evidence: Evidence) -> str:
     """Arguments of a command: data.root=..., folders below it that do not have their default names, and of a URL the
-    local cache. changes: other values, such as data.cache_gb=null."""
-    root, changed = _data(evidence, "root"), set(map(key_of, changes))
+    local cache."""
+    root = _data(evidence, "root")
     words = [f"data.root={root or 'YOUR_FOLDER'}"]
     for key, usual in {**_FOLDERS, **(_CACHE if is_url(root) else {})}.items() if root else ():
-        if (value := _data(evidence, key)) not in (None, usual) and f"data.{key}" not in changed:
+        if (value := _data(evidence, key)) not in (None, usual):
             words.append(f"data.{key}={value}")
-    return " ".join(shlex.quote(printable(word)) for word in (*words, *changes))
+    return " ".join(shlex.quote(printable(word)) for word in words)
 
 
-def hydrate(evidence: Evidence, *changes: str) -> str:
-    """The command that reads all data once; of a URL, into the local cache. changes: as for `data_words`."""
-    return f"imagenet-opt hydrate {data_words(evidence, *changes)}"
+def hydrate(evidence: Evidence) -> str:
+    """The command that reads all data once; of a URL, into the local cache."""
+    return f"imagenet-opt hydrate {data_words(evidence)}"
 
 
 def pack(evidence: Evidence, *options: str) -> str:
@@ -58,7 +56,7 @@ def pack(evidence: Evidence, *options: str) -> str:
     packed again. options: make images smaller, such as for=224."""
     root, packed = _data(evidence, "root"), evidence.setup.packed
     if packed and not options and is_url(root):
-        return hydrate(evidence, f"data.cache_dir={LOCAL_CACHE}")
+        return hydrate(evidence)
     if packed and not options:
         return f"cp -r {shlex.quote(printable(os.path.expanduser(root or 'YOUR_FOLDER')))} {_LOCAL}"
     data = "data.root=YOUR_ORIGINALS" if packed else data_words(evidence)

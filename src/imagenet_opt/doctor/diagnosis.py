@@ -107,13 +107,12 @@ class Confidence(NamedTuple):
 class Diagnosis:
     """The measurements and their verdict.
 
-    sentence: the verdict. cause: the name of a rule. meaning: the cause in a few words.
-    expected, measured: images per second of the lowest ceiling, files in the state of the full run, and of the full run
-    (0 if not measured). next_stage: the lowest ceiling once the cause is fixed. next_gain: rate after the fix divided
-    by the rate with the cause; next_rate: the rate after the fix; for a healthy run, both with a faster GPU. These are
-    None if not predictable. waterfall: parts of one step, which add up to the last item. findings: of the causes down
-    to the one that fired, of the checks of the environment, and of failed experiments. trial: result of
-    `doctor --apply`.
+    sentence: the verdict. cause: the name of a rule. meaning: the cause in a few words. expected, measured: images per
+    second of the lowest ceiling, files in the state of the full run, and of the full run (0 if not measured).
+    next_stage: the lowest ceiling once the cause is fixed. next_gain: rate after the fix divided by the rate with the
+    cause; next_rate: the rate after the fix; for a healthy run, both with a faster GPU. These are None if not
+    predictable. waterfall: parts of one step, which add up to the last item. findings: of the causes down to the one
+    that fired, of the checks of the environment, and of failed experiments. trial: result of `doctor --apply`.
     """
 
     measurements: Evidence

@@ -1,20 +1,17 @@
 """doctor.json: the diagnosis for other programs and for the report."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import ConfigError
 
 FILE = "doctor.json"
 FORMAT = 5
-_DIAGNOSIS, _EVIDENCE = TypeAdapter(Diagnosis), TypeAdapter(Evidence)
+_DIAGNOSIS = TypeAdapter(Diagnosis)
 
 
 def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
@@ -40,8 +37,3 @@ def read_diagnosis(file: Path) -> Diagnosis:
         raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
     except (ValueError, KeyError, TypeError) as error:  # pydantic's error is a ValueError
         raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({error})") from error
-
-
-def evidence_of(plain: Mapping[str, Any]) -> Evidence:
-    """The measurements in the content of a doctor.json. Raises ValueError for other content."""
-    return _EVIDENCE.validate_python(plain)

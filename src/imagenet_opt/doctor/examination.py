@@ -16,14 +16,7 @@ from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import (
-    Neighbours,
-    PackForecast,
-    Touches,
-    hardware_of,
-    host_of,
-    setup_of,
-)
+from imagenet_opt.doctor.first_look import Neighbours, PackForecast, Touches, hardware_of, host_of, setup_of
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
@@ -148,8 +141,7 @@ class Examination:
 
     def _leave_out_memory(self, reason: str) -> None:
         what, where = ("files", "memory") if self.setup.cache_room is None else ("samples", "the local cache")
-        left_out = f"so the stages with {what} in {where} are left out"
-        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}), {left_out}"
+        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}): such stages are left out"
 
     def _note_eviction(self, eviction: Eviction) -> None:
         self.found["unverified"] = self.found["unverified"] or ("" if eviction.verified else eviction.evidence)
@@ -190,10 +182,7 @@ class Examination:
         self.ceilings["loader_cold"] = replace(loader, facts=facts)
 
     def batch_in(self, span: Span) -> int:
-        """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
-
-        The storage's rate in images per second does not depend on the batch size.
-        """
+        """Images per batch: as configured, or fewer if the storage is too slow to deliver enough of them in time."""
         configured, reads = int(self.testbed.loading.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured

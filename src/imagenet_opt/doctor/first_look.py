@@ -73,11 +73,9 @@ class Setup:
     batch_bytes: float
     num_processes: int = 1
     num_samples: int
-    log_every_n_steps: int = 20
     has_gpu: bool = False
     packed: bool = False
     resize_on: str = "device"
-    reads_in_flight: str = "auto"
     cached_share: float | None = None
     cached_share_method: str = ""
     cache_room: float | None = None
@@ -132,11 +130,9 @@ def setup_of(testbed: Testbed) -> Setup:
         batch_bytes=testbed.batch_bytes,
         num_processes=place.local_processes,
         num_samples=len(samples.index),
-        log_every_n_steps=testbed.config.trainer.log_every_n_steps,
         has_gpu=on_gpu,
         packed=samples.is_packed,
         resize_on="worker" if loading.resize_on == "auto" and not on_gpu else loading.resize_on,
-        reads_in_flight=str(loading.reads_in_flight),
         cached_share=cached.share,
         cached_share_method=cached.method,
         cache_room=samples.cache_room if isinstance(samples, RemoteSamples) else None,

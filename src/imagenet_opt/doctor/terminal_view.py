@@ -58,8 +58,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows.append(("measured", rate(diagnosis.measured)))
         rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
         rows.append(("unexplained", f"{diagnosis.unexplained:.0%} of the rate that the stages alone allow"))
-        word = "pass" if evidence.busy_share >= BUSY_ENOUGH else "fail"
-        busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"
+        busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}"
         rows.append(("accelerator utilisation", busy))
     if evidence.setup.profile:
         rows.append((f"profile {printable(evidence.simulated or '')}", printable(evidence.setup.profile)))

@@ -64,22 +64,18 @@ BLIND = Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this c
 
 def changed(part: Any, **changes: Any) -> Any:
     """Evidence or a diagnosis, with changed fields of itself, of its measurements, of their `setup` or `host`."""
-    names = _names(part)
-    assert changes.keys() <= names.keys(), changes.keys() - names.keys()
-    own = {key: value for key, value in changes.items() if not names[key]}
-    for inner in filter(None, set(names.values())):
-        if mine := {key: value for key, value in changes.items() if names[key] == inner}:
-            own[inner] = changed(getattr(part, inner), **mine)
+    new = _changed(part, changes)
+    assert not changes, changes
+    return new
+
+
+def _changed(part: Any, changes: dict[str, Any]) -> Any:
+    """The part with those changes that it has fields for; they are removed from `changes`."""
+    own = {key: changes.pop(key) for key in part.__dataclass_fields__ if key in changes}
+    for inner in ("measurements", "setup", "host"):
+        if inner in part.__dataclass_fields__ and inner not in own:
+            own[inner] = _changed(getattr(part, inner), changes)
     return replace(part, **own)
-
-
-def _names(part: Any) -> dict[str, str]:
-    """Name of a field -> the part that has it; "" for `part` itself."""
-    own = part.__dataclass_fields__.keys()
-    inner = {
-        key: name for name in ("measurements", "setup", "host") if name in own for key in _names(getattr(part, name))
-    }
-    return inner | dict.fromkeys(own, "")
 
 
 def make_evidence(**changes: Any) -> Evidence:

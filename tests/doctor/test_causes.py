@@ -4,7 +4,6 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,25 +11,11 @@ from imagenet_opt.doctor.causes import CAUSES, judge
 from imagenet_opt.doctor.commands import changing
 from imagenet_opt.doctor.diagnosis import WITHOUT_CAUSE
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import PackForecast, Touches
-from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.doctor.first_look import PackForecast
 from suites.doctor.cases import CASES
 from suites.doctor.suite import tallied
-from tests.doctor.stories import (
-    EAGER,
-    LAZY,
-    ON_GPU,
-    OTHERS,
-    READING,
-    SLOW_DECODE,
-    SLOW_STORAGE,
-    STARVED,
-    STORIES,
-    finding_of,
-    of_url,
-    story,
-    throttled,
-)
+from tests.doctor import stories
+from tests.doctor.stories import CASES_OF_RULES, STORIES, finding_of, of_url, story
 
 RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
 MOST_WRONG = 1
@@ -55,100 +40,6 @@ def test_each_story_has_its_cause(cause: str) -> None:
     assert run.seconds == pytest.approx(32 / STORIES[cause].measured_rate)
     if cause not in ("healthy", "unexplained"):
         assert finding_of(cause, STORIES[cause]).remedy
-
-
-LAZY_BUT_TOUCHED: dict[str, Any] = {"touches": Touches(0.3, 0.003, True, 64, ""), "in_flight": 8.0}
-"""Files took 0.3 s when the doctor first touched them; the run read them again, at full speed."""
-RAM_FOR_ALL = {"available_memory": 1 << 40, "rates": {**SLOW_STORAGE, "full_warm": 310.0}, "phases": READING}
-LATE = {"rates": {"loader_cold": 60.0, "full_cold": 58.0}, "phases": READING, "touches": EAGER}
-CURVE = {"reads_in_flight": ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))}
-SLOW_READS = {"rates": SLOW_STORAGE, "phases": READING, "touches": EAGER}
-MANY_CPUS = {"usable_cpus": 16, "installed_cpus": 16, "cpu_limits": {"affinity": 16}}
-SMALL_SHM = MANY_CPUS | {"free_shared_memory": 64 << 20, "lacks_memory": True, "num_workers": 1, "asked_workers": 16}
-HYPER_THREADS = MANY_CPUS | {
-    "rates": SLOW_DECODE,
-    "phases": STARVED,
-    "num_workers": 8,
-    "curves": {"workers": ((1.0, 20.0), (8.0, 152.0), (16.0, 182.0))},
-}
-ONE_CPU = {"usable_cpus": 1, "num_workers": 1, "cpu_limits": {"affinity": 4, "cgroup quota": 1}}
-SHARE_OF_8_GPUS = {"usable_cpus": 12, "installed_cpus": 96, "cpu_limits": {"affinity": 96}, "num_processes": 8}
-SLOW_COPY = {"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}
-
-
-def waits(read: float, decode: float, gap: float) -> dict[str, Any]:
-    facts = {"read_seconds": read, "decode_seconds": decode, "longest_gap_seconds": gap}
-    return LATE | {"facts": {"loader_cold": facts}}
-
-
-def open_100_ms() -> Evidence:
-    """Measured on two cores with batches of 256, a simulated A10G and 100 ms for each open: 256 requests in flight
-    read about as fast as 128, a loader with fewer in flight gets less, and the run was faster than the loader alone."""
-    rates = {"gpu": 900.0, "gpu_beside_loader": 895.0, "decode_all": 690.0, "decode_one": 400.0}
-    rates |= {"storage_cold": 1250.0, "loader_cold": 553.0, "full_cold": 614.0}
-    facts = {name: {"device_seconds": 256 / 900} for name in ("gpu", "gpu_beside_loader", "full_cold")}
-    facts |= {"loader_cold": {"read_seconds": 0.5, "decode_seconds": 0.4, "num_workers": 2.0}}
-    facts |= {"storage_cold": {"latency_median": 0.11}}
-    curve = ((1.0, 9.0), (4.0, 37.0), (16.0, 150.0), (64.0, 625.0), (256.0, 1250.0))
-    return story(
-        rates, {"fetch": 0.01}, facts=facts, in_flight=64.0, batch_size=256, usable_cpus=2, installed_cpus=2,
-        cpu_limits={"affinity": 2}, num_workers=2, left_out="nothing stays", touches=EAGER,
-        curves={"reads_in_flight": curve},
-    )  # fmt: skip
-
-
-CASES_OF_RULES = {
-    "late opens are no bandwidth": (open_100_ms(), "storage_latency", "data.reads_in_flight=128"),
-    "more in flight": (story(**SLOW_READS, curves=CURVE), "storage_latency", "data.reads_in_flight=16"),
-    "more than configured": (
-        story(**SLOW_READS, curves=CURVE, config={"data": {"reads_in_flight": 4}}), "storage_latency", "data.reads_in_flight=auto"
-    ),
-    "the data has to move": (story(**SLOW_READS), "storage_latency", "imagenet-opt pack"),
-    "shards are copied": (
-        story(**SLOW_READS, packed=True, config={"data": {"root": "/fsx/packed"}}), "storage_latency", "cp -r /fsx/pa"
-    ),
-    "RAM for all": (story(**RAM_FOR_ALL, bound="bandwidth", touches=EAGER), "storage_bandwidth", "hydrate"),
-    "the storage stalls": (story(**waits(3.0, 2.0, 5.0)), "storage_latency", "pack"),
-    "each batch waits for its last file": (story(**waits(3.0, 0.5, 0.2)), "storage_latency", "pack"),
-    "a reader without CPU time": (story(**SLOW_READS, bound="cpu"), "slow_decode", "pack"),
-    "no first touch measured": (story(**SLOW_READS | {"touches": None}), "storage_latency", "pack"),
-    "released files, no first touch": (
-        story(**SLOW_READS | {"touches": None}, checked_files=200, released_files=40), "lazy_mount", "hydrate"
-    ),
-    "first touches decide": (story(**LAZY_BUT_TOUCHED), "lazy_mount", "hydrate"),
-    "many reads": (story(**LAZY_BUT_TOUCHED | {"touches": Touches(0.3, 0.003, True, 512, "")}), "healthy", ""),
-    "lazy, but in memory": (story(**LAZY_BUT_TOUCHED, cached_share=1.0), "healthy", ""),
-    "less than 1 % refused": (throttled(9.0, 1000.0), "storage_latency", "fills the local cache"),
-    "half as many": (throttled(3.0, 10.0, packed=True), "throttled", "data.reads_in_flight=2"),
-    "fill it sooner": (of_url(curves=CURVE), "storage_latency", "data.reads_in_flight=16"),
-    "the storage gives the last tenth in time": (of_url(room=0.9), "storage_latency", "hydrate"),
-    "the limit of the cache": (
-        of_url(0.4, 0.4, config={"data": {"root": "s3://b/in", "cache_gb": 40}}), "cache_too_small", "data.cache_gb"
-    ),
-    "Docker's 64 MiB of /dev/shm": (story(SLOW_DECODE, STARVED, **SMALL_SHM), "little_memory", "--shm-size"),
-    "memory cuts the batches ahead": (
-        story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, lacks_memory=True, prefetch_factor=1,
-              available_memory=1 << 20), "little_memory", "sbatch --mem",
-    ),
-    "hyper-threads give 1.2 times": (story(**HYPER_THREADS), "slow_decode", "data.num_workers=16"),
-    "workers resize": (story(SLOW_DECODE, STARVED, resize_on="worker"), "slow_decode", "data.resize_on=device"),
-    "its share of the CPUs": (story(SLOW_DECODE, STARVED, **SHARE_OF_8_GPUS), "slow_decode", "pack"),
-    "a quota": (story(SLOW_DECODE, STARVED, **ONE_CPU), "few_cpus", "docker run --cpus"),
-    "an idle notebook on the GPU": (story(gpu=OTHERS), "healthy", ""),
-    "shared and slow": (story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_"),
-    "busy CPUs": (story(dict.fromkeys(ON_GPU, 200.0), others_cpus=1.5), "busy_neighbour", "top"),
-    "no second kind of CUDA graphs": (
-        story(dict.fromkeys(ON_GPU, 200.0), config={"callbacks": {"acceleration": {"cuda_graph": True}}}),
-        "launch_bound", "command imagenet-opt tune",
-    ),
-    "copies that are not made ahead": (
-        story(SLOW_COPY, config={"data": {"copies": "pinned"}}), "slow_copy", "data.copies=ahead"
-    ),
-    "without workers": (
-        story({"loader_cold": 100.0, "decode_all": 100.0, "full_cold": 76.0}, {"fetch": 0.32}, num_workers=0,
-              prefetch_factor=0, curves={"workers": ((0.0, 100.0), (4.0, 390.0))}), "few_workers", "data.num_workers=4"
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES_OF_RULES)
@@ -180,19 +71,19 @@ def gain(run: Evidence) -> float | None:
 
 def test_gains_are_capped_by_the_next_limit() -> None:
     assert gain(STORIES["storage_latency"]) == pytest.approx(318 / 58)
-    assert gain(story(**SLOW_READS, curves=CURVE)) == pytest.approx(180 / 58), "measured with more requests in flight"
-    near = replace(
-        STORIES["storage_bandwidth"], ceilings=STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,))}
+    assert gain(story(**stories.SLOW_READS, curves=stories.CURVE)) == pytest.approx(180 / 58), (
+        "measured with more requests in flight"
     )
+    near = story(stories.SLOW_STORAGE | {"decode_all": 200.0}, stories.READING, bound="bandwidth")
     assert gain(near) == pytest.approx(200 / 58, rel=0.05) and judge(near).next_stage == "decode_all"
     assert gain(STORIES["few_workers"]) == pytest.approx(min(318, 4 / (0.01 / 32 + 4 / 600)) / 139, rel=0.01)
     assert gain(STORIES["few_cpus"]) == pytest.approx(320 / 139), "4 CPUs, but the GPU trains 320 images/s"
     assert gain(STORIES["slow_decode"]) is None
     packed = PackForecast("for=176", 2.0, 0.4)
-    finding = finding_of("slow_decode", story(SLOW_DECODE, STARVED, pack=packed))
+    finding = finding_of("slow_decode", story(stories.SLOW_DECODE, stories.STARVED, pack=packed))
     assert finding.gain == pytest.approx(2 * 148 / 139, rel=0.01) and finding.commands[0].endswith(" for=176")
-    assert gain(story(**LAZY_BUT_TOUCHED)) == pytest.approx(316 / (64 / 0.3)), "the first epoch"
-    assert gain(story(**RAM_FOR_ALL, touches=EAGER)) == gain(of_url()) == pytest.approx(310 / 58)
+    assert gain(story(**stories.LAZY_BUT_TOUCHED)) == pytest.approx(316 / (64 / 0.3)), "the first epoch"
+    assert gain(story(**stories.RAM_FOR_ALL, touches=stories.EAGER)) == gain(of_url()) == pytest.approx(310 / 58)
     assert gain(STORIES["cache_too_small"]) == pytest.approx(310 / (58 / 0.6))
     # A faster GPU, with 4 CPUs: 32 images take 0.01 s of one, an image 4/1500 s.
     assert gain(STORIES["healthy"]) == pytest.approx(4 / (0.01 / 32 + 4 / 1500) / 316)
@@ -217,16 +108,19 @@ def test_nothing_in_effect_is_advised() -> None:
 def test_what_cannot_be_judged_says_why() -> None:
     assert "--record-profile" in finding_of("slow_gpu", story(rated_images_per_second=None)).evidence
     assert finding_of("launch_bound", story(no_kernels="no kernel was recorded")).fired is None
-    assert finding_of("launch_bound", story(gpu=OTHERS)).fired is None
-    few = replace(LAZY, lazy=None, evidence="2 requests only")
-    assert "2 requests only" in finding_of("lazy_mount", story(SLOW_STORAGE, READING, touches=few)).evidence
+    assert finding_of("launch_bound", story(gpu=stories.OTHERS)).fired is None
+    few = replace(stories.LAZY, lazy=None, evidence="2 requests only")
+    assert (
+        "2 requests only"
+        in finding_of("lazy_mount", story(stories.SLOW_STORAGE, stories.READING, touches=few)).evidence
+    )
 
 
 def test_a_text_never_contradicts_the_rates() -> None:
     """Of a number of workers that did not run; of a storage that gives more than the loader takes."""
-    workers = finding_of("slow_decode", story(**HYPER_THREADS)).evidence
+    workers = finding_of("slow_decode", story(**stories.HYPER_THREADS)).evidence
     assert "8 loader workers decode 152 img/s" in workers and "16 usable CPUs would decode 182" in workers
-    run = open_100_ms()
+    run = stories.open_100_ms()
     assert judge(run).measured > judge(run).expected
     assert "110 ms" in finding_of("storage_latency", run).evidence
 

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -85,39 +86,28 @@ def test_commands_can_be_typed() -> None:
     assert hydrate(url) == f"{command} data.cache_gb=40"
 
 
-class Driver:
-    """The used part of pynvml, for a driver that does not report why clocks are lowered."""
+class Refused(Exception):
+    """As pynvml.NVMLError."""
 
-    class NVMLError(Exception):
-        pass
 
-    def __init__(self, *pids: int, in_slices: bool = False) -> None:
-        self.pids, self.in_slices = pids, in_slices
-
-    def refuse(self, device: object) -> int:
-        raise self.NVMLError("Not Supported")
-
-    nvmlDeviceGetCurrentClocksEventReasons = refuse
-
-    def nvmlDeviceGetMigMode(self, device: object) -> list[int]:
-        return [int(self.in_slices), 0]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device: object) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
-
-    def __getattr__(self, name: str) -> object:
-        return lambda device: {"nvmlDeviceGetIndex": 2, "nvmlDeviceGetName": "a GPU"}[name]
+def state_by(*pids: int, in_slices: bool = False) -> GpuState:
+    """The state of a GPU whose driver does not report why clocks are lowered. pids: of the processes on it."""
+    nvml = Mock(NVMLError=Refused)
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = Refused
+    nvml.nvmlDeviceGetMigMode.return_value = [int(in_slices), 0]
+    processes = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = processes
+    return gpu._state(nvml, None)
 
 
 def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
-    state = gpu._state(Driver(os.getpid(), os.getppid()), None)
-    assert (state.index, state.name) == (2, "a GPU")
+    state = state_by(os.getpid(), os.getppid())
     assert state.clock_reasons is None
     assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
-    assert gpu._state(Driver(os.getppid(), in_slices=True), None).others is None, "processes of other slices"
+    assert state_by(os.getppid(), in_slices=True).others is None, "processes of other slices"
     unknown = 2**22 + 1, 2**22 + 2  # above any pid: in a container, one of them may be our own
-    assert gpu._state(Driver(unknown[0]), None).others == ()
-    assert gpu._state(Driver(*unknown), None).others == ((unknown[1], "in another container", 0),)
+    assert state_by(unknown[0]).others == ()
+    assert state_by(*unknown).others == ((unknown[1], "in another container", 0),)
 
 
 def test_cpus_that_others_use_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
 
 COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
-UNKNOWN = Residency(None, "no tool tells")
 WITHOUT_COPIES = STAGES.keys() - {"copy", "copy_overlapped"}
 
 

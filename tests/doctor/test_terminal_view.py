@@ -56,13 +56,8 @@ def test_the_remedy_of_the_cause_comes_first_and_an_unpredictable_gain_is_named(
     assert "if fixed" not in healthy
 
 
-def test_a_simulation_and_the_source_of_its_profile_are_named() -> None:
-    text = printed(110, simulated="a10g", profile="900 images/s (estimate); source: nobody measured it")
-    assert "simulated: a10g" in text and "(estimate); source: nobody measured it" in text
-    assert "25.7%; MLPerf Storage asks for 90%" in text
-
-
-def test_control_characters_are_visible_and_a_terminal_without_unicode_gets_ascii() -> None:
-    assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
-    text = printed(80, encoding="ascii")
-    assert "----" in text and "0.83 it/s" in text
+def test_a_simulation_is_named_control_characters_are_visible_and_a_terminal_without_unicode_gets_ascii() -> None:
+    changes = {"simulated": "a10g", "profile": "900 images/s (estimate); source: nobody", "sentence": "\x1b[31mred"}
+    text = printed(80, encoding="ascii", **changes)
+    assert "simulated: a10g" in text and "(estimate); source: nobody" in text
+    assert "\\x1b[31m" in text and "----" in text and "0.83 it/s" in text

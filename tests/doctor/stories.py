@@ -181,6 +181,9 @@ CASES_OF_RULES = {
     "less than 1 % refused": (throttled(9.0, 1000.0), "storage_latency", "fills the local cache"),
     "half as many": (throttled(3.0, 10.0, packed=True), "throttled", "data.reads_in_flight=2"),
     "the storage gives the last tenth in time": (of_url(room=0.9), "storage_latency", "hydrate"),
+    "the cache is on a slow disk": (
+        of_url(1.0, rates={"loader_warm": 60.0, "storage_cached": 65.0, "full_warm": 58.0}), "storage_bandwidth", "pack"
+    ),
     "the limit of the cache": (
         of_url(0.4, 0.4, config={"data": {"root": "s3://b/in", "cache_gb": 40}}), "cache_too_small", "data.cache_gb"
     ),

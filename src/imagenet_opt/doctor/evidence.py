@@ -247,14 +247,15 @@ class Evidence:
         of all measurements, as a stall makes one slower, never faster. A storage that gives much more than the loader
         takes has bandwidth left.
         """
-        if not self.is_cold:
-            return "cpu"
+        is_busy = self.fact("storage", "cpus") >= _BUSY_CPUS
+        if not self.is_cold:  # files are in memory, or samples on the disk of the local cache
+            return "cpu" if is_busy or self.setup.cache_room is None else "bandwidth"
         most = max((rate for _, rate in self.depths), default=math.inf)
         knee = min((depth * most / rate for depth, rate in self.depths), default=math.inf)
         is_saturated = max((depth for depth, _ in self.depths), default=0.0) >= _SATURATED * knee
         if not is_saturated or self.requests_in_flight < knee:
             return "latency"
-        if self.fact("storage", "cpus") >= _BUSY_CPUS:
+        if is_busy:
             return "cpu"
         return "latency" if self.rate("loader") < SLOWER * most else "bandwidth"
 

@@ -96,7 +96,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         ({"cause": "unexplained", "measured": 150.0}, "medium", "gives 68% of the expected rate, and no experiment"),
         ({"measured": 250.0}, "medium", "gives 113% of the expected rate: something changed"),
         ({"ceilings": {"full_cold": Ceiling(SCATTERED)}}, "medium", "varies widely"),
-        ({"ceilings": {"full_cold": Ceiling((FULL, FULL))}}, "medium", "too few windows for an interval (2)"),
+        ({"ceilings": {"full_cold": Ceiling((FULL, FULL))}}, "medium", "in only 2 windows"),
         ({"cached_share": None, "cached_share_method": "nobody tells"}, "medium", "in memory: nobody tells"),
         ({"unverified": "unverified: nobody tells"}, "medium", "cold rates are unverified: nobody tells"),
         ({"failed": DIED}, "medium", "not measured: the GPU ran out of memory (the device alone)"),

@@ -269,8 +269,10 @@ def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
     if (num := evidence.setup.num_processes) > 1:
         yield f"one of {num} processes was measured, with its share of CPUs and memory; all of them share the storage"
     run = evidence.ceilings[evidence.stage("full")].estimate
-    if run.coverage < LEAST_COVERAGE or run.high - run.low > _WIDE * run.median:
-        yield f"the rate of the full run varies widely, or has too few windows for an interval ({run.num})"
+    if run.coverage < LEAST_COVERAGE:
+        yield f"the full run was measured in only {run.num} windows, too few for an interval"
+    elif run.high - run.low > _WIDE * run.median:
+        yield "the rate of the full run varies widely"
     if evidence.setup.cached_share is None:
         yield f"it is unknown whether files are in memory: {evidence.setup.cached_share_method}"
     if evidence.is_cold and evidence.unverified:

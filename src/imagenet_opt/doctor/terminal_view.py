@@ -99,7 +99,8 @@ def _ceilings(diagnosis: Diagnosis) -> Table:
     for name, rate in rates.items():
         estimate = ceilings[name].estimate
         interval = f"{estimate.low:,.0f} to {estimate.high:,.0f}" if estimate.num > 1 else "one window"
-        bar = ProgressBar(reach, min(rate, reach), complete_style=_STYLES[name.partition("_")[0]])
+        style = _STYLES[name.partition("_")[0]]
+        bar = ProgressBar(reach, min(rate, reach), complete_style=style, finished_style=style)
         table.add_row(names[name], f"{rate:,.0f}", interval, bar)
     return table
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import imagenet_opt.doctor.examination
 import imagenet_opt.doctor.terminal_view  # noqa: F401  # slow imports, before each examination is forked
 from imagenet_opt.cli.doctor import main as doctor
-from imagenet_opt.doctor.diagnosis import judge
-from imagenet_opt.doctor.diagnosis_file import evidence_of
+from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.measure.storage.page_cache import Extent, evicted
 from suites.doctor.cases import CASES, Case, arranged, huge_folder
@@ -89,6 +90,7 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
 
 _LEFT_OUT = {"machine", "versions", "config", "command", "date", "step_seconds", "host", "setup", "touches"}
 """Measurements that no rule of a cause reads, or of which it reads a part."""
+_EVIDENCE = TypeAdapter(Evidence)
 _HOST = ("installed_cpus", "cpu_limits", "free_shared_memory", "available_memory")
 
 
@@ -98,7 +100,7 @@ def record(out: Path, file: Path) -> None:
     for path in sorted(out.glob("*.json")):
         plain = json.loads(path.read_text())
         kept = {name: plain[name] for name in Evidence.__dataclass_fields__.keys() - _LEFT_OUT}
-        kept["setup"] = plain["setup"] | {"rated_evidence": "", "cached_share_method": "", "profile": ""}
+        kept["setup"] = plain["setup"] | {"cached_share_method": "", "profile": ""}
         kept["host"] = {name: plain["host"][name] for name in _HOST}
         kept["touches"] = plain["touches"] and plain["touches"] | {"evidence": ""}
         rows.append(json.dumps({"case": _case(path)} | kept))
@@ -120,7 +122,7 @@ def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     """Case -> verdicts of the present rules. runs: case, and content of the JSON file."""
     tallies = {name: Tally() for name in CASES}
     for name, plain in runs:
-        diagnosis, tally = judge(evidence_of(plain)), tallies[name]
+        diagnosis, tally = judge(_EVIDENCE.validate_python(plain)), tallies[name]
         tally.causes[diagnosis.cause] += 1
         tally.efficiencies.append(diagnosis.efficiency)
         tally.levels[diagnosis.confidence.level] += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.doctor.rule import Finding
+from imagenet_opt.doctor.diagnosis import Finding
 from tests.cli.reports import Page, report
 from tests.doctor.diagnoses import write_run
 

@@ -1,23 +1,18 @@
-"""Diagnoses and timelines with made-up numbers, for tests and for the picture in docs/report.md.
-
-`python -m tests.doctor.diagnoses FOLDER` writes them as a run folder for `imagenet-opt report FOLDER`.
-"""
+"""Diagnoses and timelines with made-up numbers."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from imagenet_opt.doctor.diagnosis import Diagnosis, Step
+from imagenet_opt.doctor.causes import judge
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, Setup
-from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.measure.storage.limit import StorageLimit
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
 BATCH_SIZE = 256
@@ -66,22 +61,18 @@ BLIND = Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this c
 
 def changed(part: Any, **changes: Any) -> Any:
     """Evidence or a diagnosis, with changed fields of itself, of its measurements, of their `setup` or `host`."""
-    names = _names(part)
-    assert changes.keys() <= names.keys(), changes.keys() - names.keys()
-    own = {key: value for key, value in changes.items() if not names[key]}
-    for inner in filter(None, set(names.values())):
-        if mine := {key: value for key, value in changes.items() if names[key] == inner}:
-            own[inner] = changed(getattr(part, inner), **mine)
+    new = _changed(part, changes)
+    assert not changes, changes
+    return new
+
+
+def _changed(part: Any, changes: dict[str, Any]) -> Any:
+    """The part with those changes that it has fields for; they are removed from `changes`."""
+    own = {key: changes.pop(key) for key in part.__dataclass_fields__ if key in changes}
+    for inner in ("measurements", "setup", "host"):
+        if inner in part.__dataclass_fields__ and inner not in own:
+            own[inner] = _changed(getattr(part, inner), changes)
     return replace(part, **own)
-
-
-def _names(part: Any) -> dict[str, str]:
-    """Name of a field -> the part that has it; "" for `part` itself."""
-    own = part.__dataclass_fields__.keys()
-    inner = {
-        key: name for name in ("measurements", "setup", "host") if name in own for key in _names(getattr(part, name))
-    }
-    return inner | dict.fromkeys(own, "")
 
 
 def make_evidence(**changes: Any) -> Evidence:
@@ -104,13 +95,10 @@ def make_evidence(**changes: Any) -> Evidence:
             num_samples=1_281_167,
             has_gpu=True,
             cached_share=0.0,
-            rated_evidence="the rate of a healthy GPU of this kind is unknown",
         ),
         host=Host(installed_cpus=8, cpu_limits={"affinity": 8}, free_shared_memory=16 << 30, available_memory=31 << 30),
         mb_per_image=0.11,
-        megapixels=0.2,
         ceilings=ceilings | {"copy_overlapped": Ceiling((RATES["copy_overlapped"],))},  # one mean over all copies
-        limits={"storage_cold": StorageLimit("latency", 224.0, 24.6, 0.031, 400.0, "latency bounds it")},
         step_seconds=tuple(steps.tolist()),
         curves={
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
@@ -128,18 +116,17 @@ def make_evidence(**changes: Any) -> Evidence:
 
 def make_diagnosis(**changes: Any) -> Diagnosis:
     """A run that waits for storage."""
-    seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
-    names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
-    parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
     diagnosis = Diagnosis(
         measurements=make_evidence(),
         sentence="The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
         cause="storage_latency",
+        meaning="storage answers late",
         expected=RATES["loader_cold"],
         measured=RATES["full_cold"],
         next_stage="gpu_beside_loader",
         next_gain=RATES["gpu_beside_loader"] / RATES["full_cold"],
-        waterfall=(*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
+        next_rate=RATES["gpu_beside_loader"],
+        waterfall=judge(make_evidence()).waterfall,
         findings=(READS, PACK, ENVIRONMENT, QUIET, BLIND),
     )
     return changed(diagnosis, **changes)
@@ -150,27 +137,16 @@ def write_timeline(folder: Path, *, seconds: float, peak_at: int | None = None) 
     num, random = int(10 * seconds), np.random.default_rng(0)
     times = 1.76e9 + 0.1 * np.arange(num)
 
-    def wave(low: float, high: float, period_seconds: float) -> np.ndarray:
-        phase = 2 * np.pi * np.arange(num) / (10 * period_seconds)
-        values = low + (high - low) * (0.5 + 0.5 * np.sin(phase)) + random.normal(0, 0.05 * (high - low), num)
+    def wave(high: float) -> np.ndarray:
+        values = high * (0.5 + 0.4 * np.sin(times / 2)) + random.normal(0, 0.05 * high, num)
         return values.clip(0).astype(np.float32)
 
-    ranges = {
-        "cpu_percent": (5, 80, 9),
-        "workers_cpu_percent": (100, 420, 12),
-        "trainer_cpu_percent": (20, 60, 7),
-        "io_pressure_percent": (10, 90, 11),
-        "cpu_pressure_percent": (0, 20, 20),
-        "memory_pressure_percent": (0, 1, 20),
-        "page_cache_gib": (12, 18, 90),
-        "memory_used_gib": (6, 7, 120),
-        "disk_read_mb_per_second": (0, 4, 20),
-        "disk_write_mb_per_second": (0, 2, 20),
-        "network_received_mb_per_second": (10, 30, 11),
-        "network_sent_mb_per_second": (0, 1, 11),
-        "gpu_utilization_percent": (5, 60, 11),
-    }
-    columns = {name: wave(*limits) for name, limits in ranges.items()} | {"queue_depth": wave(0, 3, 11).round()}
+    peaks = {"workers_cpu_percent": 420, "trainer_cpu_percent": 60, "page_cache_gib": 18, "memory_used_gib": 7}
+    peaks |= {f"{part}_pressure_percent": 20 for part in ("io", "cpu", "memory")}
+    peaks |= {f"disk_{kind}_mb_per_second": 4 for kind in ("read", "write")}
+    peaks |= {f"network_{kind}_mb_per_second": 30 for kind in ("received", "sent")}
+    peaks |= {"gpu_utilization_percent": 60} | {"cpu_percent": 80}
+    columns = {name: wave(high) for name, high in peaks.items()} | {"queue_depth": wave(3).round()}
     if peak_at is not None:
         columns["disk_read_mb_per_second"][peak_at] = 777
     writer = ChunkWriter(folder / FOLDER)
@@ -209,7 +185,3 @@ def write_run(folder: Path, *, seconds: float = 120, **changes: Any) -> Path:
     (folder / ".hydra/config.yaml").write_text("data:\n  root: /fsx/imagenet\n  num_workers: 8\n")
     (folder / ".hydra/overrides.yaml").write_text("- data.root=/fsx/imagenet\n")
     return folder
-
-
-if __name__ == "__main__":
-    write_run(Path(sys.argv[1]))

@@ -8,33 +8,20 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.doctor.diagnosis import judge
+from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis_file import FORMAT, read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.measurements import Touches
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.numbers import tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import RATES, changed, make_diagnosis
-from tests.doctor.stories import LAZY, READING, SLOW_STORAGE, STORIES, story
+from tests.doctor.stories import LAZY, RAM_FOR_ALL, SLOW_STORAGE, STORIES, story
 
 DOCS = Path(__file__).parents[2] / "docs/doctor.md"
-KEYS = {
-    *("format", "verdict", "cause", "meaning", "expected", "measured", "efficiency", "unexplained", "confidence"),
-    *("next_stage", "next_gain", "findings", "ceilings", "limits", "waterfall", "step_seconds", "phases", "curves"),
-    *("setup", "host", "simulated", "batch_size", "machine", "versions", "config", "command", "date"),
-}
 DIED = {"the device alone": "the GPU ran out of memory"}
 FULL = RATES["full_cold"]
 SCATTERED = tuple(FULL * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5))
-PASSES = story(
-    {**SLOW_STORAGE, "full_warm": 310.0},
-    READING,
-    available_memory=1 << 40,
-    bound="latency",
-    touches=Touches(0.04, 0.04, False, 64, ""),
-)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +30,9 @@ PASSES = story(
         (STORIES["healthy"], "Healthy: the simulated a10g computes 99% of the time, 316 img/s."),
         (STORIES["storage_latency"], "Storage-bound: 58 of a possible 318 img/s."),
         (STORIES["slow_decode"], "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."),
-        (STORIES["cold_cache"], "Storage-bound: about 58 img/s in the first epoch, 310 in later ones."),
         (STORIES["cache_too_small"], "Storage-bound: about 97 img/s in each later epoch, of a possible 310."),
         (STORIES["unexplained"], "Unexplained: 200 of the 318 img/s that the stages alone allow."),
-        (PASSES, "Storage-bound: about 58 img/s in the first epoch, 310 in later ones."),
+        (story(**RAM_FOR_ALL), "Storage-bound: about 58 img/s in the first epoch, 310 in later ones."),
         (
             story(touches=replace(LAZY, first_seconds=0.3), in_flight=8.0),
             "Storage-bound: about 213 img/s in the first epoch, 316 in later ones.",
@@ -60,7 +46,7 @@ def test_a_sentence_compares_the_run_with_what_is_possible(run: Evidence, senten
 def test_the_unexplained_share_is_a_number_and_no_cause_hides_it() -> None:
     assert judge(STORIES["unexplained"]).unexplained == pytest.approx(1 - 200 / 318)
     assert judge(STORIES["healthy"]).unexplained == pytest.approx(2 / 318)
-    slower = judge(story(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}, bound="latency"))
+    slower = judge(story(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}))
     assert (slower.cause, slower.unexplained) == ("storage_latency", pytest.approx(0.3))
 
 
@@ -80,24 +66,26 @@ def test_the_file_needs_no_other_program_and_has_the_documented_keys(tmp_path: P
     assert plain["confidence"] == {"level": "high", "doubts": []}
     assert plain["ceilings"]["gpu"]["images_per_second"] == pytest.approx(812)
     assert plain["ceilings"]["gpu"]["low"] == pytest.approx(812 * 0.97)
-    documented = re.findall(r"`(\w+)`", DOCS.read_text().partition("## The file")[2].partition("\n## ")[0])
-    assert plain.keys() >= KEYS and set(documented) >= KEYS
+    table = DOCS.read_text().partition("## The file")[2].partition("\n## ")[0]
+    documented = {
+        key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
+    }
+    assert len(documented) > 20 and documented <= plain.keys()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (f'{{"format": {FORMAT}}}', "not a file of imagenet-opt doctor"),
-        ('{"format": 2}', f"format 2, expected {FORMAT}"),
-        ("\ud800", "not a file of imagenet-opt doctor"),
-        (None, "cannot read"),
-    ],
-)
-def test_another_file_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "doctor.json").write_bytes(content.encode(errors="surrogatepass"))
-    with pytest.raises(ConfigError, match=message):
-        read_diagnosis(tmp_path / "doctor.json")
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "doctor.json"
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_diagnosis(file)
+    contents = {
+        f'{{"format": {FORMAT}}}': "not a file of",
+        '{"format": 2}': f"expected {FORMAT}",
+        "\ud800": "not a file of",
+    }
+    for content, message in contents.items():
+        file.write_bytes(content.encode(errors="surrogatepass"))
+        with pytest.raises(ConfigError, match=message):
+            read_diagnosis(file)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +93,10 @@ def test_another_file_is_refused(tmp_path: Path, content: str | None, message: s
     [
         ({}, "high", ""),
         ({"cached_share": 1.0, "unverified": "nobody tells"}, "high", ""),
-        ({"simulated": "a10g", "ceilings": {"copy": Ceiling((9800.0,))}}, "high", ""),  # calculated
         ({"cause": "unexplained", "measured": 150.0}, "medium", "gives 68% of the expected rate, and no experiment"),
         ({"measured": 250.0}, "medium", "gives 113% of the expected rate: something changed"),
-        ({"ceilings": {"gpu": Ceiling((800.0, 820.0))}}, "medium", "in only 2 windows"),
         ({"ceilings": {"full_cold": Ceiling(SCATTERED)}}, "medium", "varies widely"),
+        ({"ceilings": {"full_cold": Ceiling((FULL, FULL))}}, "medium", "in only 2 windows"),
         ({"cached_share": None, "cached_share_method": "nobody tells"}, "medium", "in memory: nobody tells"),
         ({"unverified": "unverified: nobody tells"}, "medium", "cold rates are unverified: nobody tells"),
         ({"failed": DIED}, "medium", "not measured: the GPU ran out of memory (the device alone)"),
@@ -127,16 +114,13 @@ def without(*stages: str) -> Evidence:
     return changed(run, ceilings=rest, failed=DIED, free_shared_memory=1)
 
 
-def test_a_stage_that_is_not_needed_does_not_change_the_verdict() -> None:
-    assert judge(without("copy")).cause == "few_workers"
-
-
 def test_without_a_needed_stage_there_is_no_verdict_but_all_the_rest() -> None:
+    assert judge(without("copy")).cause == "few_workers"
     diagnosis = judge(without("gpu", "full_cold", "full_warm"))
     assert not diagnosis.is_judged and diagnosis.unexplained is None
     assert diagnosis.sentence == "Not judged: the GPU ran out of memory (the device alone)"
     rules = {finding.rule: finding.fired for finding in diagnosis.findings}
-    assert rules["small_shared_memory"] is True and rules["the device alone"] is None
+    assert rules["small_memory"] is True and rules["the device alone"] is None
     assert tiles(Record("mine", diagnosis)) == [], "no rate of a run that was not made"
     nothing = judge(changed(story(), ceilings={}, failed=DIED))
     assert nothing.efficiency == 0 and nothing.confidence.level == "low"

@@ -8,9 +8,9 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.doctor.diagnosis import VERDICTS
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
-from imagenet_opt.doctor.measurements import STAGES
+from imagenet_opt.doctor.evidence import STAGES
+from tests.doctor.stories import STORIES
 
 pytestmark = pytest.mark.slow
 SMALL = ("data=demo", "data.num_train=2000", "data.batch_size=32", "logger=csv")
@@ -21,7 +21,7 @@ def test_all_experiments_run_and_the_gpu_is_seen_at_work(tmp_path: Path, monkeyp
     file = tmp_path / "doctor.json"
     main([*SMALL, "data.cache_dir=cache", "--budget=30s", f"--json={file}"])
     found = read_diagnosis(file)
-    assert found.cause in VERDICTS and found.measurements.simulated is None
+    assert found.cause in STORIES and found.measurements.simulated is None
     assert found.measurements.ceilings.keys() == STAGES.keys()
     assert all(ceiling.images_per_second > 0 for ceiling in found.measurements.ceilings.values())
     assert 0 < found.measurements.busy_share <= 1

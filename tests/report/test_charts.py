@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from imagenet_opt.doctor.diagnosis import VERDICTS
-from imagenet_opt.doctor.measurements import STAGES
+from imagenet_opt.doctor.evidence import STAGES
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report import charts
 from imagenet_opt.report.numbers import ceiling_rows, tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import RATES, make_diagnosis
+from tests.doctor.stories import STORIES
 
 
 def test_a_bar_for_each_stage_as_long_as_its_rate() -> None:
@@ -56,7 +56,7 @@ def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
 
 
 def test_a_healthy_run_shows_the_rate_of_a_faster_gpu() -> None:
-    labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in VERDICTS}
+    labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in STORIES}
     assert labels.pop("healthy") == ["now", "expected", "faster device", "efficiency"]
     assert all(label == ["now", "expected", "if fixed", "efficiency"] for label in labels.values())
 

@@ -106,7 +106,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
 
     from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import terminal
-    from imagenet_opt.doctor.diagnosis import judge
+    from imagenet_opt.doctor.causes import judge
     from imagenet_opt.doctor.examination import Examination, planned_seconds
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.probe.testbed import Testbed

@@ -7,8 +7,7 @@ from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, say
-from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.doctor.rule import Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 
@@ -25,9 +24,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     """
     remedy = next((finding for finding in diagnosis.findings if finding.fired and finding.overrides), None)
     if remedy is None:
-        lines = dict(diagnosis.explanation)
-        advice = lines.get("command") or lines.get("remedy") or "no rule fired"
-        print(f"nothing to apply: the verdict is {diagnosis.cause}, which no key of the configuration fixes; {advice}")
+        print(f"nothing to apply: the verdict is {diagnosis.cause}, which no key of the configuration fixes")
         return None
     rounds = try_out(overrides, remedy.overrides, seconds=seconds, cold=diagnosis.measurements.is_cold)
     return kept(diagnosis, remedy, rounds, overrides)

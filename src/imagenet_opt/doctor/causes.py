@@ -1,230 +1,229 @@
-"""Causes in the training process and in the CPUs; and the order of all causes."""
+"""Causes in the storage and in the local cache of a URL; the order of all causes, and the verdict."""
 
-from collections.abc import Callable
-from typing import Any
+import math
 
-from imagenet_opt.doctor.causes_gpu import LAUNCH_BOUND, SLOW_COPY, SLOW_GPU
-from imagenet_opt.doctor.causes_storage import STORAGE_RULES
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, ORDINARY_WAITS, Evidence
-from imagenet_opt.doctor.measurements import SLOWER
-from imagenet_opt.doctor.rule import Rule, Texts, smaller_pack
+from imagenet_opt.doctor.causes_cpu import BATCH_RULES, CONTENTION, CPU_RULES
+from imagenet_opt.doctor.causes_gpu import GPU_RULES, LAUNCH_BOUND, PROCESS_RULES, SLOW_COPY
+from imagenet_opt.doctor.commands import Texts, hydrate, pack, smaller_pack
+from imagenet_opt.doctor.diagnosis import Diagnosis, Rule, diagnose
+from imagenet_opt.doctor.environment import ENVIRONMENT, data_bytes, page_cache_bytes
+from imagenet_opt.doctor.evidence import SLOWER, STALL_SECONDS, Evidence
+from imagenet_opt.measure.storage.page_cache import MOSTLY
 
-# The training process
+_LEAST_THROTTLED = 0.01  # share of refused requests: our choice; each costs a pause of a tenth of a second and more
+_NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the storage's highest rate are enough
+
+# Epochs that differ
 
 
-def _stall(name: str, words: str, phase: Callable[[Evidence], str], remedy: str, **more: Any) -> Rule:
-    """A phase of the main process in which the GPU waits. more: overrides or commands of the rule."""
+def _epochs(e: Evidence) -> tuple[float, float]:
+    """Rates of the first epoch and of later ones, which differ only if reading limits the first one."""
+    measured, touched = e.measured_rate, _first_touch_rate(e)
+    if e.is_cold and e.setup.cache_room is not None and e.is_slow_reading:
+        return _rate_with_cache(e, e.setup.cached_share or 0.0), _rate_with_cache(e, e.setup.cache_room)
+    if e.is_cold and _is_lazy(e) and touched < SLOWER * measured:  # the run read files that were fetched before
+        return touched, measured
+    fits = e.setup.cache_room is None and not e.left_out and page_cache_bytes(e) >= data_bytes(e)
+    return measured, _whole_rate(e) if e.is_cold and e.is_slow_reading and fits else measured
 
-    def says(e: Evidence) -> str:
-        phase_ms, step_ms, idle_ms = (1e3 * s for s in (e.phases.get(phase(e), 0), e.run_seconds, e.idle_seconds))
-        idle = f"in which the GPU is idle for {idle_ms:.0f} ms"
-        return f"{phase(e)} takes {phase_ms:.1f} ms of a step of {step_ms:.0f} ms, {idle}"
 
-    return Rule(
-        name=name,
-        cause=f"Main process: {words} the step",
-        when=lambda e: e.holds_up(phase(e)),
-        says=says,
-        remedy=remedy,
-        gain=lambda e: e.stages_gain,
-        **more,
+def _is_slow_at_first(e: Evidence) -> bool:
+    return _epochs(e)[0] < SLOWER * _epochs(e)[1]
+
+
+def _first_touch_rate(e: Evidence) -> float:
+    """Rate of an epoch that reads each file for the first time: requests in flight / seconds of a first touch;
+    infinite if first touches were not measured."""
+    if e.touches is None or not e.touches.first_seconds:
+        return math.inf
+    return max(e.touches.in_flight, e.requests_in_flight) * e.images_per_request / e.touches.first_seconds
+
+
+def _whole_rate(e: Evidence) -> float:
+    """Rate of an epoch that finds all samples in memory or in the local cache."""
+    if "full_warm" in e.ceilings:
+        return max(e.measured_rate, e.rate("full_warm"))
+    return max(e.measured_rate, min(e.rate("decode_all"), e.cpu_rate, e.fed_rate))
+
+
+def _rate_with_cache(e: Evidence, share: float) -> float:
+    """Rate of an epoch with this share of the data in the local cache: the storage then delivers only the rest."""
+    return _whole_rate(e) if share >= 1 else min(_whole_rate(e), e.measured_rate / (1 - share))
+
+
+def _is_lazy(e: Evidence) -> bool | None:
+    """Whether the mount fetches files from a remote store at their first touch; None if that is unknown."""
+    if e.setup.cache_room is not None:
+        return False
+    if e.touches is not None and e.touches.lazy is not None:
+        return e.touches.lazy
+    return True if e.host.released_files else None
+
+
+def _slow_rate(e: Evidence) -> float:
+    """Images per second while the storage is the cause: of the first epoch if only that is slow."""
+    return _epochs(e)[0] if _is_slow_at_first(e) else e.measured_rate
+
+
+def _both_rates(e: Evidence) -> str:
+    first, later = _epochs(e)
+    return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones" * _is_slow_at_first(e)
+
+
+# Remedies
+
+
+def _best_depth(e: Evidence) -> tuple[float, float]:
+    """(requests in flight, rate): the fewest requests in flight that reach nearly the storage's highest rate."""
+    most = max((rate for _, rate in e.depths), default=0.0)
+    return next((point for point in sorted(e.depths) if point[1] >= _NEARLY_ALL * most), (0.0, 0.0))
+
+
+def _deeper(e: Evidence) -> Texts:
+    """The override for more requests in flight, if more requests were measured to be faster: the fastest number
+    if data.reads_in_flight is "auto", else "auto"."""
+    depth, rate = _best_depth(e)
+    if SLOWER * rate <= e.storage_rate_at_depth:
+        return ()
+    number = math.ceil(depth / max(1, e.setup.num_workers))
+    return (f"data.reads_in_flight={number if e.configured('data.reads_in_flight', 'auto') == 'auto' else 'auto'}",)
+
+
+def _fewer_requests(e: Evidence) -> Texts:
+    """Half as many as now."""
+    return (f"data.reads_in_flight={max(1, math.floor(e.requests_in_flight / 2 / max(1, e.setup.num_workers)))}",)
+
+
+def _passes(e: Evidence, otherwise: str) -> str:
+    """The remedy; of a cause that passes after the first epoch, first that it passes."""
+    then = ", which fills the local cache" * (e.setup.cache_room is not None)
+    once = (
+        f"this passes after the first epoch{then}; to wait once, instead of in each run, hydrate before training; or "
     )
+    return once * _is_slow_at_first(e) + otherwise
 
 
-def _saves(e: Evidence) -> Texts:
-    """Overrides that write checkpoints every 15 minutes, if the run writes them more often."""
-    minutes = e.configured("callbacks.checkpoint.every_minutes")
-    seldom = isinstance(minutes, int | float) and minutes >= 15
-    return ("callbacks.checkpoint.every_n_steps=null", *(() if seldom else ("callbacks.checkpoint.every_minutes=15",)))
+def _nearer(e: Evidence) -> str:
+    return "copy the shards to a local disk" if e.setup.packed else "pack the data into shards on a local disk"
 
 
-def _sync_gain(e: Evidence) -> float:
-    """If the network itself waits, the GPU is idle in the run with a resident batch too."""
-    return e.stages_gain if e.busy_alone_share >= BUSY_ENOUGH else e.gpu_gain(e.compute_rate)
+def _hydrate(e: Evidence) -> Texts:
+    return (hydrate(e),) if _is_slow_at_first(e) else ()
 
 
-def _slowest_callback(e: Evidence) -> str:
-    """Its phase."""
-    phases = [phase for phase in e.phases if phase.startswith("callback ")]
-    return max(phases, key=lambda phase: e.phases[phase], default="callback")
+def _gain(e: Evidence, rate: float | None = None) -> float:
+    """Gain if files are read at `rate`, by default as fast as from memory, as later epochs may do by themselves."""
+    if _is_slow_at_first(e):
+        return _epochs(e)[1] / _epochs(e)[0]
+    return e.loader_gain(e.rate("decode_all") if rate is None else rate)
 
 
-_MAIN_PROCESS = (
-    _stall(
-        "checkpoint_stall",
-        "checkpoints delay",
-        lambda e: "checkpoint",
-        "save less often (callbacks.checkpoint.every_minutes, or your own callback), or to a faster disk",
-        overrides=_saves,
-    ),
-    _stall(
-        "slow_logging",
-        "logging delays",
-        lambda e: "logging",
-        "log less often, or to a faster disk",
-        overrides=lambda e: (f"trainer.log_every_n_steps={10 * e.setup.log_every_n_steps}",),
+# Rules
+
+
+def _is_cache_too_small(e: Evidence) -> bool:
+    """Whether later epochs wait for the storage too."""
+    room = e.setup.cache_room
+    is_partial = room is not None and room < MOSTLY and e.is_slow_reading
+    return is_partial and _epochs(e)[1] < SLOWER * _whole_rate(e)
+
+
+def _lazy_says(e: Evidence) -> str:
+    if e.touches is not None and e.touches.lazy is not None:
+        first_ms, second_ms = 1000 * e.touches.first_seconds, 1000 * e.touches.second_seconds
+        return f"files take {first_ms:.0f} ms at the first read, {second_ms:.0f} ms at the second"
+    return f"{e.host.released_files} of {e.host.checked_files} checked files are released"
+
+
+def _latency_says(e: Evidence) -> str:
+    text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, with "
+    text += f"{e.requests_in_flight:.0f} requests in flight: {e.rate('loader'):.0f} img/s"
+    is_stalling = e.longest_gap_seconds >= STALL_SECONDS
+    return text + f", with pauses of up to {e.longest_gap_seconds:.1f} s" * is_stalling
+
+
+_STORAGE_RULES = (
+    # of a URL
+    Rule(
+        name="throttled",
+        cause="Storage-bound: the service refuses requests, because it gets too many",
+        when=lambda e: (
+            e.is_slow_reading and 0 < e.fact("loader", "requests") * _LEAST_THROTTLED <= e.fact("loader", "throttled")
+        ),
+        says=lambda e: (
+            f"the service refused {e.fact('loader', 'throttled'):.0f} of {e.fact('loader', 'requests'):.0f} requests "
+            f"as too many (429, 503), with {e.requests_in_flight:.0f} in flight"
+        ),
+        remedy="keep fewer requests in flight, spread the objects over more prefixes, ask the service for a higher "
+        "limit, or pack: shards need fewer requests",
+        overrides=_fewer_requests,
+        commands=lambda e: () if e.setup.packed else (pack(e),),
     ),
     Rule(
-        name="host_sync",
-        cause="Host sync: the host waits for the GPU in each step",
-        when=lambda e: e.waits_per_step >= ORDINARY_WAITS and e.busy_share < BUSY_ENOUGH and not e.is_starved,
-        says=lambda e: ": ".join(
-            filter(None, (f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step", ", ".join(e.waits)))
+        name="cache_too_small",
+        cause="Storage-bound: the local cache has too little room for the data",
+        when=_is_cache_too_small,
+        says=lambda e: (
+            f"{e.setup.cache_evidence}, and each epoch reads the rest "
+            f"from the storage: about {_epochs(e)[1]:.0f} img/s, and {_whole_rate(e):.0f} if all of it were kept"
         ),
-        remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
-        gain=_sync_gain,
+        remedy="raise data.cache_gb, put the cache on a larger local disk (data.cache_dir), or pack smaller images",
+        commands=lambda e: (pack(e, "max_side=256"),),
+        gain=lambda e: _whole_rate(e) / _epochs(e)[1],
+        rate=lambda e: _epochs(e)[1],
+        compares=lambda e: f"about {_epochs(e)[1]:.0f} img/s in each later epoch, of a possible {_whole_rate(e):.0f}",
     ),
-    _stall(
-        "slow_callback",
-        "a callback delays",
-        _slowest_callback,
-        "call it less often, or remove it (~callbacks.NAME)",
+    # of a folder, or of a URL that has no cause of its own
+    Rule(
+        name="lazy_mount",
+        cause="Storage-bound: the mount fetches each file from a remote store at first touch",
+        unknown=lambda e: (
+            f"could not be checked: {e.touches.evidence if e.touches else 'no file was read twice'}"
+            * (_is_lazy(e) is None)
+        ),
+        when=lambda e: bool(_is_lazy(e)) and (_is_slow_at_first(e) or e.is_slow_reading),
+        says=_lazy_says,
+        remedy=lambda e: f"fetch every file once before training, or {_nearer(e)}",
+        commands=lambda e: (hydrate(e), pack(e)),
+        gain=_gain,
+        rate=_slow_rate,
+        compares=_both_rates,
+    ),
+    Rule(
+        name="storage_bandwidth",
+        cause="Storage-bound: storage gives too few MB/s",
+        when=lambda e: e.is_slow_reading and e.storage_bound == "bandwidth",
+        says=lambda e: (
+            f"storage gives {e.rate('storage') * e.mb_per_image:.0f} MB/s, and more requests in flight bring no more: "
+            f"{e.rate('storage'):.0f} img/s"
+        ),
+        remedy=lambda e: _passes(
+            e,
+            f"pack smaller images{f' ({e.pack.bytes_ratio:.2f} of the bytes, measured)' if e.pack else ''}, or "
+            f"{_nearer(e)}",
+        ),
+        commands=lambda e: (*_hydrate(e), smaller_pack(e), *((pack(e),) if e.setup.packed else ())),
+        gain=_gain,
+        rate=_slow_rate,
+        compares=_both_rates,
+    ),
+    Rule(
+        name="storage_latency",
+        cause="Storage-bound: storage answers late",
+        when=lambda e: e.is_slow_reading,
+        says=_latency_says,
+        remedy=lambda e: _passes(e, "keep more requests in flight, or " * bool(_deeper(e)) + _nearer(e)),
+        overrides=_deeper,
+        commands=lambda e: (*_hydrate(e), pack(e)),
+        gain=lambda e: _gain(e, min(e.rate("decode_all"), _best_depth(e)[1]) if _deeper(e) else None),
+        rate=_slow_rate,
+        compares=_both_rates,
     ),
 )
 
-# The CPUs
-
-
-def _neighbour_gain(e: Evidence) -> float:
-    usable = e.host.usable_cpus
-    return min(usable / max(0.1, usable - e.others_cpus), e.most_gain)
-
-
-def _with_more_workers(e: Evidence) -> float:
-    """Images per second that more workers decode, if they were measured; else 0."""
-    return max((rate for count, rate in e.curves.get("workers", ()) if count > e.setup.num_workers), default=0.0)
-
-
-def _workers_together(e: Evidence) -> float:
-    """Rate at which one worker per usable CPU and the training process together use all CPUs."""
-    most = _with_more_workers(e)
-    return e.cpu_rate_with(most, e.setup.usable_cpus) if most else 0.0
-
-
-def _needs_workers(e: Evidence) -> bool:
-    helps = SLOWER * _with_more_workers(e) > e.rate("decode_all") and SLOWER * _workers_together(e) > e.measured_rate
-    return e.is_short_of_cpu and e.setup.num_workers < e.setup.usable_cpus and helps
-
-
-def _decode_says(e: Evidence) -> str:
-    text = f"{e.setup.num_workers} loader workers decode {e.rate('decode_all'):.0f} img/s of {e.megapixels:.1f} MP"
-    text += f"; {e.setup.usable_cpus} usable CPUs"
-    text += f" would decode {_with_more_workers(e):.0f}" * bool(_with_more_workers(e))
-    return text + f", and one process, limited by its CPU, reads {e.rate('storage'):.0f} img/s" * e.is_reading_on_cpu
-
-
-def _decode_overrides(e: Evidence) -> Texts:
-    has_device = bool(e.simulated or e.setup.has_gpu)
-    resize = ("data.resize_on=device",) if has_device and e.setup.resize_on == "worker" else ()
-    more = _with_more_workers(e) > e.rate("decode_all")
-    return (*resize, *((f"data.num_workers={e.setup.usable_cpus}",) if more else ()))
-
-
-def _decode_remedy(e: Evidence) -> str:
-    speedup = e.pack and f" ({e.pack.speedup:.1f} times as many img/s per worker, measured with some images)"
-    advised = [f"set {override}" for override in _decode_overrides(e)]
-    return ", ".join([f"pack smaller images{speedup or ''}", *advised, "or use more CPUs"])
-
-
-def _pack_gain(e: Evidence) -> float | None:
-    """Gain if packed images are decoded as fast as the doctor forecasts; None without a forecast."""
-    if e.pack is None:
-        return None
-    speedup = e.pack.speedup
-    supply = min(e.rate("loader") * speedup, e.cpu_rate_with(e.rate("decode_all") * speedup))
-    return max(1.0, min(supply, e.fed_rate) / e.measured_rate)
-
-
-def _fewer_workers_gain(e: Evidence) -> float | None:
-    """With one worker less, the GPU reaches its full rate, and the loader is slower."""
-    fewer = e.setup.num_workers - 1
-    rate = min(e.rate("gpu"), e.rate("loader") * fewer / (fewer + 1))
-    return e.gpu_gain(rate) if fewer > 0 else None
-
-
-_MORE_CPUS = {
-    "affinity": (
-        "start the run without taskset or numactl, or with more CPUs",
-        "taskset --cpu-list 0-{last} python train.py ...",
-    ),
-    "cgroup quota": ("give the container more CPUs", "docker run --cpus={num} ..."),
-    "SLURM_CPUS_PER_TASK": (
-        "request more CPUs from SLURM; without --cpus-per-task a task gets one CPU",
-        "sbatch --cpus-per-task={num} ...",
-    ),
-}
-"""Limit, as `machine.cpu_limits` names it -> how to raise it, and the command. Sources: sbatch(1), taskset(1), which
-numbers CPUs from 0, docker run."""
-
-
-def _cpu_limits(e: Evidence) -> list[tuple[str, str]]:
-    """Entries of _MORE_CPUS for the limits that allow the fewest CPUs. SLURM may bind a job by affinity."""
-    binding = [name for name, cpus in e.host.cpu_limits.items() if cpus == e.host.usable_cpus]
-    in_slurm = {"affinity": "SLURM_CPUS_PER_TASK"} if e.host.in_slurm else {}
-    return [_MORE_CPUS[name] for name in dict.fromkeys(in_slurm.get(name, name) for name in binding)]
-
-
-def _cpu_commands(e: Evidence) -> Texts:
-    num = e.host.installed_cpus
-    return tuple(command.format(num=num, last=num - 1) for _, command in _cpu_limits(e))
-
-
-_CPU_RULES = (
-    Rule(
-        name="busy_neighbour",
-        cause="CPU-bound: other processes take the CPUs",
-        when=lambda e: e.has_neighbours and e.busy_share < BUSY_ENOUGH and not e.is_slow_reading,
-        says=lambda e: f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs",
-        remedy="stop or move these processes, or request CPUs that no other job uses",
-        commands=lambda e: ("top -b -n 1 -o %CPU | head -n 17",),
-        gain=_neighbour_gain,
-    ),
-    Rule(
-        name="few_workers",
-        cause="Loader-bound: fewer loader workers than CPUs",
-        when=_needs_workers,
-        says=_decode_says,
-        remedy="use one worker per usable CPU",
-        overrides=lambda e: (f"data.num_workers={e.setup.usable_cpus}",),
-        gain=lambda e: max(1.0, min(_workers_together(e) / e.measured_rate, e.most_gain)),
-    ),
-    Rule(
-        name="few_cpus",
-        cause="CPU-bound: the job may use only some of the CPUs",
-        when=lambda e: e.is_short_of_cpu and e.host.usable_cpus < e.host.installed_cpus,
-        says=lambda e: (
-            f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
-            f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
-        ),
-        remedy=lambda e: "; ".join(remedy for remedy, _ in _cpu_limits(e)),
-        commands=_cpu_commands,
-        gain=lambda e: min(e.host.installed_cpus / e.host.usable_cpus, e.most_gain),
-    ),
-    Rule(
-        name="slow_decode",
-        cause="CPU-bound: decoding takes the CPUs",
-        when=lambda e: e.is_starved and e.is_short_of_cpu and not e.is_ample,
-        says=_decode_says,
-        remedy=_decode_remedy,
-        overrides=_decode_overrides,
-        commands=lambda e: (smaller_pack(e),),
-        gain=_pack_gain,
-    ),
-    LAUNCH_BOUND,
-    Rule(
-        name="contention",
-        cause="CPU-bound: the loader takes CPU time that the training process needs",
-        when=lambda e: e.is_crowded,
-        says=lambda e: (
-            f"{e.device} trains {e.rate('gpu'):.0f} img/s alone, {e.rate('gpu_beside_loader'):.0f} img/s while the "
-            "loader runs"
-        ),
-        remedy="leave one CPU for the training process: one worker less, smaller packed images, or more CPUs",
-        overrides=lambda e: (f"data.num_workers={e.setup.num_workers - 1}",) if e.setup.num_workers > 1 else (),
-        commands=lambda e: (smaller_pack(e),),
-        gain=_fewer_workers_gain,
-    ),
-)
-
-CAUSES = (*SLOW_GPU, *_MAIN_PROCESS, *STORAGE_RULES, SLOW_COPY, *_CPU_RULES)
+CAUSES = (*GPU_RULES, *PROCESS_RULES, *_STORAGE_RULES, *BATCH_RULES, SLOW_COPY, *CPU_RULES, LAUNCH_BOUND, CONTENTION)
 """In order: the first rule that fires names the cause."""
+
+
+def judge(evidence: Evidence) -> Diagnosis:
+    return diagnose(evidence, CAUSES, ENVIRONMENT)

@@ -1,13 +1,38 @@
-"""Causes in the GPU, in the copy to the GPU, and in the launches of its kernels."""
+"""Causes in the GPU, in the copies to it, and in the training process."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+from imagenet_opt.config.speed import UNRATED
+from imagenet_opt.doctor.commands import data_words
+from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import GPU_OTHERS
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, ORDINARY_WAITS, Evidence
-from imagenet_opt.doctor.measurements import SLOWER
-from imagenet_opt.doctor.rule import Rule, Texts, data_words
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
 
-_PCIE_LINK = "nvidia-smi --format=csv --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current"
+_ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least this many waits per step
+_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
+_GRAPHS = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
+
+
+def stages_gain(e: Evidence) -> float:
+    """Gain if the run reaches the rate that its stages allow."""
+    return e.loader_gain(e.rate("loader"))
+
+
+def gpu_gain(e: Evidence, rate: float) -> float:
+    """Gain if the GPU reaches `rate`, limited by the loader and the copy."""
+    return max(1.0, min(rate, e.copy_rate, e.supply_rate) / e.measured_rate)
+
+
+def has_neighbours(e: Evidence) -> bool:
+    """Whether processes outside this run use many of the CPUs."""
+    return e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus
+
+
+def _busy_alone_share(e: Evidence) -> float:
+    """Share of the time in which the device computes if its batches are already on it."""
+    return min(1.0, e.fact("gpu", "device_seconds") * e.rate("gpu") / e.batch_size)
 
 
 def _is_shared(e: Evidence) -> bool:
@@ -16,26 +41,17 @@ def _is_shared(e: Evidence) -> bool:
 
 def _is_below_rating(e: Evidence) -> bool:
     rated = e.setup.rated_images_per_second or 0.0
-    return e.rate("gpu") < SLOWER * rated and e.busy_alone_share >= BUSY_ENOUGH
+    return e.rate("gpu") < SLOWER * rated and _busy_alone_share(e) >= BUSY_ENOUGH
 
 
 def _has_gaps(e: Evidence) -> bool:
     """Whether the device waits for launches. Slow launches would slow down the full run too; a device that is idle in
     one of the two experiments only has another reason."""
-    busy = max(e.busy_alone_share, e.busy_share)
-    return busy < BUSY_ENOUGH and e.waits_per_step < ORDINARY_WAITS and not e.has_neighbours
+    busy = max(_busy_alone_share(e), e.busy_share)
+    return busy < BUSY_ENOUGH and e.waits_per_step < _ORDINARY_WAITS and not has_neighbours(e)
 
 
-def _graphs(e: Evidence) -> Texts:
-    """Overrides for CUDA graphs; none if the run has them, since Acceleration refuses both kinds at once."""
-    switches = ("compile", "compile_mode", "cuda_graph")
-    compiled, mode, has_own = (e.configured(f"callbacks.acceleration.{key}") for key in switches)
-    if has_own or (compiled and mode in ("reduce-overhead", "max-autotune")):
-        return ()
-    return ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
-
-
-SLOW_GPU = (
+GPU_RULES = (
     Rule(
         name="shared_gpu",
         cause="Shared GPU: other processes compute on the same GPU",
@@ -43,11 +59,12 @@ SLOW_GPU = (
         says=GPU_OTHERS.says,
         remedy=GPU_OTHERS.remedy,
         commands=GPU_OTHERS.commands,
+        compares=lambda e: f"{e.measured_rate:.0f} img/s beside other processes",
     ),
     Rule(
         name="slow_gpu",
         cause="Slow GPU: the GPU is slower than other GPUs of its kind",
-        unknown=lambda e: "" if e.setup.rated_images_per_second else e.setup.rated_evidence,
+        unknown=lambda e: "" if e.setup.rated_images_per_second else UNRATED,
         when=_is_below_rating,
         says=lambda e: (
             f"the GPU alone trains {e.rate('gpu'):.0f} img/s; a healthy GPU of this kind trains "
@@ -55,35 +72,95 @@ SLOW_GPU = (
         ),
         remedy="check for throttled clocks and heat",
         commands=lambda e: ("nvidia-smi -q -d PERFORMANCE,CLOCK",),
-        gain=lambda e: e.gpu_gain(e.setup.rated_images_per_second or 0.0),
+        gain=lambda e: gpu_gain(e, e.setup.rated_images_per_second or 0.0),
     ),
 )
+
+
 SLOW_COPY = Rule(
     name="slow_copy",
     cause="Copy-bound: the copy to the GPU is the limit",
     unknown=lambda e: "nothing is copied to a GPU" * (e.copy_rate == math.inf),
     when=lambda e: (
-        e.rate_with_copy(e.compute_rate) < SLOWER * e.compute_rate and e.busy_share < BUSY_ENOUGH and not e.is_starved
+        e.copy_rate < SLOWER * e.batch_size / e.fact("gpu", "device_seconds")
+        and e.busy_share < BUSY_ENOUGH
+        and not e.is_starved
     ),
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
-    remedy=lambda e: (
-        "copy batches while the step before computes (data.copies=ahead), " * (not e.is_overlapped)
-        + "send uint8 crops, check the PCIe link"
+    remedy="copy batches while the step before computes, send uint8 crops, check the PCIe link",
+    overrides=lambda e: ("data.copies=ahead", *(("data.resize_on=device",) * (e.setup.resize_on == "worker"))),
+    commands=lambda e: (
+        "nvidia-smi --format=csv --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current",
     ),
-    overrides=lambda e: (
-        *(("data.copies=ahead",) * (not e.is_overlapped)),
-        *(("data.resize_on=device",) * (e.setup.resize_on == "worker")),
-    ),
-    commands=lambda e: (_PCIE_LINK,),
 )
 LAUNCH_BOUND = Rule(
     name="launch_bound",
     cause="Launch-bound: the host launches kernels more slowly than the GPU computes them",
     unknown=lambda e: e.no_kernels or "other processes compute on the GPU, so its gaps may be theirs" * _is_shared(e),
     when=_has_gaps,
-    says=lambda e: f"with its batch resident the GPU computes {e.busy_alone_share:.0%} of the time",
-    remedy=lambda e: f"launch fewer kernels: {'compile, CUDA graphs, ' * bool(_graphs(e))}a larger batch",
-    overrides=_graphs,
+    says=lambda e: f"with its batch resident the GPU computes {_busy_alone_share(e):.0%} of the time",
+    remedy="launch fewer kernels: compile, CUDA graphs, a larger batch",
+    overrides=lambda e: _GRAPHS * (not e.configured("callbacks.acceleration.cuda_graph")),  # one kind at a time
     commands=lambda e: (f"imagenet-opt tune {data_words(e)}",),
-    gain=lambda e: e.gpu_gain(e.rate("gpu") / e.busy_alone_share),
+    gain=lambda e: gpu_gain(e, e.rate("gpu") / _busy_alone_share(e)),
+)
+
+# The training process
+
+
+def _stall(name: str, words: str, phase: Callable[[Evidence], str], remedy: str, **more: Any) -> Rule:
+    """A phase of the main process in which the GPU waits. more: overrides or commands of the rule."""
+
+    def says(e: Evidence) -> str:
+        phase_ms, step_ms, idle_ms = (1e3 * s for s in (e.phases.get(phase(e), 0), e.run_seconds, e.idle_seconds))
+        idle = f"in which the GPU is idle for {idle_ms:.0f} ms"
+        return f"{phase(e)} takes {phase_ms:.1f} ms of a step of {step_ms:.0f} ms, {idle}"
+
+    return Rule(
+        name=name,
+        cause=f"Main process: {words} the step",
+        when=lambda e: e.holds_up(phase(e)),
+        says=says,
+        remedy=remedy,
+        gain=stages_gain,
+        **more,
+    )
+
+
+def _slowest_callback(e: Evidence) -> str:
+    """Its phase."""
+    phases = [phase for phase in e.phases if phase.startswith("callback ")]
+    return max(phases, key=lambda phase: e.phases[phase], default="callback")
+
+
+PROCESS_RULES = (
+    _stall(
+        "checkpoint_stall",
+        "checkpoints delay",
+        lambda e: "checkpoint",
+        "save less often (callbacks.checkpoint.every_minutes, or your own callback), or to a faster disk",
+        overrides=lambda e: ("callbacks.checkpoint.every_n_steps=null", "callbacks.checkpoint.every_minutes=15"),
+    ),
+    _stall(
+        "slow_logging",
+        "logging delays",
+        lambda e: "logging",
+        "log less often, or to a faster disk",
+        overrides=lambda e: (f"trainer.log_every_n_steps={10 * e.configured('trainer.log_every_n_steps', 20)}",),
+    ),
+    Rule(
+        name="host_sync",
+        cause="Host sync: the host waits for the GPU in each step",
+        when=lambda e: e.waits_per_step >= _ORDINARY_WAITS and e.busy_share < BUSY_ENOUGH and not e.is_starved,
+        says=lambda e: f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step: {', '.join(e.waits)}",
+        remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
+        # if the network itself waits, the GPU is idle with a resident batch too, and no experiment tells the gain
+        gain=lambda e: stages_gain(e) if _busy_alone_share(e) >= BUSY_ENOUGH else None,
+    ),
+    _stall(
+        "slow_callback",
+        "a callback delays",
+        _slowest_callback,
+        "call it less often, or remove it (~callbacks.NAME)",
+    ),
 )

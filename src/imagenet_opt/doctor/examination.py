@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
@@ -15,12 +16,10 @@ from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import hardware_of, host_of, mean_sizes, setup_of
-from imagenet_opt.doctor.measurements import PackForecast, Touches
-from imagenet_opt.doctor.neighbours import Neighbours, main_cpu_seconds
-from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
+from imagenet_opt.doctor.first_look import Neighbours, PackForecast, Touches, hardware_of, host_of, setup_of
+from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
-from imagenet_opt.measure.storage.limit import NOT_MEMORY_SECONDS, StorageLimit, storage_limit, touch_twice
+from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
@@ -34,39 +33,32 @@ from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
 _DEPTHS_CACHED = (1, 4, 16)
 """Requests in flight from memory; more threads of a Python process read no faster and take longer."""
-_START_SECONDS = 1.5
-"""Of an experiment, for the processes of a loader; about as much on 2 CPUs."""
-_TOUCHING = 3.0
-"""Least seconds for first touches: files behind a lazy mount take a third of a second each."""
-_PATIENCE = 10.0
-"""Seconds that a storage may stall before it counts as not answering."""
-_LEAST_BATCH = 8
-"""Least number of images in a batch from slow storage."""
-_NUM_WAITS = 3
-"""Places of waits for the GPU that are named."""
-_FIRST = "checking the machine and the files"
+_START_SECONDS = 1.5  # of an experiment, for the processes of a loader; about as much on 2 CPUs
+_TOUCHING = 3.0  # least seconds for first touches: files behind a lazy mount take a third of a second each
+_PATIENCE = 10.0  # seconds that a storage may stall before it counts as not answering
+_LEAST_BATCH = 8  # least number of images in a batch from slow storage
+_NUM_WAITS = 3  # places of waits for the GPU that are named
 
 
 class Examination:
     """All experiments on a testbed.
 
     budget_seconds: for all experiments without start-up; slow storage takes longer. announce: called with the name of
-    each experiment. found: fields of `Measurements`. failed: experiment -> reason of its failure; the others continue.
+    each experiment. found: fields of `Evidence`. in_run: such fields of each full run. kernel_seconds: of a step; None
+    if not observed. failed: experiment -> reason of its failure; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Callable[[str], None]) -> None:
         self.testbed, self.samples, self.announce = testbed, testbed.samples, announce
         self.unit = budget_seconds / UNITS
-        self.announce(_FIRST)
+        self.announce("checking the machine and the files")
         self.setup, self.host = setup_of(testbed), host_of(self.samples)
         self.ceilings: dict[str, Ceiling] = {}
-        self.limits: dict[str, StorageLimit] = {}
         self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
         self.failed: dict[str, str] = {}
         self.found: dict[str, Any] = {"left_out": "", "unverified": ""}
-        self.runs: dict[str, FitTiming] = {}
+        self.in_run: dict[str, dict[str, Any]] = {}
         self.kernel_seconds: float | None = None
-        """Of a step; None if they were not observed."""
 
     def evidence(self, *, command: str) -> Evidence:
         """Run all experiments: first stages that read from memory, then stages that empty the page cache.
@@ -82,16 +74,13 @@ class Examination:
                 self.failed[name] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
                 print(f"{name} could not be measured: {self.failed[name]}", file=sys.stderr, flush=True)
         testbed = self.testbed
-        mb_per_image, megapixels = mean_sizes(self.samples.encoded)
         evidence = Evidence(
             batch_size=testbed.loading.batch_size,
             simulated=None if testbed.simulated is None else testbed.simulated.name,
             setup=self.setup,
             host=self.host,
-            mb_per_image=mb_per_image,
-            megapixels=megapixels,
+            mb_per_image=float(np.mean([len(image) for image in self.samples.encoded])) / 1e6,
             ceilings=self.ceilings,
-            limits=self.limits,
             curves=self.curves,
             others_cpus=neighbours.stop(),
             failed=self.failed,
@@ -102,15 +91,7 @@ class Examination:
             date=now(),
             **self.found,
         )
-        if (run := self.runs.get(evidence.state)) is None:
-            return evidence
-        return replace(
-            evidence,
-            phases=run.phases,
-            step_seconds=tuple(run.step_seconds),
-            waits_per_step=sum(run.waits.values()) / max(1, run.num_ordinary),
-            waits=tuple(place for place, _ in run.waits.most_common(_NUM_WAITS)),
-        )
+        return replace(evidence, **self.in_run.get(evidence.stage("full"), {}))
 
     def touch(self, span: Span) -> None:
         if isinstance(self.samples, RemoteSamples):
@@ -135,7 +116,7 @@ class Examination:
         again = itertools.chain(groups, [] if touches and touches.lazy else itertools.cycle(groups))
         read, seconds = self.samples.read_and_drop, span.seconds / 8
         curve = read_at_depths(read, again, DEPTHS, seconds=seconds, patience_seconds=_PATIENCE)
-        self._note_curve("storage_cold", curve)
+        self.ceilings["storage_cold"] = _fastest(curve)
         self.curves["reads_in_flight"] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
 
     def warm(self, span: Span) -> None:
@@ -151,20 +132,16 @@ class Examination:
         seconds = span.seconds / len(_DEPTHS_CACHED)
         curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=seconds, patience_seconds=_PATIENCE)
         latency = curve[0].latency_median
-        if self.setup.cache is None and latency >= NOT_MEMORY_SECONDS:  # opening may wait, though the bytes are here
+        if (
+            self.setup.cache_room is None and latency >= NOT_MEMORY_SECONDS
+        ):  # opening may wait, though the bytes are here
             self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
-            self._note_curve("storage_cached", curve)
-
-    def _note_curve(self, stage: str, curve: tuple[DepthReads, ...]) -> None:
-        self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
-        if len(curve) > 1:
-            self.limits[stage] = storage_limit(curve)
+            self.ceilings["storage_cached"] = _fastest(curve)
 
     def _leave_out_memory(self, reason: str) -> None:
-        what, where = ("files", "memory") if self.setup.cache is None else ("samples", "the local cache")
-        left_out = f"so the stages with {what} in {where} are left out"
-        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}), {left_out}"
+        what, where = ("files", "memory") if self.setup.cache_room is None else ("samples", "the local cache")
+        self.found["left_out"] = f"recently read {what} do not come from {where} ({reason}): such stages are left out"
 
     def _note_eviction(self, eviction: Eviction) -> None:
         self.found["unverified"] = self.found["unverified"] or ("" if eviction.verified else eviction.evidence)
@@ -198,17 +175,14 @@ class Examination:
         index = self.samples.listed(self._cold_rows())
         loader = self.testbed.load(index, span, cold=True, batch_size=self.batch_in(span))
         facts = dict(loader.facts)
-        if self.setup.cache is not None:
+        if self.setup.cache_room is not None:
             num_batches = (len(loader.windows) + SKIPPED_ROUNDS_COLD) * max(1.0, facts["num_workers"])
             num_read = facts["batch_size"] * num_batches
             facts["requests"] = num_read / self.found.get("images_per_request", 1.0) + facts["retries"]
         self.ceilings["loader_cold"] = replace(loader, facts=facts)
 
     def batch_in(self, span: Span) -> int:
-        """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
-
-        The storage's rate in images per second does not depend on the batch size.
-        """
+        """Images per batch: as configured, or fewer if the storage is too slow to deliver enough of them in time."""
         configured, reads = int(self.testbed.loading.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured
@@ -254,21 +228,31 @@ class Examination:
             self._train("warm", self.samples.warm_rows, span)
 
     def train_from_storage(self, span: Span) -> None:
-        """Raise ConfigError if the loader is too slow to give enough batches in time."""
-        num_batches, size = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round, self.testbed.loading.batch_size
-        loader = self.ceilings.get("loader_cold")
-        if loader and (needed := num_batches * size / loader.images_per_second) > span.last:
-            raise ConfigError(
-                f"not measured: storage too slow for the budget ({num_batches} batches of {size} images take "
-                f"{needed:.0f} s); raise --budget to {needed:.0f}s"
-            )
         self._train("cold", self._cold_rows(), span)
 
     def _train(self, state: str, rows: Rows, span: Span) -> None:
-        timing = self.testbed.train(self.samples.listed(rows), span, cold=state == "cold")
-        self.runs[state] = timing = self._with_kernels(timing)
+        timing = self._with_kernels(self.testbed.train(self.samples.listed(rows), span, cold=state == "cold"))
         multiple = self.testbed.batches_per_round
         self.ceilings[f"full_{state}"] = fit_ceiling(timing, multiple=multiple, in_bursts=True)
+        self.in_run[f"full_{state}"] = {
+            "phases": timing.phases,
+            "step_seconds": tuple(timing.step_seconds),
+            "waits_per_step": sum(timing.waits.values()) / max(1, timing.num_ordinary),
+            "waits": tuple(place for place, _ in timing.waits.most_common(_NUM_WAITS)),
+        }
+
+
+def _fastest(curve: tuple[DepthReads, ...]) -> Ceiling:
+    return max(curve, key=lambda reads: reads.images_per_second).ceiling
+
+
+def main_cpu_seconds(alone: FitTiming, *, spins: bool) -> float:
+    """CPU time that the training process needs for a step. spins: whether waits for the device take CPU time, as CUDA's
+    do by default (cudaDeviceScheduleAuto); they are left out, since a busy CPU would end them."""
+    if not spins or not alone.launch_seconds:
+        return alone.cpu_seconds
+    beside = (seconds for name, seconds in alone.phases.items() if name not in ("step", "device", "fetch"))
+    return min(alone.cpu_seconds, float(np.median(alone.launch_seconds)) + sum(beside))
 
 
 EXPERIMENTS: dict[str, tuple[float, Callable[[Examination, Span], None]]] = {

@@ -1,82 +1,88 @@
-"""What is known about a run and its machine before any experiment."""
+"""What is known about a run and its machine without an experiment, and records of small experiments."""
 
-import contextlib
 import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
-import numpy as np
+import psutil
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.config.speed import UNRATED
 from imagenet_opt.data.budget import most_workers
-from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.index.files import SplitFiles, status_of
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
+from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.probe.testbed import Testbed
 
-_NUM_CHECKED = 200
-"""Files that represent the data set in checks of places and sizes."""
-_NUM_RESOLVED = 20
-"""Files whose links are followed to find their mount."""
+_NUM_CHECKED = 200  # files that represent the data set
+_NUM_RESOLVED = 20  # files whose links are followed to find their mount
 
 
 @dataclass(frozen=True)
-class UrlCache:
-    """Local cache of data below a URL. room: share of the training set, in bytes, that it can keep. evidence: how much
-    it keeps, and what limits it."""
+class Touches:
+    """Median seconds of the first and the second read of files. lazy: whether the mount fetches files from a remote
+    store at their first read; None if that is unknown. in_flight: requests of all workers when an epoch begins."""
 
-    room: float
+    first_seconds: float
+    second_seconds: float
+    lazy: bool | None
+    in_flight: int
     evidence: str
+
+
+@dataclass(frozen=True)
+class PackForecast:
+    """What packing gives. option: of `imagenet-opt pack`, such as "for=224". speedup: images/s that a worker decodes
+    from packed images / from the originals. bytes_ratio: bytes packed / bytes of the originals."""
+
+    option: str
+    speedup: float
+    bytes_ratio: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The run. A measurement without an explanation has the name of its key."""
+    """The run of one process. A field without an explanation has the name of its key.
+
+    usable_cpus: its share of the CPUs that the job may use after affinity, cgroup quota and SLURM. num_workers,
+    prefetch_factor: workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory.
+    asked_workers, asked_prefetch: as configured, with auto resolved and at most one worker per usable CPU.
+    lacks_memory: whether the loader has less than that for lack of memory. batch_bytes: mean size of a batch that a
+    worker sends. num_processes: training processes on this machine; one of them was measured. num_samples: images of
+    the training set. packed: the data is stored in shards. resize_on: "worker" or "device". cached_share: share of the
+    data in the page cache (of a URL: in the local cache) before the first experiment; None if unknown.
+    cached_share_method: how it was measured, or why it is unknown. cache_room: share of the training set, in bytes,
+    that the local cache of a URL can keep; None if data.root is a folder. cache_evidence: what limits it.
+    rated_images_per_second: rate of a healthy device of this kind with this network and these settings, if it was
+    recorded. profile: rate and source of the simulated device's profile.
+    """
 
     usable_cpus: int
-    """CPUs of one process: its share of those that the job may use after affinity, cgroup quota and SLURM."""
     num_workers: int
     prefetch_factor: int
-    """Workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory."""
     asked_workers: int
     asked_prefetch: int
-    """The same as configured, with auto resolved and at most one worker per usable CPU."""
     lacks_memory: bool = False
-    """The loader has fewer workers or batches ahead than that, for lack of memory."""
     batch_bytes: float
-    """Mean size of a batch that a worker sends."""
     num_processes: int = 1
-    """Training processes on this machine; one of them was measured."""
     num_samples: int
-    """Images of the training set."""
-    log_every_n_steps: int = 20
     has_gpu: bool = False
     packed: bool = False
-    """The data is stored in shards."""
     resize_on: str = "device"
-    """Where images are resized: "worker" or "device"."""
-    reads_in_flight: str = "auto"
     cached_share: float | None = None
-    """Share of the data in the page cache (of a URL: in the local cache) before the first experiment; None: unknown."""
     cached_share_method: str = ""
-    """How `cached_share` was measured, or why it is unknown."""
-    cache: UrlCache | None = None
-    """None if data.root is a folder."""
+    cache_room: float | None = None
+    cache_evidence: str = ""
     rated_images_per_second: float | None = None
-    """Rate of a healthy device of this kind with this network and these settings, if it was recorded."""
-    rated_evidence: str = ""
-    """Why there is no such rate."""
     profile: str = ""
-    """Rate and source of the simulated device's profile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,6 @@ class Host:
     cpu_limits: Mapping[str, int]
     free_shared_memory: int
     available_memory: int
-    in_slurm: bool = False
     mount: Mount | None = None
     checked_files: int = 0
     released_files: int = 0
@@ -126,16 +131,14 @@ def setup_of(testbed: Testbed) -> Setup:
         batch_bytes=testbed.batch_bytes,
         num_processes=place.local_processes,
         num_samples=len(samples.index),
-        log_every_n_steps=testbed.config.trainer.log_every_n_steps,
         has_gpu=on_gpu,
         packed=samples.is_packed,
         resize_on="worker" if loading.resize_on == "auto" and not on_gpu else loading.resize_on,
-        reads_in_flight=str(loading.reads_in_flight),
         cached_share=cached.share,
         cached_share_method=cached.method,
-        cache=_cache(samples) if isinstance(samples, RemoteSamples) else None,
+        cache_room=samples.cache_room if isinstance(samples, RemoteSamples) else None,
+        cache_evidence=_cache_evidence(samples) if isinstance(samples, RemoteSamples) else "",
         rated_images_per_second=testbed.rated,
-        rated_evidence="" if testbed.rated else UNRATED,
         profile=""
         if profile is None
         else f"{profile.images_per_second:g} images/s{estimate}; source: {profile.get('source', 'unknown')}",
@@ -156,7 +159,6 @@ def host_of(samples: Samples) -> Host:
         cpu_limits=machine.cpu_limits(),
         free_shared_memory=machine.free_shared_memory(),
         available_memory=machine.available_memory(),
-        in_slurm="SLURM_JOB_ID" in os.environ,
         mount=mount,
         checked_files=checked_files,
         released_files=released_files,
@@ -169,26 +171,36 @@ def _mount_of(files: list[str]) -> Mount | None:
     return mounts.most_common(1)[0][0] if mounts else None
 
 
-def _cache(samples: RemoteSamples) -> UrlCache:
-    """The local cache: how much of the data it keeps, and what limits it."""
+def _cache_evidence(samples: RemoteSamples) -> str:
+    """How much of the data the local cache keeps, and what limits it."""
     if samples.cache is None:
-        return UrlCache(0.0, "there is no local cache (data.cache_gb=0, or data.cache_dir cannot be written)")
+        return "there is no local cache (data.cache_gb=0, or data.cache_dir cannot be written)"
     total = int(samples.cache.starts[-1])
     kept, place = round(samples.cache_room * total), printable(str(samples.cache.path))
     limit = "data.cache_gb" if samples.loading.cache_gb is not None else "the disk, of which 5 % stay free"
     text = f"the local cache {place} keeps {size(kept)} of the {size(total)}"
-    text += f"; the limit is {samples.cache.stopped or limit}" * (kept < total)
-    return UrlCache(samples.cache_room, text)
+    return text + f"; the limit is {samples.cache.stopped or limit}" * (kept < total)
 
 
-def mean_sizes(encoded: list[bytes]) -> tuple[float, float]:
-    """Mean MB, and mean megapixels, of encoded images. Images that cannot be opened have no megapixels."""
-    megapixels = []
-    for image in encoded[:_NUM_CHECKED]:
-        with contextlib.suppress(*REFUSED):
-            width, height = open_image(image).size
-            megapixels.append(width * height / 1e6)
-    return float(np.mean([len(image) for image in encoded])) / 1e6, float(np.mean(megapixels or [0.0]))
+class Neighbours:
+    """Measures the CPUs that others use until `stop`: all work on the CPUs of our affinity, even of invisible
+    processes, without this process and its descendants."""
+
+    def __init__(self) -> None:
+        self._began, self._before = monotonic(), _others_seconds()
+
+    def stop(self) -> float:
+        """If a quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest: then 0."""
+        if machine.usable_cpus() < len(os.sched_getaffinity(0)):
+            return 0.0
+        seconds = max(1e-9, monotonic() - self._began)
+        return min(float(machine.usable_cpus()), max(0.0, (_others_seconds() - self._before) / seconds))
+
+
+def _others_seconds() -> float:
+    cpus = psutil.cpu_times(percpu=True)
+    mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
+    return float(sum(cpu.user + cpu.nice + cpu.system for cpu in mine)) - busy_seconds_of_descendants()
 
 
 def hardware_of(testbed: Testbed) -> dict[str, str]:

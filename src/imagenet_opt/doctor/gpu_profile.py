@@ -1,8 +1,6 @@
 """Records the rates of this GPU as a profile, for rehearsals on machines without a GPU."""
 
 import re
-import statistics
-import time
 
 import torch
 from omegaconf import DictConfig
@@ -15,8 +13,7 @@ from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profil
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span, fit_ceiling
 
-_COPIED_MB = 64
-_WARM_SECONDS = 2.0
+_WARM_SECONDS, _COPY_SECONDS = 2.0, 0.5
 
 
 def record_profile(config: DictConfig, *, seconds: float) -> None:
@@ -32,31 +29,18 @@ def record_profile(config: DictConfig, *, seconds: float) -> None:
             "--record-profile measures only model.name=resnet50 at data.image_size=224; do not change these keys"
         )
     testbed.samples.warm(_WARM_SECONDS)
-    timing = testbed.compute(Span(seconds / 2), beside=False)
+    timing, copy = testbed.compute(Span(seconds / 2), beside=False), testbed.copy(Span(_COPY_SECONDS))
+    assert copy is not None  # on a GPU
     rate = fit_ceiling(timing).images_per_second
     name, torch_version = torch.cuda.get_device_name(), versions()["torch"]
     profile = Accelerator(
         name=name,
         images_per_second=round(rate, 1),
         launch_seconds=round(min(timing.launch_seconds), 5),
-        copy_gb_per_second=round(copy_rate(testbed.device), 2),
+        copy_gb_per_second=round(copy.images_per_second / testbed.loading.batch_size * copy.facts["batch_mb"] / 1e3, 2),
         source=f"imagenet-opt doctor --record-profile, torch {torch_version}, {speed_settings(testbed.config)}",
         estimate=False,
     )
     file = overrides.config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"
     write_profile(file, profile, machine=f"{name}, torch {torch_version}")
     print(f"{name}: {rate:.0f} images/s; written to {file}, for rehearse={file.stem}")
-
-
-def copy_rate(device: torch.device) -> float:
-    """GB/s from pinned memory to the device."""
-    host = torch.empty(_COPIED_MB * 1_000_000, dtype=torch.uint8, pin_memory=True)
-    on_device = torch.empty_like(host, device=device)
-    rates = []
-    for _ in range(10):
-        torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        on_device.copy_(host, non_blocking=True)
-        torch.cuda.synchronize(device)
-        rates.append(host.nbytes / 1e9 / (time.perf_counter() - began))
-    return statistics.median(rates)

@@ -50,9 +50,9 @@ def tiles(record: Record) -> list[Tile]:
 def rates(diagnosis: Diagnosis) -> dict[str, float]:
     """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster device."""
     known = {"now": diagnosis.measured, "expected": diagnosis.expected}
-    if diagnosis.next_gain is not None:
+    if diagnosis.next_rate is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
-        known[label] = diagnosis.measurements.rate_in_trouble * diagnosis.next_gain
+        known[label] = diagnosis.next_rate
     return known
 
 
@@ -147,8 +147,7 @@ def _numbers(record: Record) -> dict[str, float]:
         verdict = {"measured images/s": diagnosis.measured, "expected images/s": diagnosis.expected}
         verdict["efficiency"] = diagnosis.efficiency
     phases = {f"{name}, seconds per step": seconds for name, seconds in diagnosis.measurements.phases.items()}
-    facts = {name: value for name, value in diagnosis.measurements.known().items() if not isinstance(value, str)}
-    return verdict | phases | facts | dict(record.summary)
+    return verdict | phases | dict(record.summary)
 
 
 def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -118,7 +118,6 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
             "Machine": diagnosis.measurements.machine,
             "Versions": diagnosis.measurements.versions,
             "Trial of the remedy": diagnosis.trial or {},
-            "Measured beside the stages": diagnosis.measurements.known(),
         }
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from statistics import harmonic_mean
 
@@ -71,10 +72,10 @@ class Ceiling:
     facts: Mapping[str, float] = field(default_factory=dict)
     in_bursts: bool = False
 
-    @property
+    @cached_property
     def estimate(self) -> Estimate:
         return median_interval(self.windows)
 
-    @property
+    @cached_property
     def images_per_second(self) -> float:
         return harmonic_mean(self.windows) if self.in_bursts else self.estimate.median

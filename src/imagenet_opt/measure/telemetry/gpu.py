@@ -91,15 +91,14 @@ class GpuColumns:
 class GpuState:
     """State of a GPU by NVML; None for values that this GPU or driver does not provide.
 
-    index: NVML's index, as nvidia-smi uses it. clock_reasons: bits of nvmlClocksEventReasons. clock_mhz: of the SMs,
-    now and at most. others: pid, name and MiB of each other process that computes on the GPU; None for a board in MIG
-    mode, which lists the processes of all slices.
+    index: NVML's index, as nvidia-smi uses it. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name
+    and MiB of each other process that computes on the GPU; None for a board in MIG mode, which lists the processes of
+    all slices.
     """
 
     index: int
     name: str
     clock_reasons: int | None = None
-    clock_mhz: tuple[int, int] | None = None
     others: tuple[tuple[int, str, int], ...] | None = None
 
 
@@ -126,13 +125,11 @@ def _state(nvml: Any, device: Any) -> GpuState:
         except nvml.NVMLError:
             return None
 
-    now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
     in_slices = supported(lambda: bool(nvml.nvmlDeviceGetMigMode(device)[0]))
     return GpuState(
         index=nvml.nvmlDeviceGetIndex(device),
         name=nvml.nvmlDeviceGetName(device),
         clock_reasons=supported(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))),
-        clock_mhz=supported(lambda: (now(device, nvml.NVML_CLOCK_SM), most(device, nvml.NVML_CLOCK_SM))),
         others=None if in_slices else supported(lambda: _others(nvml, device)),
     )
 

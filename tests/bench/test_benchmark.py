@@ -19,7 +19,7 @@ from imagenet_opt.bench.own_loaders import Ours, crops_in_memory
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import check_peer_batch, run_turn, take_turn, write_packed
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.decode.region_codec import region_codec
+from imagenet_opt.data.decode.decoder import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.loader import open_index, store_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.options import LoaderOptions
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"

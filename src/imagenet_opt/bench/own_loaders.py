@@ -11,7 +11,7 @@ import torch
 
 from imagenet_opt.bench.job import REGION, WORKER, Job
 from imagenet_opt.data.dataset import TrainCrops
-from imagenet_opt.data.decode.region_codec import Box, region_codec
+from imagenet_opt.data.decode.decoder import Box, region_codec
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.order import SampleIds
 from imagenet_opt.errors import BadSample

@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
-from imagenet_opt.data.decode.decoder import Decoder, Opened
-from imagenet_opt.data.decode.region_codec import Pixels
+from imagenet_opt.data.decode.decoder import Decoder, Opened, Pixels
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, part_of, parts_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
 from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
-from imagenet_opt.data.storage.cached_store import take_counts
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead, ReadResult
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
@@ -90,8 +88,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             reads_in_flight=reads[-1].reads_in_flight,
             made_at=time.monotonic(),
             skipped=tuple(skipped),
-            cache=take_counts(self.reader.store),
-            failures=self.reader.take_failures(),
+            events=self.reader.take_events(),
         )
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))

@@ -221,15 +221,11 @@ def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, other
     """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
     if other batches are wanted."""
     saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], **saved}  # older checkpoints lack these keys
-    if changed := [_change(name, saved.get(name), fact) for name, fact in now.items() if saved.get(name) != fact]:
+    changed = {name: saved.get(name) for name, fact in now.items() if saved.get(name) != fact}
+    if changed:
+        changes = "; ".join(f"{name} was {before}, is now {now[name]}" for name, before in changed.items())
         raise CheckpointMismatch(
-            f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
+            f"the run cannot resume with other batches: {changes}. Set seed, data.root (packed or not), "
             "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
             f"data.global_batch_size) as before, or {otherwise}"
         )
-
-
-def _change(name: str, before: Any, now: int) -> str:
-    if name == GLOBAL_BATCH:
-        return f"a global batch was {before} images, is now {now}"
-    return f"{name} was {before}, is now {now}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.options import Filter, LoaderOptions
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 
@@ -13,7 +13,7 @@ class View:
 
     image_size: int
     crop_ratio: float
-    interpolation: str = "bilinear"
+    interpolation: Filter = "bilinear"
     tta: bool = False
 
 

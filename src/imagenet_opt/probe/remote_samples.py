@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.object_index import RemoteIndex
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder

@@ -1,46 +1,30 @@
 """Keeps the samples of a remote storage on a local disk, from their first use on.
 
-If not all samples fit, a fixed part is kept, and nothing is ever replaced. An epoch uses each sample once, so with room
-for a share c of the samples no rule finds more than c of an epoch here, and a fixed part finds just that. In random
-order, replacing the least recently used finds c + (1 - c) log(1 - c): with c = 1/2 only 15 %, because most samples are
-replaced before their next use. (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021,
-measured this with the page cache, and proposed a cache that replaces nothing.)
+If not all samples fit, a fixed part is kept, and nothing is ever replaced. Each epoch uses each sample once, in random
+order, so replacing the least recently used sample would find fewer: 15 % instead of 50 % with room for half (J. Mohan
+et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021).
 """
-
-import os
-import threading
-from typing import NamedTuple
 
 import numpy as np
 
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.object_index import RemoteIndex
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder, open_cache
+from imagenet_opt.data.storage.retry import Events
 from imagenet_opt.data.storage.store import Indices, Store
-
-_COUNTING = threading.Lock()  # no attribute of a store, because locks cannot be pickled
-
-
-class Counts(NamedTuple):
-    """hits, misses: samples from the cache and from the storage. fetched_bytes: from the storage. damaged: samples
-    whose bytes in the cache did not fit their checksum, and which were fetched again."""
-
-    hits: int = 0
-    misses: int = 0
-    fetched_bytes: int = 0
-    damaged: int = 0
-
-    def plus(self, other: "Counts") -> "Counts":
-        return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 class CachedStore:
     """`store`, with the samples that were read once in a folder on a local disk. rows: int64 (n,), the samples of
-    `store` that this store has, in order; None: all. Threads and processes of a machine may share the folder."""
+    `store` that this store has, in order; None: all. Threads and processes of a machine may share the folder.
+
+    events: `cache_hits` and `cache_misses`, samples from the cache and from the storage; `cache_damaged`, samples whose
+    bytes in the cache did not fit their checksum, and which were fetched again.
+    """
 
     def __init__(self, store: Store, folder: CacheFolder, *, rows: Indices | None = None) -> None:
         self.store, self.folder, self.rows = store, folder, rows
-        self._counts, self._counted_by = Counts(), os.getpid()
+        self.events = Events()
 
     def __len__(self) -> int:
         return len(self.store if self.rows is None else self.rows)
@@ -82,36 +66,15 @@ class CachedStore:
                 num_damaged += 1
             else:
                 found[index] = encoded
-        self._count(Counts(hits=len(indices) - num_damaged, damaged=num_damaged))
+        self.events.add("cache_hits", len(indices) - num_damaged)
+        self.events.add("cache_damaged", num_damaged)
 
     def _fetch(self, indices: Indices, found: dict[int, bytes]) -> None:
         fetched = self.store.read_many(indices)
         for index, encoded in zip(indices.tolist(), fetched, strict=True):
             self.folder.write(index, encoded)
             found[index] = encoded
-        self._count(Counts(misses=len(fetched), fetched_bytes=sum(map(len, fetched))))
-
-    def take_counts(self) -> Counts:
-        """Counts of this process since the last call."""
-        with _COUNTING:
-            taken, self._counts = self._counts, Counts()
-            return taken if self._counted_by == os.getpid() else Counts()
-
-    def _count(self, new: Counts) -> None:
-        with _COUNTING:
-            if self._counted_by != os.getpid():  # a forked process has a copy of the counts of its parent
-                self._counts, self._counted_by = Counts(), os.getpid()
-            self._counts = self._counts.plus(new)
-
-
-def uncached(store: Store) -> Store:
-    """The store that reads from the storage: of a CachedStore the store below it."""
-    return store.store if isinstance(store, CachedStore) else store
-
-
-def take_counts(store: Store) -> Counts:
-    """Counts of this process since the last call; zeros for a store without a cache."""
-    return store.take_counts() if isinstance(store, CachedStore) else Counts()
+        self.events.add("cache_misses", len(fetched))
 
 
 def cache_of(index: RemoteIndex, options: LoaderOptions, *, drop_pages: bool = False) -> CacheFolder | None:

@@ -95,7 +95,7 @@ WRONG_VALUES = (
             ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
         ),
         ("trainer.accelerator=gpu", errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
-        ("data.crop_scale=[1,-0.5]", errors.ConfigError, ("data.crop_scale=[1, -0.5]", "[0.08, 1.0]")),
+        ("data.crop_scale=[1,-0.5]", errors.ConfigError, ("data.crop_scale=[1, -0.5]", "greater than 0")),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),
         (
             "experiment=fixres data.global_batch_size=3",

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.batch import Batch, to_images
+from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.keys import BatchKey, BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death, ignore_group_signals
 from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
@@ -57,15 +58,16 @@ class Items(Dataset):
 
 def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
     keys = BatchKeySampler(num_batches=3, size_of=lambda epoch: 32)
+    buffers = SharedBufferPool(num_workers=1, depth=2)
     return DevicePrefetcher(
         DataLoader(Items(make), batch_size=None, sampler=keys, **options),
         keys,
         fingerprint={},
         batch_size=1,
-        device=CPU,
+        copies=DeviceCopies(CPU, "ahead", buffers),
         finish=partial(to_images, format=ImageFormat()),
         bad=BadSamples(num_samples=3, max_fraction=0),
-        buffers=SharedBufferPool(num_workers=1, depth=2),
+        buffers=buffers,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.bench.job import REGION, WORKER, Job
-from imagenet_opt.data.dataset import TrainCrops
+from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.decoder import Box, region_codec
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.order import SampleIds
@@ -76,7 +77,7 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
 def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
     """Random files with the crops of training; without files that nvImageCodec refuses."""
     loading, codec = job.loading, region_codec()
-    plan = TrainCrops(seed=loading.seed, scale=loading.crop_scale)
+    plan = partial(train_crops, seed=loading.seed, scale=loading.crop_scale)
     store = store_of(job.index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
     for i in np.random.default_rng([loading.seed, worker]).permutation(len(job.index))[:_IN_MEMORY]:
         with suppress(OSError, BadSample):

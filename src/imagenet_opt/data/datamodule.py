@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from pydantic import Field
 
 from imagenet_opt import machine
-from imagenet_opt.data.demo import demo_folder
+from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder
 from imagenet_opt.data.index.folder_index import Split, check_same_classes, root_of
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
@@ -160,7 +161,6 @@ def folder_loader(
     docs/reference/keys.md explains them as data.batch_size and so on.
 
     Raises DataError for a folder without images, ConfigError for an option out of range.
-
     """
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
     place = RankInfo(
@@ -177,7 +177,12 @@ _OPTIONS = ", ".join(f"{option.name}={option.default!r}" for option in fields(Lo
 folder_loader.__doc__ = f"{folder_loader.__doc__}{fill(f'Options: {_OPTIONS}', 116, subsequent_indent='    ')}\n"
 
 
-def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:
+OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
+
+
+def demo_data(
+    *, cache_dir: str | None = None, num_train: OneOfEachClass = 2000, num_val: OneOfEachClass = 400, **loading: Any
+) -> ImageData:
     """Ten classes of drawn textures and shapes, drawn on first use into the cache folder.
 
     loading: fields of LoaderOptions; DEMO_OPTIONS has the defaults.

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 from imagenet_opt import machine
 from imagenet_opt.data.batch import Batch, RaggedBatch, to_images
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
-from imagenet_opt.data.dataset import BatchDataset, CropPlan, EvalCrops, TrainCrops
+from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_crops
 from imagenet_opt.data.decode.decoder import Decoder, region_codec
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
+from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.index.folder_index import Split, open_split, split_folder, split_url
 from imagenet_opt.data.index.object_index import ObjectIndex, RemoteIndex, open_objects
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, ObjectShardStore, open_object_shards
@@ -28,10 +29,10 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for, fingerprint
 from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
-from imagenet_opt.data.storage.cached_store import CachedStore, cache_of
+from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.data.storage.store import FolderStore, ObjectStore, Store, ThrottledStore
+from imagenet_opt.data.storage.store import CachedStore, FolderStore, ObjectStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
 from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.resize import ImageFormat
@@ -136,7 +137,12 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, 
     if not isinstance(index, RemoteIndex) or not use_cache:
         return _plain_store(index, options, drop_pages=drop_pages)
     whole, rows = (index, None) if index.part is None else index.part
-    if (cache := cache_of(whole, options, drop_pages=drop_pages)) is None:
+    if options.cache_gb == 0 or not whole.is_whole:
+        return _plain_store(index, options)
+    most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
+    path = whole.cache_dir / "samples" / whole.fingerprint
+    cache = open_cache(path, whole.place, whole.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
+    if cache is None:
         return _plain_store(index, options)
     store = _plain_store(whole, options)  # type: ignore[arg-type]
     return CachedStore(store, cache, rows=rows)
@@ -186,9 +192,9 @@ def _dataset(
 ) -> BatchDataset:
     is_training = isinstance(order, TrainOrder)
     if is_training and options.train_crop == "random":
-        plan: CropPlan = TrainCrops(seed=options.seed, scale=options.crop_scale)
+        plan: CropPlan = partial(train_crops, seed=options.seed, scale=options.crop_scale)
     else:
-        plan = EvalCrops(crop_ratio=options.val_crop_ratio)
+        plan = partial(eval_crops, crop_ratio=options.val_crop_ratio)
     return BatchDataset(
         reader=ReadAhead(store, reads_in_flight=options.reads_in_flight, timeout_seconds=options.read_timeout),
         decoder=Decoder(
@@ -254,11 +260,10 @@ def _prefetcher(
         fingerprint=fingerprint(dataset.order, index.labels, index.classes),
         batch_size=dataset.order.batch_size,
         classes=tuple(index.classes),
-        device=rank_info.device,
+        copies=DeviceCopies(rank_info.device, options.copies, buffers),
         finish=partial(to_images, format=format),
         bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),
         buffers=buffers,
-        copies=options.copies,
     )
 
 

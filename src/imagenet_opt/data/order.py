@@ -35,11 +35,6 @@ class SampleIds(NamedTuple):
     num_valid: int
 
 
-def parts_of(batch_size: int) -> int:
-    """Number of parts in which workers hand over a batch."""
-    return -(-batch_size // PART_IMAGES)
-
-
 def part_of(draw: SampleIds, part: int, num_parts: int, block_size: int = 1) -> SampleIds:
     """One of `num_parts` nearly equal parts of a batch, in whole blocks."""
     num_blocks = len(draw.indices) // block_size
@@ -63,13 +58,11 @@ class TrainOrder:
     With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
     batches, so that no sample comes twice before all samples came once. Rank r takes the r-th part of each global
     batch. block_size: neighbours in the index that always come together in one batch, so that the storage can deliver
-    them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so that other samples are left
-    over. Raises BatchTooLarge if an epoch has less than one global batch.
+    them in one request; each pass draws new block boundaries. Raises BatchTooLarge if an epoch has less than one batch.
 
     repetitions: copies of each image in an epoch, for repeated augmentation (arXiv 1901.09335); needs single samples
-    and whole epochs. The number of samples in an epoch does not change, so an epoch has 1/repetitions of the images.
-    The copies of an image are in one global batch, first copies before second copies, so that ranks and micro-batches
-    get different images, as in timm and torchvision.
+    and whole epochs. The copies of an image are in one global batch, first copies before second copies, so that ranks
+    and micro-batches get different images, as in timm and torchvision.
     """
 
     num_samples: int

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
@@ -114,47 +114,30 @@ class BackgroundIterator(Iterator[T]):
         wait([self._next])
 
 
+@dataclass(eq=False, repr=False)
 class DevicePrefetcher:
     """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the current
     batch.
 
     Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
-    the compute stream. On a CPU nothing is copied. copies: see LoaderOptions; "pinned" and "pageable" copy on the
-    compute stream when a batch is requested. classes: names of the labels 0, 1, ... The length is that of the whole
-    epoch, also after a resume within it.
-
-    Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
-    batch.
+    the compute stream. classes: names of the labels 0, 1, ... The length is that of the whole epoch, also after a
+    resume within it. Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device
+    has no room for a batch.
     """
 
-    def __init__(
-        self,
-        loader: "DataLoader[Batch | RaggedBatch]",
-        keys: BatchKeySampler,
-        *,
-        fingerprint: Mapping[str, int],
-        batch_size: int,
-        device: torch.device,
-        finish: Callable[[Batch | RaggedBatch], Batch],
-        bad: BadSamples,
-        buffers: SharedBufferPool,
-        copies: str = "ahead",
-        classes: tuple[str, ...] = (),
-    ) -> None:
-        self.loader = loader
-        self.sampler = keys  # Lightning calls its set_epoch, and reads batch_sampler
-        self.batch_sampler = None
-        self.fingerprint = fingerprint
-        self.batch_size = batch_size
-        self.classes = classes
-        self.device = device
-        self.finish = finish
-        self.bad = bad
-        self.buffers = buffers
-        self.copies = DeviceCopies(device, copies, buffers)
-        self._totals: defaultdict[str, float] = defaultdict(float)
-        self._drained: dict[str, float] = {}
-        self._ahead: BackgroundIterator[list[Sent]] | None = None
+    loader: "DataLoader[Batch | RaggedBatch]"
+    sampler: BatchKeySampler  # Lightning calls its set_epoch, and reads batch_sampler
+    fingerprint: Mapping[str, int] = field(kw_only=True)
+    batch_size: int = field(kw_only=True)
+    copies: DeviceCopies = field(kw_only=True)
+    finish: Callable[[Batch | RaggedBatch], Batch] = field(kw_only=True)
+    bad: BadSamples = field(kw_only=True)
+    buffers: SharedBufferPool = field(kw_only=True)
+    classes: tuple[str, ...] = ()
+    batch_sampler: None = None
+    _totals: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    _drained: dict[str, float] = field(default_factory=dict)
+    _ahead: BackgroundIterator[list[Sent]] | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -211,10 +194,14 @@ class DevicePrefetcher:
         """Number of finished batches that were not requested yet."""
         return self.buffers.num_ready // self.batch_size
 
+    def totals(self) -> dict[str, float]:
+        """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
+        num_copies, seconds = self.copies.finished()
+        return self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
+
     def pop_metrics(self) -> dict[str, float]:
         """Metrics of the batches delivered since the last call, by name; empty when there were none."""
-        num_copies, seconds = self.copies.finished()
-        totals = self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
+        totals = self.totals()
         new = defaultdict(float, {name: total - self._drained.get(name, 0.0) for name, total in totals.items()})
         if not new["batches"]:
             return {}

@@ -143,7 +143,9 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
             started_ns = time.time_ns()
             index, modified = _scan(folder)
             if max(modified.values()) < started_ns - _CLOCK_STEP_NS:
-                _save(cached, index, modified)
+                columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
+                folders = {"folders": list(modified), "modified": list(modified.values())}
+                save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)
     return index
 
 
@@ -157,14 +159,10 @@ def check_same_classes(train: Split, val: Split) -> None:
     if train.classes == val.classes:
         return
 
-    def only_in(split: Split, other: Split) -> str:
-        names = sorted(set(split.classes) - set(other.classes))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return ", ".join(names[:3]) + more or "none"
-
+    first, second = (", ".join(sorted(set(a.classes) - set(b.classes))[:3]) for a, b in ((train, val), (val, train)))
     raise ClassMismatch(
         f"{train.place} has {len(train.classes)} classes and {val.place} has {len(val.classes)}; "
-        f"only in the first: {only_in(train, val)}; only in the second: {only_in(val, train)}. "
+        f"only in the first: {first or 'none'}; only in the second: {second or 'none'} (at most three are named). "
         "Both need the same class folders (data.train_folder, data.val_folder); "
         "a flat validation folder must first be sorted into class folders"
     )
@@ -261,9 +259,3 @@ def open_file_columns(cached: Path, num_classes: int) -> dict[str, NDArray[Any]]
     check_ends(cached / "name_offsets.npy", name_offsets, len(names))
     columns = {"labels": labels, "names": names, "name_offsets": name_offsets}
     return {name: np.asarray(column) for name, column in columns.items()}  # faster than memmaps, item by item
-
-
-def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
-    folders = {"folders": list(modified), "modified": list(modified.values())}
-    columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
-    save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)

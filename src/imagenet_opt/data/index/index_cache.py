@@ -67,8 +67,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 raise
 
 
-def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any], place: str) -> bool:
-    """Write the index of `place`. A failure is only a warning and the result False, because the index is in memory."""
+def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any], place: str) -> None:
+    """Write the index of `place`. A failure is only a warning, because the index is in memory."""
     try:
         with new_folder(folder) as fresh:
             for name, column in columns.items():
@@ -79,8 +79,6 @@ def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mappi
             f"the index of {place} was not cached: {error}; set data.cache_dir to a folder on a local disk that can be "
             "written"
         )
-        return False
-    return True
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:

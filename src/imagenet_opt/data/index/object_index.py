@@ -124,8 +124,8 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
         columns = {name: getattr(index, name) for name in _COLUMNS}
         about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
         about["etag_bytes"] = index.etags.itemsize
-        was_saved = save_columns(cached, columns, about, url)
-    return (_load(cached, url) if was_saved else None) or replace(index, is_whole=False)
+        save_columns(cached, columns, about, url)
+    return _load(cached, url) or replace(index, is_whole=False)
 
 
 def _reported(index: ObjectIndex) -> ObjectIndex:

@@ -120,9 +120,8 @@ def open_shards(folder: Path) -> ShardIndex:
     if damaged := damaged_columns(folder, about):
         raise mismatch(folder, f"{damaged[0]} is damaged: it does not match its checksum")
     if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
-        more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
-        verify = f"{_verify(folder)} lists all damage"
-        raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
+        more = f"; {_verify(folder)} lists all damage"
+        raise mismatch(folder, next(iter(wrong.values())), more)
     return index
 
 

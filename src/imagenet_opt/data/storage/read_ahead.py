@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, ReadPool, ReadTask, Sample
-from imagenet_opt.data.storage.store import Indices, Store
+from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 
 FIRST = 32
 """Requests in flight until the latency is known; further requests are added in steps."""

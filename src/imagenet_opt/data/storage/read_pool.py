@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.retry import TRANSIENT, Events, SparseWarnings, is_out, retry_transient
-from imagenet_opt.data.storage.store import Indices, Store
+from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
 from imagenet_opt.object_storage import is_url
 
@@ -100,10 +99,7 @@ class ReadPool:
     """Makes requests in threads; measures latency and size.
 
     events: `retries`, requests of this process that failed with a temporary error; `throttled`, those of them that the
-    service refused because it got too many (429, 503).
-
-    Temporary errors are retried for half of `timeout_seconds`. If other samples can be read after that, the sample is a
-    BadSample; otherwise the task ends with StorageFailed.
+    service refused because it got too many (429, 503). timeout_seconds: see ReadAhead.
     """
 
     def __init__(self, store: Store, *, timeout_seconds: float) -> None:

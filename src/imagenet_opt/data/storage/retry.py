@@ -26,11 +26,9 @@ TRANSIENT = frozenset(
 )
 """Errors that may pass: of a storage, or of a machine that is short of memory or of file descriptors."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_LEAST_SHARE = 0.5
-"""Pauses are random, from this share of their length up, so that the requests of a failed service do not come back all
-together."""
 _RANDOM = SystemRandom()
-"""Forked processes would draw the same pauses from a generator with a state."""
+"""Pauses are random, so that the requests of a failed service do not come back all together. Forked processes would
+draw the same pauses from a generator with a state."""
 _NUM_OTHERS = 3
 _QUIET_SECONDS = 1.0
 
@@ -50,7 +48,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
                 raise
             if is_first:
                 warn(f"{name}: {error.strerror or error}; retrying for up to {patience:.3g} s")
-        time.sleep(min(pause * _RANDOM.uniform(_LEAST_SHARE, 1), left))
+        time.sleep(min(pause * _RANDOM.uniform(0.5, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

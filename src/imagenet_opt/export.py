@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from imagenet_opt.data.transforms.image_format import MEAN, STD
+from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
 from imagenet_opt.model.network import RECIPE
 from imagenet_opt.model.saved_network import open_network

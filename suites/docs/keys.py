@@ -8,7 +8,7 @@ from inspect import get_annotations
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from hydra.utils import get_object
@@ -96,6 +96,8 @@ def _kind(targets: list[Callable[..., Any]], name: str) -> str:
 def _words(hint: Any) -> Iterator[str]:
     if get_origin(hint) is Literal:
         yield from map(str, get_args(hint))
+    elif get_origin(hint) is Annotated:
+        yield from _words(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
             yield from _words(part)

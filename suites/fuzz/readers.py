@@ -18,8 +18,7 @@ from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.shard_index import ShardStore, open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
-from imagenet_opt.data.storage.cached_store import CachedStore
-from imagenet_opt.data.storage.store import MemoryStore
+from imagenet_opt.data.storage.store import CachedStore, MemoryStore
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.run.checkpoint import files as checkpoint

@@ -28,11 +28,11 @@ from imagenet_opt.bench.turn import (
     write_packed,
 )
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.decode.region_codec import region_codec
+from imagenet_opt.data.decode.decoder import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.loader import open_index, store_of
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.pack.image import PackOptions

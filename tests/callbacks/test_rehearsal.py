@@ -8,9 +8,9 @@ from torch import nn
 
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.rehearsal import Rehearsal
+from imagenet_opt.data.batch import to_images
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain, SlowStep

@@ -89,6 +89,7 @@ WRONG_VALUES = (
             ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
         ),
         ("trainer.accelerator=gpu", errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
+        ("data.crop_scale=[1,-0.5]", errors.ConfigError, ("data.crop_scale=[1, -0.5]", "greater than 0")),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),
         ("callbacks.acceleration.compile_mode=foo", errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
         (

@@ -71,7 +71,7 @@ def test_a_resumed_run_takes_new_rates_but_no_other_batches(
     caplog.set_level(logging.INFO)
     caplog.clear()
     for override, words in (
-        ("data.batch_size=12", ("a global batch was 6 images, is now 12", "data.batch_size")),
+        ("data.batch_size=12", ("images of a global batch was 6, is now 12", "data.batch_size")),
         ("seed=1", ("seed was 0, is now 1", "resume_from=null")),
         ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is now 24",)),
     ):

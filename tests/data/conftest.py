@@ -20,7 +20,6 @@ from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.transforms.image_format import MEAN, STD
 from tests.conftest import loading as loading_at_large
 from tests.conftest import loading_options
 
@@ -87,12 +86,6 @@ def end_of(work: Callable[[], None]) -> Exception:
     finally:
         child.kill()
         child.join()
-
-
-def pixels(batch: Batch) -> torch.Tensor:
-    """Back to 0 to 255."""
-    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
-    return (batch.images * std + mean) * 255
 
 
 def picture(height: int, width: int, mode: str = "RGB", seed: int = 0) -> Image.Image:

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.columns import fingerprint_of
+from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.index.remote_index import Part, RemoteIndex
-from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.index.index_cache import fingerprint_of
+from imagenet_opt.data.index.object_index import Part, RemoteIndex
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
-from imagenet_opt.data.storage.cached_store import CachedStore
-from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.data.storage.store import CachedStore, FolderStore
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
 

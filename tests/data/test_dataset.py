@@ -1,7 +1,6 @@
 """Batches: the pixels of their samples, for files of any kind; bad samples are replaced, the same in any worker."""
 
 import logging
-import os
 import shutil
 import tracemalloc
 from functools import cache
@@ -13,14 +12,13 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
-from imagenet_opt.data.decode import region_codec as region_codec_module
-from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
+from imagenet_opt.data.decode import decoder
+from imagenet_opt.data.decode.decoder import RegionCodec, load_codec
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
-from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
-from imagenet_opt.data.transforms.image_format import MEAN, STD
+from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import (
     CPU,
@@ -30,7 +28,6 @@ from tests.data.conftest import (
     encoded,
     folder_of,
     loading,
-    pixels,
     torchvision_crop,
 )
 
@@ -77,20 +74,12 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    monkeypatch.setattr(region_codec_module, "_codec_of", cache(lambda process: RegionCodec()))
+    monkeypatch.setattr(decoder, "_codec_of", cache(lambda process: RegionCodec()))
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "failure: '#8'" in warning and "\n" not in warning
     assert "data.region_decode=false" in warning
-
-
-@pytest.mark.parametrize(("resize_on", "max_crop_pixels"), [("worker", 2**22), ("device", 300)])
-def test_batches_without_region_decode_are_the_same(
-    images_root: Path, loader: MakeLoader, resize_on: str, max_crop_pixels: int
-) -> None:
-    options = {"resize_on": resize_on, "max_crop_pixels": max_crop_pixels}
-    assert_equal(*(batches(loader(images_root, region_decode=decode, **options)) for decode in (True, False)))
 
 
 def test_validation_masks_its_padding_and_bad_samples(copy: Path, tmp_path: Path) -> None:
@@ -143,20 +132,6 @@ def test_any_worker_replaces_bad_samples_alike_with_one_warning_each(
     assert all("data with spaces äö/train/class" in line for line in warnings_of_skips)
 
 
-def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> None:
-    """Its own label, and its own crop of that pass."""
-    files_of(copy)[9].write_bytes(b"")
-    actual = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.stats.skipped]
-    draws = TrainOrder(num_samples=39, batch_size=6, seed=3)
-    for batch in actual:
-        row = draws.sample_ids(1, batch.key.step).indices.tolist().index(9)
-        other = int(batch.indices[row])
-        assert other != 9 and batch.labels[row] == other // 13
-        expected = expected_image(files_of(copy)[other], other, epoch=1, size=32)
-        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)
-    assert len(actual) == 1
-
-
 def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: MakeLoader) -> None:
     loader(copy)
     spoil(copy)
@@ -168,17 +143,6 @@ def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: M
         file.write_bytes(b"")
     with pytest.raises(BadSample, match="is empty"):  # because no replacement can be opened
         batches(made)
-
-
-def test_names_of_any_kind_are_read(copy: Path, loader: MakeLoader) -> None:
-    (copy / "elsewhere").mkdir()
-    os.rename(copy / "train/class0", copy / "train/klasse ß ½")
-    first, second = files_of(copy)[:2]
-    os.rename(first, os.fsencode(first.parent) + b"/not \xff utf8.JPEG")
-    os.rename(second, copy / "elsewhere/real.JPEG")
-    second.symlink_to(copy / "elsewhere/real.JPEG")
-    rows_read = torch.cat([batch.indices for batch in batches(loader(copy, batch_size=13, on_bad_sample="raise"))])
-    assert sorted(rows_read.tolist()) == list(range(39))
 
 
 def peak_bytes(made: DevicePrefetcher) -> int:
@@ -193,14 +157,9 @@ def peak_bytes(made: DevicePrefetcher) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("kind", "resize_on"), [("PNG", "worker"), ("TIFF", "device")])
-def test_a_worker_holds_one_whole_image_at_a_time(
-    tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str
-) -> None:
-    colours = [Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)) for i in range(12)]
-    images = [encoded(colour, kind, compression="tiff_lzw") for colour in colours]
-    root = folder_of(tmp_path / "data", *images, suffix=kind.lower())
-    made = loader(root, batch_size=12, resize_on=resize_on)
+def test_a_worker_holds_one_whole_image_at_a_time(tmp_path: Path, loader: MakeLoader) -> None:
+    images = [encoded(Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)), "PNG") for i in range(12)]
+    made = loader(folder_of(tmp_path / "data", *images, suffix="png"), batch_size=12)
     assert peak_bytes(made) < 3 * 500 * 400 * 4  # pixels, with copies during decoding; the batch has twelve images
 
 
@@ -209,12 +168,3 @@ def test_a_worker_holds_the_files_of_few_images(tmp_path: Path, loader: MakeLoad
     content = encoded(noise, "JPEG", quality=95)
     made = loader(folder_of(tmp_path / "data", *[content] * 256), batch_size=256, reads_in_flight=1)
     assert peak_bytes(made) < 3 * 32 * len(content)  # files in decoding and files that are read ahead, of 256
-
-
-def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:
-    files_of(copy)[3].write_bytes(encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "PNG"))
-    actual = [b for b in batches(loader(copy, batch_size=13)) if 3 in b.indices.tolist()]
-    for batch in actual:
-        row = batch.indices.tolist().index(3)
-        assert (pixels(batch)[row].mean(dim=(1, 2)) - torch.tensor([200.0, 10, 10])).abs().max() < 1
-    assert actual

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from imagenet_opt.config.build import check_types
+from imagenet_opt.data.datamodule import demo_data
 from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder, draw
 from imagenet_opt.errors import ConfigError
 
@@ -52,12 +54,9 @@ def test_a_smaller_set_is_the_beginning_of_a_larger_one_and_is_drawn_once(demo: 
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize(
-    ("cache", "num_val", "words"), [("file/cache", 10, r"data\.cache_dir"), ("cache", 9, r"data\.num_val=9")]
-)
-def test_an_unwritable_folder_and_too_few_images_are_refused(
-    tmp_path: Path, cache: str, num_val: int, words: str
-) -> None:
+def test_an_unwritable_folder_and_too_few_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
-    with pytest.raises(ConfigError, match=words):
-        demo_folder(tmp_path / cache, 10, num_val)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir"):
+        demo_folder(tmp_path / "file/cache", 10, 10)
+    with pytest.raises(ConfigError, match=r"data\.num_val=9 must be .* 10"):
+        check_types(demo_data, {"num_val": 9}, "data.")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
@@ -123,17 +122,6 @@ def test_the_image_size_follows_the_epoch(images_root: Path, loader: MakeLoader)
     made = loader(images_root, num_workers=1)
     made.sampler.size_of = lambda epoch: 16 + 8 * epoch
     assert [{batch.images.shape[-1] for batch in batches(made, epoch=e)} for e in (0, 1, 2)] == [{16}, {24}, {32}]
-
-
-def test_crops_for_the_device_leave_the_worker_as_they_are(images_root: Path, loader: MakeLoader) -> None:
-    made = loader(images_root, num_workers=1, resize_on="device")
-    made.sampler.seek(1, 0)
-    for batch in made.loader:
-        assert isinstance(batch, RaggedBatch)
-        ends = (3 * batch.heights * batch.widths).cumsum(0)
-        assert batch.offsets.tolist() == [0, *ends[:-1].tolist()]
-        assert int(ends[-1]) <= len(batch.pixels)
-        assert all(tensor.is_shared() for tensor in batch._tensors().values())
 
 
 def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_root: Path, loader: MakeLoader) -> None:

@@ -27,18 +27,6 @@ def test_the_size_of_a_batch_is_estimated_from_a_few_images(sample_root: Path, t
     assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
 
 
-def test_kinds_of_images_that_training_refuses_are_ignored_in_the_size_of_a_batch(
-    tmp_path: Path, loader: MakeLoader
-) -> None:
-    """Pillow has parsers for these kinds."""
-    images = [encoded(Image.new("RGB", (50, 40)))] * 6
-    sizes = []
-    for more in ([], [encoded(Image.new("RGB", (250, 250)), "PCX")]):
-        made = loader(folder_of(tmp_path / "data", *images, *more), resize_on="device")
-        sizes.append(mean_crop_bytes(made.loader.dataset))
-    assert sizes[0] == sizes[1]
-
-
 def test_batches_take_the_planned_shared_memory(tmp_path: Path, loader: MakeLoader) -> None:
     images = [encoded(Image.new("RGB", (700 + i % 5 * 80, 600 + i % 7 * 60))) for i in range(24)]
     options = {"batch_size": 4, "num_workers": 1, "prefetch_factor": 2, "resize_on": "device", "image_size": 500}

@@ -62,7 +62,7 @@ def test_a_resumed_loader_delivers_what_was_not_delivered(
     [
         ({"shuffle": "block", "batch_size": 8}, "images of a block was 1, is now 8"),
         ({"seed": 4}, "seed was 3, is now 4"),
-        ({"batch_size": 8}, "a global batch was 6 images, is now 8"),
+        ({"batch_size": 8}, "images of a global batch was 6, is now 8"),
         ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is now 12"),
         ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
         ({"num_classes": 2}, "training images was 39, is now 26; checksum of their labels in order was"),

@@ -4,15 +4,11 @@ import gc
 import logging
 import os
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
-from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
@@ -114,28 +110,3 @@ def test_a_worker_of_a_server_has_environment_and_log_file_of_the_run(
             logging.getLogger().removeHandler(handler)
             handler.close()
         assert (tmp_path / f"{value}.log").read_text() == "worker: slow storage\n"
-
-
-@pytest.fixture
-def temp_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which multiprocessing makes its folders; this process has none of them yet."""
-    with tempfile.TemporaryDirectory(prefix="w") as folder:  # short, as names of sockets must be
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setitem(current_process()._config, "tempdir", None)
-        yield Path(folder)
-
-
-@pytest.mark.parametrize("inherited", [False, True])
-def test_a_worker_removes_its_temporary_folder_and_not_that_of_its_parent(temp_dir: Path, inherited: bool) -> None:
-    """The worker has handed over the memory of a tensor, for which it needs a folder."""
-    folders = [Path(tempfile.mkdtemp(prefix="pymp-"))] if inherited else []
-    for folder in folders:
-        current_process()._config["tempdir"] = str(folder)  # as get_temp_dir does
-    samples, fork = [torch.zeros(2)] * 100, {"num_workers": 1, "multiprocessing_context": "fork"}
-    batches = iter(DataLoader(samples, batch_size=None, worker_init_fn=ignore_group_signals, **fork))
-    next(batches)
-    assert list(temp_dir.glob("pymp-*"))
-    (worker,) = batches._workers
-    worker.terminate()
-    worker.join(timeout=60)
-    assert list(temp_dir.iterdir()) == folders

@@ -61,18 +61,6 @@ def test_repeated_augmentation_repeats_as_many_images_as_timm(world_size: int) -
     assert set(epoch_of(orders[0], 1)) != set(epoch_of(orders[0], 2))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_validation_counts_every_sample_once_in_full_batches(world_size: int) -> None:
-    counted: list[int] = []
-    for rank in range(world_size):
-        order = EvalOrder(num_samples=23, batch_size=5, rank=rank, world_size=world_size)
-        for step in range(order.num_batches):
-            draw = order.sample_ids(0, step)
-            assert len(draw.indices) == 5
-            counted += draw.indices[: draw.num_valid].tolist()
-    assert sorted(counted) == list(range(23))
-
-
 def test_errors_say_the_largest_values() -> None:
     with pytest.raises(BatchTooLarge, match=r"set data\.batch_size=5 or less"):
         train(10, 6, world_size=2)
@@ -95,23 +83,6 @@ def test_blocks_stay_together_in_one_batch_and_come_once(num: int, size: int) ->
         assert len(set(samples)) == len(samples)
         ends.append(set(range(num)) - set(samples))
     assert num % size == 0 or len({frozenset(left) for left in ends}) > 1
-
-
-def test_blocks_of_a_shuffled_set_mix_as_well_as_single_samples() -> None:
-    """Position of a sample in two epochs, and classes in a batch; the latter against the formula for random draws."""
-    num, batch, classes = 12_800, 128, 100
-    labels = np.random.default_rng(0).permutation(np.arange(num) % classes)
-    expected = classes * (1 - (1 - 1 / classes) ** batch)
-    for size in (1, 16):
-        order = train(num, batch, block_size=size)
-        places = np.full((2, num), np.nan)
-        for epoch in (0, 1):
-            drawn = np.concatenate([order.sample_ids(epoch, step).indices for step in range(order.num_batches)])
-            places[epoch, drawn] = np.arange(len(drawn))
-        both = ~np.isnan(places).any(axis=0)
-        assert abs(np.corrcoef(places[:, both])[0, 1]) < 0.15  # 100 batches of 8 blocks: random to within 0.036 x 4
-        distinct = [len(set(labels[order.sample_ids(0, step).indices].tolist())) for step in range(order.num_batches)]
-        assert np.mean(distinct) == pytest.approx(expected, rel=0.03)
 
 
 def test_a_batch_without_whole_blocks_is_refused() -> None:

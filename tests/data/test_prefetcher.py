@@ -2,13 +2,16 @@
 
 import itertools
 import os
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.prefetcher import BackgroundIterator, DevicePrefetcher
 from tests.data.conftest import MakeLoader, batches
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
@@ -68,3 +71,37 @@ def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Pa
             next(left_early)
             wait_until_made(made, 6 * (epoch + 1))
             assert made.num_ready == 6 - delivered
+
+
+def test_closing_early_leaves_the_source_usable() -> None:
+    source = iter(range(100))
+    items = BackgroundIterator(source)
+    assert [next(items), next(items)] == [0, 1]
+    items.close()
+    assert next(source) in (2, 3)
+    assert list(items) == []
+
+
+def test_a_signal_interrupts_the_wait_for_a_source_that_hangs() -> None:
+    begin, answer, before = threading.Event(), threading.Event(), signal.getsignal(signal.SIGUSR1)
+
+    def leave(*_: object) -> None:
+        raise InterruptedError("stop")
+
+    def source() -> Iterator[int]:
+        begin.wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        answer.wait()
+        yield 1
+
+    signal.signal(signal.SIGUSR1, leave)
+    items = BackgroundIterator(source())
+    try:
+        with pytest.raises(InterruptedError, match="stop"):
+            begin.set()
+            next(items)
+    finally:
+        begin.set()
+        answer.set()
+        items.close()
+        signal.signal(signal.SIGUSR1, before)

@@ -15,13 +15,3 @@ def test_a_number_depends_on_its_own_place_only() -> None:
     whole = uniform(key, np.arange(50), 4)
     assert (uniform(key, np.array([49, 3]), 4) == whole[[49, 3]]).all()
     assert (uniform(key, np.arange(50), 2) == whole[:, :2]).all()
-
-
-def test_draws_are_uniform_and_neighbours_are_independent() -> None:
-    draws = uniform(key_of(0, 0), np.arange(100_000), 2)
-    assert 0 <= draws.min() <= draws.max() < 1
-    counts = np.histogram(draws[:, 0], bins=100, range=(0, 1))[0]
-    assert ((counts - 1000) ** 2 / 1000).sum() < 160  # chi-square with 99 degrees: p < 1e-4
-    other = uniform(key_of(0, 1), np.arange(100_000), 1)[:, 0]
-    for a, b in ((draws[:-1, 0], draws[1:, 0]), (draws[:, 0], draws[:, 1]), (draws[:, 0], other)):
-        assert abs(np.corrcoef(a, b)[0, 1]) < 0.015

@@ -55,15 +55,3 @@ def test_a_late_release_does_not_free_a_later_batch() -> None:
     buffers.release(Lease(0, 1, 7))
     buffers.release(None)
     assert int(buffers.holding[0, 1]) == 0
-
-
-def test_a_restarted_epoch_frees_all_buffers() -> None:
-    buffers = SharedBufferPool(num_workers=1, depth=2)
-    buffers.new_batch(0, 1, 0)
-    buffers.holding[0] = 5
-    buffers.new_batch(0, 2, 0)
-    assert buffers.holding.tolist() == [[5, 5]]
-    for _ in range(2):
-        buffers.holding[0] = 6
-        buffers.new_batch(1, 0, 0)
-        assert buffers.holding.tolist() == [[0, 0]]

@@ -9,12 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from imagenet_opt.data.transforms.augment import Augmenter, augment
+from imagenet_opt.callbacks.mixing import cutmix, mixup
+from imagenet_opt.data.batch import resize_ragged
+from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing, augment, erase
 from imagenet_opt.data.transforms.augment_policy import parse_policy
-from imagenet_opt.data.transforms.image_format import ImageFormat
-from imagenet_opt.data.transforms.mix import cutmix, mixup
-from imagenet_opt.data.transforms.random_erasing import RandomErasing, erase
-from imagenet_opt.data.transforms.resize import resize_ragged
+from imagenet_opt.data.transforms.resize import ImageFormat
 from tests.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, keep, settle
 
 NUM, NUM_CALLS = (384, 10) if ON_GPU else (8, 1)

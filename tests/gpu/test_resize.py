@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from imagenet_opt.data.transforms.image_format import ImageFormat
+from imagenet_opt.data.transforms.resize import ImageFormat
 from imagenet_opt.data.transforms.resize_kernel import resize_kernel
 from tests.data.transforms.test_resize import check, crops
 

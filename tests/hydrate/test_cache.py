@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.storage.cache_folder import open_cache
-from imagenet_opt.data.storage.cached_store import CachedStore
+from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate.cache import fill_caches
 from imagenet_opt.hydrate.hydrate import Tally

@@ -8,7 +8,7 @@ from timm.loss import BinaryCrossEntropy
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from imagenet_opt.data.transforms.mix import mix_labels
+from imagenet_opt.callbacks.mixing import mix_labels
 from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import losses_of, start_bias
 

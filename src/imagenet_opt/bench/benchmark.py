@@ -14,10 +14,10 @@ from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn, run_turn, write_packed
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import FileIndex, scan_split
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.object_index import RemoteIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced

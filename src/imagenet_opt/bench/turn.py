@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.data.dataset import TrainCrops
-from imagenet_opt.data.decode.region_codec import Box, region_codec
+from imagenet_opt.data.dataset import train_crops
+from imagenet_opt.data.decode.decoder import Box, region_codec
+from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import SampleIds
@@ -197,7 +198,7 @@ class _Crops(IterableDataset[range]):
 def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
     """Random files with the crops of training; without files that nvImageCodec refuses."""
     loading, codec = job.loading, region_codec()
-    plan = TrainCrops(seed=loading.seed, scale=loading.crop_scale)
+    plan = partial(train_crops, seed=loading.seed, scale=loading.crop_scale)
     store = store_of(job.index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
     for i in np.random.default_rng([loading.seed, worker]).permutation(len(job.index))[:_IN_MEMORY]:
         with suppress(OSError, BadSample):

@@ -15,11 +15,10 @@ from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of
-from imagenet_opt.data.index.files import Status, files_of, status_of
+from imagenet_opt.data.index.files import Status, files_of, spread_over_classes, status_of, subset
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.subset import spread_over_classes, subset
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress

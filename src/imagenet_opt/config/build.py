@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from inspect import get_annotations
+from itertools import compress
 from typing import Any
 
 import torch
@@ -54,11 +55,12 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 def _expected(key: str, error: ValidationError) -> str:
     """All forms that the value of `key` may have; a union type fails once for each of its members."""
-    texts = (detail["msg"] for detail in error.errors())
-    messages = [text.removeprefix("Input should be ").partition(", unable")[0] for text in texts]
-    words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in messages for word in _LITERAL.findall(text))]
+    texts = [each["msg"].removeprefix("Input should be ").partition(", unable")[0] for each in error.errors()]
+    has_words = [each["type"] == "literal_error" for each in error.errors()]
+    found = [word.strip("'") for text in compress(texts, has_words) for word in _LITERAL.findall(text)]
+    words = [*_OWN_WORDS.get(key, ()), *found]
     known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
-    forms = [text for text in messages if not _LITERAL.search(text)]
+    forms = [text for text, is_list in zip(texts, has_words, strict=True) if not is_list]
     hint = did_you_mean(str(error.errors()[0]["input"]), known, "")
     return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))
 

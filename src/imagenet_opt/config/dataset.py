@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import train_program
-from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.folder_index import FileIndex, root_of, split_folder
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.index.split_folder import root_of, split_folder
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package
 from imagenet_opt.processes import start_server

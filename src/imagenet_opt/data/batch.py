@@ -1,9 +1,8 @@
 """A batch on its way from a worker to the network."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -12,9 +11,8 @@ from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Lease, shared_bytes
-from imagenet_opt.data.storage.cached_store import Counts
-from imagenet_opt.data.storage.retry import FailureCounts
-from imagenet_opt.data.transforms.augment import Augmentation
+from imagenet_opt.data.transforms.augment import Augmentation, augment, erase
+from imagenet_opt.data.transforms.resize import ImageFormat, normalize, resize_torch
 from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 16
@@ -28,8 +26,8 @@ class LoadStats(NamedTuple):
     """Facts about the work of a worker on a batch.
 
     read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
-    skipped: (index, reason) of samples that could not be opened and were replaced. cache: use of the local cache since
-    the worker's last batch, also by reads for later batches. failures: failed requests since then.
+    skipped: (index, reason) of samples that could not be opened and were replaced. events: see `ReadAhead.take_events`,
+    since the worker's last batch, also of reads for later batches.
     """
 
     read_seconds: float
@@ -38,16 +36,14 @@ class LoadStats(NamedTuple):
     reads_in_flight: int
     made_at: float
     skipped: tuple[tuple[int, str], ...]
-    cache: Counts = Counts()
-    failures: FailureCounts = FailureCounts()
+    events: Counter[str]
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
         """Facts about a batch in parts: sums, and the largest reads_in_flight and made_at."""
-        read, decode, num_bytes, in_flight, made_at, skipped, *counts = zip(*parts, strict=True)
+        read, decode, num_bytes, in_flight, made_at, skipped, events = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
-        cache, failures = reduce(Counts.plus, counts[0]), reduce(FailureCounts.plus, counts[1])
-        return cls(*made, sum(skipped, ()), cache, failures)
+        return cls(*made, sum(skipped, ()), sum(events, Counter()))
 
 
 @dataclass
@@ -208,6 +204,41 @@ def _joined(parts: list[Tensor]) -> Tensor:
     first, num_bytes = parts[0], sum(part.nbytes for part in parts)
     is_large = _takes_blocks(first, num_bytes, first.device)
     return torch.cat(parts, out=_device_bytes(num_bytes, first.device)) if is_large else torch.cat(parts)
+
+
+def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
+    """The batch as images of this format, augmented as the worker drew, on the device of the batch.
+
+    One kernel makes normalised images of crops, unless the augmentation needs pixels before normalising.
+    """
+    drawn = batch.augmentation
+    layers = drawn.layers if drawn is not None else ()
+    if isinstance(batch, RaggedBatch):
+        ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips)
+        resized_format = replace(format, dtype=torch.uint8) if layers else format
+        images = resize_ragged(*ragged, size=batch.key.image_size, format=resized_format)
+        facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
+        batch = Batch(*facts, images, augmentation=drawn)
+    if not batch.images.is_floating_point():
+        pixels = augment(batch.images, layers) if layers else batch.images
+        batch = replace(batch, images=normalize(pixels, format))
+    if drawn is not None and drawn.erased is not None:
+        erase(batch.images, drawn.erased)
+    return batch
+
+
+def resize_ragged(
+    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
+) -> Tensor:
+    """Resize crops to images_NCHW (N, 3, size, size) in this format, channels_last. Tensors: see RaggedBatch.
+
+    One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
+    """
+    if pixels.device.type != "cuda":
+        return resize_torch(pixels, heights, widths, offsets, flips, size=size, format=format)
+    from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
+
+    return resize_kernel(pixels, heights, widths, offsets, flips, size=size, format=format)
 
 
 def images_of(batch: Any) -> Tensor | None:

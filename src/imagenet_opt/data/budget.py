@@ -62,28 +62,22 @@ def fit_loader(
     shared_memory = int(share * (machine.free_shared_memory() if shared_memory is None else shared_memory))
     worker_bytes = _WORKER_BYTES + order_bytes
 
-    def lacking(workers: int, prefetch: int) -> str:
-        """The insufficient resource; empty if everything fits."""
+    def fits(workers: int, prefetch: int) -> bool:
         batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
-        size = f"{batch_bytes / _MIB:.0f} MiB a batch (a worker needs {SPARE_BATCHES} more than it prefetches)"
-        if batches > shared_memory:
-            return f"{shared_memory / GIB:.1f} GiB of usable /dev/shm, with {size}"
-        if batches + workers * worker_bytes > memory:
-            other = f"{worker_bytes / _MIB:.0f} MiB a worker for reading ahead, decoding and the order of the samples"
-            return f"{memory / GIB:.1f} GiB of usable memory, with {size} and {other}"
-        return ""
+        return batches <= shared_memory and batches + workers * worker_bytes <= memory
 
     most = most_workers(processes=processes, sharing_cpus=sharing_cpus, cpus=cpus)
     wanted = most if num_workers == "auto" else num_workers, _PREFETCH if prefetch_factor == "auto" else prefetch_factor
     workers, prefetch = min(wanted[0], most), wanted[1]
-    too_few_cpus = f"{most} usable CPU{'s' * (most > 1)} a process" if workers < wanted[0] else ""
-    reasons = filter(None, (too_few_cpus, lacking(workers, prefetch)))
-    while prefetch > 1 and workers and lacking(workers, prefetch):  # batches are reduced before workers
+    while prefetch > 1 and workers and not fits(workers, prefetch):  # batches are reduced before workers
         prefetch -= 1
-    while workers > 1 and lacking(workers, prefetch):
+    while workers > 1 and not fits(workers, prefetch):
         workers -= 1
     message = (
         f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
-        f"data.num_workers={wanted[0]} x data.prefetch_factor={wanted[1]}: {' and '.join(reasons)}"
+        f"data.num_workers={wanted[0]} x data.prefetch_factor={wanted[1]}: this process has {most} "
+        f"CPU{'s' * (most > 1)}, {memory / GIB:.1f} GiB of memory and {shared_memory / GIB:.1f} GiB of /dev/shm for a "
+        f"loader; a worker takes {worker_bytes / _MIB:.0f} MiB, and {SPARE_BATCHES} batches more than it prefetches, "
+        f"of {batch_bytes / _MIB:.0f} MiB each"
     )
     return LoaderBudget(workers, prefetch, None if (workers, prefetch) == wanted else message)

@@ -1,21 +1,20 @@
 """The loaders of each rank, as a LightningDataModule."""
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from pydantic import Field
 
 from imagenet_opt import machine
-from imagenet_opt.data.demo import demo_folder
-from imagenet_opt.data.index.folder_index import Split, check_same_classes
+from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder
+from imagenet_opt.data.index.folder_index import Split, check_same_classes, root_of
 from imagenet_opt.data.index.index_cache import cache_folder
-from imagenet_opt.data.index.split_folder import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import check_fingerprint, fingerprint
@@ -25,13 +24,6 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.processes import start_server
 from imagenet_opt.run.checkpoint.position import Position, position
 
-log = logging.getLogger(__name__)
-
-_IMAGE_OPTIONS = (
-    "image_size", "crop_scale", "train_crop", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio",
-    "interpolation", "val_interpolation", "mean", "std",
-    "random_shift", "augment", "random_erasing",
-)  # fmt: skip
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
 """Defaults for the small images of the demo."""
 
@@ -75,25 +67,17 @@ class ImageData(LightningDataModule):
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint: the state of the training loader with the trainer's position, and the options of the
-        images.
+        """State for a checkpoint: the state of the training loader with the trainer's position.
 
         Lightning saves the state of the loader too, but does not restore it once a learning-rate schedule has read the
         length of the loader.
         """
-        fingerprint = self._fingerprint(self._trainer().world_size)
-        return position(self._trainer())._asdict() | fingerprint | {"images": self._image_facts()}
+        return position(self._trainer())._asdict() | self._fingerprint(self._trainer().world_size)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the position. Raises CheckpointMismatch, see `check_order`; changes of the image processing are
-        logged."""
+        """Restore the position. Raises CheckpointMismatch, see `check_order`."""
         self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
-        if self._trainer().is_global_zero:
-            now, before = self._image_facts(), state_dict["images"]
-            changes = [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]
-            if changes:
-                log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(changes)}")
 
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
         """Raise CheckpointMismatch if the order of samples would change. saved: result of `state_dict`."""
@@ -112,10 +96,6 @@ class ImageData(LightningDataModule):
     def _fingerprint(self, world_size: int) -> dict[str, int]:
         order = train_order(len(self.train), self.loading, world_size=world_size)
         return fingerprint(order, self.train.labels, self.train.classes)
-
-    def _image_facts(self) -> dict[str, str]:
-        """Options that determine the images, besides the seed and a callback that changes the image size."""
-        return {f"data.{name}": str(getattr(self.loading, name)) for name in _IMAGE_OPTIONS}
 
     def _rank_info(self) -> RankInfo:
         trainer, device = self._trainer(), self._trainer().strategy.root_device
@@ -181,7 +161,6 @@ def folder_loader(
     docs/reference/keys.md explains them as data.batch_size and so on.
 
     Raises DataError for a folder without images, ConfigError for an option out of range.
-
     """
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
     place = RankInfo(
@@ -198,7 +177,12 @@ _OPTIONS = ", ".join(f"{option.name}={option.default!r}" for option in fields(Lo
 folder_loader.__doc__ = f"{folder_loader.__doc__}{fill(f'Options: {_OPTIONS}', 116, subsequent_indent='    ')}\n"
 
 
-def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:
+OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
+
+
+def demo_data(
+    *, cache_dir: str | None = None, num_train: OneOfEachClass = 2000, num_val: OneOfEachClass = 400, **loading: Any
+) -> ImageData:
     """Ten classes of drawn textures and shapes, drawn on first use into the cache folder.
 
     loading: fields of LoaderOptions; DEMO_OPTIONS has the defaults.

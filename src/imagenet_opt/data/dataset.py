@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
-from imagenet_opt.data.decode.decoder import Decoder, Opened
-from imagenet_opt.data.decode.region_codec import Pixels
+from imagenet_opt.data.decode.decoder import Decoder, Opened, Pixels
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, part_of, parts_of
+from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, part_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
 from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
-from imagenet_opt.data.storage.cached_store import take_counts
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead, ReadResult
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
@@ -62,7 +60,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     @property
     def num_parts(self) -> int:
         """Number of parts of each batch but the first."""
-        return parts_of(self.order.batch_size)
+        return -(-self.order.batch_size // PART_IMAGES)
 
     def first_parts(self, num_workers: int) -> int:
         """Number of parts of the first batch: one for each worker, so that all workers start with this batch."""
@@ -90,8 +88,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             reads_in_flight=reads[-1].reads_in_flight,
             made_at=time.monotonic(),
             skipped=tuple(skipped),
-            cache=take_counts(self.reader.store),
-            failures=self.reader.take_failures(),
+            events=self.reader.take_events(),
         )
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
@@ -257,23 +254,14 @@ def num_portions_of(num_samples: int) -> int:
     return -(-num_samples // _PORTION)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainCrops:
-    """Random crops and flips, as functions of (seed, pass, sample index)."""
-
-    seed: int
-    scale: tuple[float, float]
-
-    def __call__(self, draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
-        draws = sample_uniform(self.seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
-        return random_crops(heights, widths, draws[:, :-1], scale=self.scale), draws[:, -1] < 0.5
+def train_crops(
+    draw: SampleIds, heights: Sizes, widths: Sizes, *, seed: int, scale: tuple[float, float]
+) -> tuple[Crops, NDArray[np.bool_]]:
+    """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords."""
+    draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
+    return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvalCrops:
-    """Centred crops without flips."""
-
-    crop_ratio: float
-
-    def __call__(self, draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
-        return center_crops(heights, widths, crop_ratio=self.crop_ratio), np.zeros(len(heights), dtype=bool)
+def eval_crops(draw: SampleIds, heights: Sizes, widths: Sizes, *, crop_ratio: float) -> tuple[Crops, NDArray[np.bool_]]:
+    """Centred crops without flips. A CropPlan, but for the keywords."""
+    return center_crops(heights, widths, crop_ratio=crop_ratio), np.zeros(len(heights), dtype=bool)

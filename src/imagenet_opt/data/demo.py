@@ -24,17 +24,11 @@ Plane = NDArray[np.floating[Any]]
 
 
 def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
-    """Folder with train/<class>/*.jpg and val/<class>/*.jpg, whose images are drawn if it does not exist.
+    """Folder with train/<class>/*.jpg and val/<class>/*.jpg, at least one each, which are drawn if it does not exist.
 
     Image i of a class is the same in data sets of any size. The folder appears at once with all images, so several
-    processes may call this function together. Raises ConfigError for too few images, and for a folder that cannot be
-    written.
+    processes may call this function together. Raises ConfigError for a folder that cannot be written.
     """
-    if min(num_train, num_val) < len(DEMO_CLASSES):
-        raise ConfigError(
-            f"data.num_train={num_train}, data.num_val={num_val}: the demo needs at least {len(DEMO_CLASSES)} of each, "
-            "one a class"
-        )
     folder = cache / f"demo-{num_train}-{num_val}"
     if (folder / "val").is_dir():
         return folder

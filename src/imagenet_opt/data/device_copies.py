@@ -21,7 +21,8 @@ TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_siz
 
 
 class DeviceCopies:
-    """Copies batches to `device`. On a CPU nothing is copied. mode: see `LoaderOptions.copies`.
+    """Copies batches to `device`. On a CPU nothing is copied. mode: see `LoaderOptions.copies`; "pinned" and "pageable"
+    copy on the compute stream when a batch is requested.
 
     `send` runs in the thread that prepares batches, `arrived` where the batch is used. `send` raises OutOfMemory if the
     device has no room for a batch.

@@ -1,6 +1,7 @@
 """Batch keys: the sampler yields them, workers receive them, and a resumed run starts at a given key."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch.utils.data import Sampler
@@ -27,30 +28,23 @@ class BatchKey(NamedTuple):
         return self._replace(step=self.step + 1 + steps, part=part, num_parts=parts)
 
 
+@dataclass(kw_only=True, eq=False)
 class BatchKeySampler(Sampler[BatchKey]):
     """Yields the keys of one epoch, from any step: `num_parts` keys per batch, and `first_parts` keys for the first
     batch, which all workers make together. The length is in batches.
 
-    Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` earlier. size_of: epoch ->
-    image_size; may be replaced before the first batch of an epoch. on_first_key: called before the first key of an
-    epoch, when all workers have finished the earlier epochs. position: epoch, and the batches of this epoch that the
-    loader has delivered, which are fewer than the keys that workers have received.
+    size_of: epoch -> image_size; may be replaced before the first batch of an epoch. on_first_key: called before the
+    first key of an epoch, when all workers have finished the earlier epochs. position: epoch, and the batches of this
+    epoch that the loader has delivered, which are fewer than the keys that workers have received.
     """
 
-    def __init__(
-        self,
-        *,
-        num_batches: int,
-        size_of: Callable[[int], int],
-        num_parts: int = 1,
-        first_parts: int = 1,
-        on_first_key: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.num_batches = num_batches
-        self.num_parts = num_parts
-        self.first_parts = first_parts
-        self.size_of = size_of
-        self.on_first_key = on_first_key
+    num_batches: int
+    size_of: Callable[[int], int]
+    num_parts: int = 1
+    first_parts: int = 1
+    on_first_key: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self.seek(0, 0)
 
     def set_epoch(self, epoch: int) -> None:

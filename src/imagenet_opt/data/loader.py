@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +13,29 @@ import torch
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
-from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.batch import Batch, RaggedBatch, to_images
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
-from imagenet_opt.data.dataset import BatchDataset, CropPlan, EvalCrops, TrainCrops
-from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_crops
+from imagenet_opt.data.decode.decoder import Decoder, region_codec
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
-from imagenet_opt.data.decode.region_codec import region_codec
-from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split
-from imagenet_opt.data.index.object_index import ObjectIndex, open_objects
-from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.device_copies import DeviceCopies
+from imagenet_opt.data.index.folder_index import Split, open_split, split_folder, split_url
+from imagenet_opt.data.index.object_index import ObjectIndex, RemoteIndex, open_objects
+from imagenet_opt.data.index.object_shards import ObjectShardIndex, ObjectShardStore, open_object_shards
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
-from imagenet_opt.data.index.split_folder import split_folder, split_url
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for, fingerprint
-from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
-from imagenet_opt.data.storage.cached_store import CachedStore, cache_of
-from imagenet_opt.data.storage.object_store import ObjectShardStore, ObjectStore
+from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.read_ahead import ReadAhead
-from imagenet_opt.data.storage.store import FolderStore, Store, ThrottledStore
-from imagenet_opt.data.transforms.augment import Augmenter
+from imagenet_opt.data.storage.retry import tell_once
+from imagenet_opt.data.storage.store import CachedStore, FolderStore, ObjectStore, Store, ThrottledStore
+from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
 from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
-from imagenet_opt.data.transforms.batch_images import to_images
-from imagenet_opt.data.transforms.image_format import ImageFormat
-from imagenet_opt.data.transforms.random_erasing import RandomErasing
+from imagenet_opt.data.transforms.resize import ImageFormat
 from imagenet_opt.errors import StorageFailed
 from imagenet_opt.object_storage import connection_remedy, is_url
 from imagenet_opt.processes import ServerContext
@@ -118,7 +113,7 @@ def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> De
     return _prefetcher(index, dataset, options, rank_info, size, size)
 
 
-def open_index(root: Path | str | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
+def open_index(root: Path | str | None, split: str, cache_dir: Path) -> Split:
     """Open the index of `root`/`split`: packed shards, or a folder per class. root: a folder, or the URL of objects.
     Raises DataError."""
     if isinstance(root, str):
@@ -142,7 +137,12 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, 
     if not isinstance(index, RemoteIndex) or not use_cache:
         return _plain_store(index, options, drop_pages=drop_pages)
     whole, rows = (index, None) if index.part is None else index.part
-    if (cache := cache_of(whole, options, drop_pages=drop_pages)) is None:
+    if options.cache_gb == 0 or not whole.is_whole:
+        return _plain_store(index, options)
+    most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
+    path = whole.cache_dir / "samples" / whole.fingerprint
+    cache = open_cache(path, whole.place, whole.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
+    if cache is None:
         return _plain_store(index, options)
     store = _plain_store(whole, options)  # type: ignore[arg-type]
     return CachedStore(store, cache, rows=rows)
@@ -154,9 +154,10 @@ def _plain_store(index: Split, options: LoaderOptions, *, drop_pages: bool = Fal
         store = ObjectShardStore(index)
     elif isinstance(index, ObjectIndex):
         store = ObjectStore(index)
+    elif isinstance(index, ShardIndex):
+        store = ShardStore(index, drop_pages=drop_pages)
     else:
-        kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
-        store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
+        store = FolderStore(index, drop_pages=drop_pages)
     if options.added_latency_ms or options.max_mb_per_second is not None:
         rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
         store = ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
@@ -172,6 +173,7 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
         with suppress(*REFUSED):
             if isinstance(sample, bytes):
                 sizes.append(open_image(sample).size)
+    dataset.reader.take_events()  # else each forked worker counts them
     widths, heights = np.array(sizes or [(500, 400)]).T
     draw = SampleIds(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
     crops, _ = dataset.crop_plan(draw, heights, widths)
@@ -190,9 +192,9 @@ def _dataset(
 ) -> BatchDataset:
     is_training = isinstance(order, TrainOrder)
     if is_training and options.train_crop == "random":
-        plan: CropPlan = TrainCrops(seed=options.seed, scale=options.crop_scale)
+        plan: CropPlan = partial(train_crops, seed=options.seed, scale=options.crop_scale)
     else:
-        plan = EvalCrops(crop_ratio=options.val_crop_ratio)
+        plan = partial(eval_crops, crop_ratio=options.val_crop_ratio)
     return BatchDataset(
         reader=ReadAhead(store, reads_in_flight=options.reads_in_flight, timeout_seconds=options.read_timeout),
         decoder=Decoder(
@@ -229,7 +231,8 @@ def _prefetcher(
 ) -> DevicePrefetcher:
     error = region_codec().error  # workers share the memory of a library that is loaded before they are forked
     if error and options.region_decode:
-        _warn_of_whole_decode(error)
+        remedy = "data.region_decode=false decodes whole images too, without this warning"
+        tell_once(f"nvImageCodec does not work here ({error}), so decoding is slower; {remedy}", logging.WARNING)
     machine.allow_open_files()
     budget = fit_loader(
         num_workers=options.num_workers,
@@ -257,20 +260,10 @@ def _prefetcher(
         fingerprint=fingerprint(dataset.order, index.labels, index.classes),
         batch_size=dataset.order.batch_size,
         classes=tuple(index.classes),
-        device=rank_info.device,
+        copies=DeviceCopies(rank_info.device, options.copies, buffers),
         finish=partial(to_images, format=format),
         bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),
         buffers=buffers,
-        copies=options.copies,
-    )
-
-
-@cache
-def _warn_of_whole_decode(error: str) -> None:
-    """Once in this process."""
-    log.warning(
-        f"nvImageCodec does not work here ({error}); whole images are decoded instead, which is slower; "
-        "data.region_decode=false decodes them without this warning"
     )
 
 

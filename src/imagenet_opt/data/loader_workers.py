@@ -5,11 +5,10 @@ import gc
 import logging
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
-from multiprocessing import current_process, parent_process
+from multiprocessing import parent_process
 from multiprocessing.context import ForkContext, ForkProcess
 
 from imagenet_opt import machine
@@ -87,26 +86,14 @@ def ignore_group_signals(worker_id: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         parent = parent_process()
         assert parent is not None
-        threading.Thread(target=_obey, args=(parent.pid, _temp_dir()), daemon=True, name="signals").start()
+        threading.Thread(target=_obey, args=(parent.pid,), daemon=True, name="signals").start()
 
 
-def _obey(parent: int | None, inherited: str | None) -> None:
-    """End at a SIGTERM of the parent, without the normal clean-up, because storage may block the main thread forever.
-
-    inherited: the parent's temporary folder, which other processes use.
-    """
+def _obey(parent: int | None) -> None:
+    """End at a SIGTERM of the parent, without clean-up, because storage may block the main thread forever."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
-    temp_dir = _temp_dir()  # has the sockets that hand over the memory of tensors
-    if temp_dir is not None and temp_dir != inherited:
-        shutil.rmtree(temp_dir, ignore_errors=True)
     os._exit(0)
-
-
-def _temp_dir() -> str | None:
-    """Temporary folder of multiprocessing for this process, or None. A fork inherits the folder of its parent."""
-    folder: str | None = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
-    return folder
 
 
 def explain_worker_death(error: Exception) -> WorkerDied | None:

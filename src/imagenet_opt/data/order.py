@@ -35,11 +35,6 @@ class SampleIds(NamedTuple):
     num_valid: int
 
 
-def parts_of(batch_size: int) -> int:
-    """Number of parts in which workers hand over a batch."""
-    return -(-batch_size // PART_IMAGES)
-
-
 def part_of(draw: SampleIds, part: int, num_parts: int, block_size: int = 1) -> SampleIds:
     """One of `num_parts` nearly equal parts of a batch, in whole blocks."""
     num_blocks = len(draw.indices) // block_size
@@ -63,13 +58,11 @@ class TrainOrder:
     With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
     batches, so that no sample comes twice before all samples came once. Rank r takes the r-th part of each global
     batch. block_size: neighbours in the index that always come together in one batch, so that the storage can deliver
-    them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so that other samples are left
-    over. Raises BatchTooLarge if an epoch has less than one global batch.
+    them in one request; each pass draws new block boundaries. Raises BatchTooLarge if an epoch has less than one batch.
 
     repetitions: copies of each image in an epoch, for repeated augmentation (arXiv 1901.09335); needs single samples
-    and whole epochs. The number of samples in an epoch does not change, so an epoch has 1/repetitions of the images.
-    The copies of an image are in one global batch, first copies before second copies, so that ranks and micro-batches
-    get different images, as in timm and torchvision.
+    and whole epochs. The copies of an image are in one global batch, first copies before second copies, so that ranks
+    and micro-batches get different images, as in timm and torchvision.
     """
 
     num_samples: int
@@ -221,15 +214,11 @@ def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, other
     """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
     if other batches are wanted."""
     saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], **saved}  # older checkpoints lack these keys
-    if changed := [_change(name, saved.get(name), fact) for name, fact in now.items() if saved.get(name) != fact]:
+    changed = {name: saved.get(name) for name, fact in now.items() if saved.get(name) != fact}
+    if changed:
+        changes = "; ".join(f"{name} was {before}, is now {now[name]}" for name, before in changed.items())
         raise CheckpointMismatch(
-            f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
+            f"the run cannot resume with other batches: {changes}. Set seed, data.root (packed or not), "
             "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
             f"data.global_batch_size) as before, or {otherwise}"
         )
-
-
-def _change(name: str, before: Any, now: int) -> str:
-    if name == GLOBAL_BATCH:
-        return f"a global batch was {before} images, is now {now}"
-    return f"{name} was {before}, is now {now}"

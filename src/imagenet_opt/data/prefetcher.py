@@ -5,31 +5,38 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from imagenet_opt.data.background_iterator import BackgroundIterator
-from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.shared_buffers import SharedBufferPool
-from imagenet_opt.data.storage.cached_store import Counts
-from imagenet_opt.data.storage.retry import FailureCounts
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.data.storage.read_pool import DaemonPool
+from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
+_SIGNAL_SECONDS = 1.0
+"""Longest single wait for a batch. A signal that arrives just before a wait is handled only after the wait."""
+_SHOWN = 3
+_ALWAYS_ALLOWED = 3
+"""Bad samples allowed with any fraction above 0, because the fraction of a small data set may be less than one."""
+_MEANS = ("read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds")
+"""Metrics that are means over batches."""
 
 
 @contextmanager
@@ -49,47 +56,88 @@ def worker_errors() -> Iterator[None]:
         raise kind(message.strip()) from error
 
 
+@dataclass(kw_only=True)
+class BadSamples:
+    """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
+
+    Each of `world_size` processes counts only the samples that it has read. A process reads another share of the
+    data set in each epoch, so the allowed number grows until the process has read the whole data set.
+    """
+
+    num_samples: int
+    max_fraction: float
+    world_size: int = 1
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def add(self, skipped: tuple[tuple[int, str], ...], epoch: int) -> None:
+        for index, reason in skipped:
+            if index not in self.reasons:
+                self.reasons[index] = reason
+                log.warning(f"skipped: {reason}")
+        num_read = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
+        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * num_read)) if self.max_fraction else 0
+        if (num := len(self.reasons)) > allowed:
+            first = "; ".join(list(self.reasons.values())[:_SHOWN])
+            more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
+            raise TooManyBadSamples(
+                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
+                f"of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all of them "
+                "(skipped: ...); fix the files, or raise data.max_bad_fraction"
+            )
+
+
+class BackgroundIterator(Iterator[T]):
+    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
+
+    An error of `source` is raised instead of its item. A source that hangs does not delay the end of the process.
+    """
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source, self._thread = source, DaemonPool(1)
+        self._next: Future[T] = self._thread.submit(next, source)
+
+    def __next__(self) -> T:
+        while not self._next.done():
+            wait([self._next], _SIGNAL_SECONDS)
+        item = self._next.result()
+        self._next = self._thread.submit(next, self._source)
+        return item
+
+    def stop(self) -> None:
+        """Free the item ahead, and make no further item. Does not wait for the thread."""
+        self._next.cancel()
+        self._next = self._thread.submit(next, iter(()))
+
+    def close(self) -> None:
+        """Stop, and wait for the thread. `source` may be used elsewhere afterwards."""
+        self.stop()
+        wait([self._next])
+
+
+@dataclass(eq=False, repr=False)
 class DevicePrefetcher:
     """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the current
     batch.
 
     Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
-    the compute stream. On a CPU nothing is copied. copies: see LoaderOptions; "pinned" and "pageable" copy on the
-    compute stream when a batch is requested. classes: names of the labels 0, 1, ... The length is that of the whole
-    epoch, also after a resume within it.
-
-    Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
-    batch.
+    the compute stream. classes: names of the labels 0, 1, ... The length is that of the whole epoch, also after a
+    resume within it. Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device
+    has no room for a batch.
     """
 
-    def __init__(
-        self,
-        loader: "DataLoader[Batch | RaggedBatch]",
-        keys: BatchKeySampler,
-        *,
-        fingerprint: Mapping[str, int],
-        batch_size: int,
-        device: torch.device,
-        finish: Callable[[Batch | RaggedBatch], Batch],
-        bad: BadSamples,
-        buffers: SharedBufferPool,
-        copies: str = "ahead",
-        classes: tuple[str, ...] = (),
-    ) -> None:
-        self.loader = loader
-        self.sampler = keys  # Lightning calls its set_epoch, and reads batch_sampler
-        self.batch_sampler = None
-        self.fingerprint = fingerprint
-        self.batch_size = batch_size
-        self.classes = classes
-        self.device = device
-        self.finish = finish
-        self.bad = bad
-        self.buffers = buffers
-        self.copies = DeviceCopies(device, copies, buffers)
-        self._totals: defaultdict[str, float] = defaultdict(float)
-        self._drained: dict[str, float] = {}
-        self._ahead: BackgroundIterator[list[Sent]] | None = None
+    loader: "DataLoader[Batch | RaggedBatch]"
+    sampler: BatchKeySampler  # Lightning calls its set_epoch, and reads batch_sampler
+    fingerprint: Mapping[str, int] = field(kw_only=True)
+    batch_size: int = field(kw_only=True)
+    copies: DeviceCopies = field(kw_only=True)
+    finish: Callable[[Batch | RaggedBatch], Batch] = field(kw_only=True)
+    bad: BadSamples = field(kw_only=True)
+    buffers: SharedBufferPool = field(kw_only=True)
+    classes: tuple[str, ...] = ()
+    batch_sampler: None = None
+    _totals: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    _drained: dict[str, float] = field(default_factory=dict)
+    _ahead: BackgroundIterator[list[Sent]] | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -152,22 +200,20 @@ class DevicePrefetcher:
         return self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
 
     def pop_metrics(self) -> dict[str, float]:
-        """Means over the batches delivered since the last call, by metric name; empty when there were none."""
+        """Metrics of the batches delivered since the last call, by name; empty when there were none."""
         totals = self.totals()
-        new = {name: total - self._drained.get(name, 0.0) for name, total in totals.items()}
-        batches, copies, copy_seconds = new.pop("batches", 0.0), new.pop("copies"), new.pop("copy_seconds")
-        if not batches:
+        new = defaultdict(float, {name: total - self._drained.get(name, 0.0) for name, total in totals.items()})
+        if not new["batches"]:
             return {}
         self._drained = totals
-        cache = {name: new.pop(f"cache_{name}", 0.0) for name in Counts()._asdict()}
-        for name in FailureCounts()._asdict():
-            del new[name]
-        so_far = {f"loader/{name}": totals[name] for name in FailureCounts()._asdict()}
-        means = {f"loader/{name}": value / batches for name, value in new.items()}
-        if copies:
-            means["loader/copy_seconds"] = copy_seconds / copies
-        so_far["loader/skipped"] = float(len(self.bad.reasons))
-        return means | _cache_metrics(cache, totals) | so_far
+        metrics = {name: new[name] / new["batches"] for name in _MEANS}
+        metrics |= {"retries": totals["retries"], "throttled": totals["throttled"], "skipped": len(self.bad.reasons)}
+        if new["copies"]:
+            metrics["copy_seconds"] = new["copy_seconds"] / new["copies"]
+        if cached := new["cache_hits"] + new["cache_misses"]:
+            metrics["cache_hit_percent"] = 100 * new["cache_hits"] / cached
+            metrics["cache_damaged"] = totals["cache_damaged"]
+        return {f"loader/{name}": float(value) for name, value in metrics.items()}
 
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
@@ -197,10 +243,8 @@ class DevicePrefetcher:
                 reads_in_flight=stats.reads_in_flight,
                 queue_depth=queue_depth,
                 queue_seconds=max(0.0, time.monotonic() - stats.made_at),
-                **stats.failures._asdict(),
+                **stats.events,
             )
-            if any(stats.cache):
-                self._add(**{f"cache_{name}": value for name, value in stats.cache._asdict().items()})
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -226,16 +270,6 @@ class DevicePrefetcher:
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
-
-
-def _cache_metrics(sums: dict[str, float], totals: dict[str, float]) -> dict[str, float]:
-    """Metrics of the local cache; empty without a cache. sums: fields of Counts, of these batches."""
-    if not (num_samples := sums["hits"] + sums["misses"]):
-        return {}
-    return {
-        "loader/cache_hit_percent": 100 * sums["hits"] / num_samples,
-        "loader/cache_damaged": totals["cache_damaged"],
-    }
 
 
 def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:

@@ -9,7 +9,7 @@ import torch
 from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 
-from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.options import Filter, LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean, printable
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
@@ -69,7 +69,7 @@ class View:
 
     image_size: int
     crop_ratio: float
-    interpolation: str = "bilinear"
+    interpolation: Filter = "bilinear"
     tta: bool = False
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask
-from imagenet_opt.data.storage.store import Store
+from imagenet_opt.data.storage.store import CachedStore, Store
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BadSample, ConfigError

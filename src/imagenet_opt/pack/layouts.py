@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, scan_split, split_url
 from imagenet_opt.data.index.object_index import KEY, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
-from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_url
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.object_storage import ObjectStorage

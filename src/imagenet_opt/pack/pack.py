@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import check_same_classes
+from imagenet_opt.data.index.folder_index import check_same_classes, split_url
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
@@ -31,7 +31,6 @@ from imagenet_opt.data.index.shard_index import (
     read_about,
     shard_name,
 )
-from imagenet_opt.data.index.split_folder import split_url
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_url, is_web

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
-from imagenet_opt.data.index.subset import subset
-from imagenet_opt.data.storage.object_store import ObjectStore
 from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
+from imagenet_opt.data.storage.store import ObjectStore
 from imagenet_opt.errors import PackStopped, StorageForbidden
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 

@@ -1,6 +1,7 @@
 """Steps of the real trainer on one batch of random images that stays on the device; runs in a process of its own."""
 
 import resource
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
         indices=torch.arange(num, device=device),
         valid=torch.ones(num, dtype=torch.bool, device=device),
         key=BatchKey(0, 0, side),
-        stats=LoadStats(0.0, 0.0, 0, 1, 0.0, ()),
+        stats=LoadStats(0.0, 0.0, 0, 1, 0.0, (), Counter()),
         lease=None,
     )
 

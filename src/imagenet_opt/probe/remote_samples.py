@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.index.remote_index import RemoteIndex
+from imagenet_opt.data.index.object_index import RemoteIndex
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder
-from imagenet_opt.data.storage.cached_store import CachedStore
 from imagenet_opt.data.storage.retry import retry_transient
-from imagenet_opt.data.storage.store import Store
+from imagenet_opt.data.storage.store import CachedStore, Store
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
 from imagenet_opt.probe.samples import Index, Rows, Samples
 from imagenet_opt.processes import wait_for_server

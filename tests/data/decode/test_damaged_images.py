@@ -43,7 +43,7 @@ def test_a_crop_takes_its_own_memory_and_a_large_crop_takes_little() -> None:
     """Peaks in another process: of a small crop of 10,000 x 10,000 pixels, and then of all of them."""
     command = (
         "import sys, torch; from imagenet_opt.data.decode.decoder import Decoder;"
-        "from imagenet_opt.data.decode.region_codec import load_codec; load_codec();"
+        "from imagenet_opt.data.decode.decoder import load_codec; load_codec();"
         "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
         "decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, max_pixels=2**29);"
         "image, peaks = decoder.open(sys.stdin.buffer.read(), 'large'), [peak_gib(cpu)];"

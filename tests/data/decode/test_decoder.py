@@ -155,16 +155,6 @@ def test_large_crops_are_reduced_to_means_of_their_pixels(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize(
-    ("size", "box", "most"),
-    [((1, 3000), (0, 0, 1, 3000), 500), ((20, 999), (3, 0, 1, 999), 90), ((3, 3), (1, 1, 2, 2), 1)],
-)
-def test_a_reduced_crop_keeps_a_pixel_per_side(kind: str, size: tuple, box: tuple, most: int) -> None:
-    height, width, _ = crop(encoded(picture(*size), kind), box, max_crop_pixels=most).shape
-    assert 1 <= height * width <= most
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_large_crops_of_white_images_are_white_to_their_borders(kind: str) -> None:
     for side in range(130, 260):
         data = encoded(Image.new("RGB", (side, side + 3), (255, 255, 255)), kind)

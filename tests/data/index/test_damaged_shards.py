@@ -93,7 +93,7 @@ DAMAGE: list[tuple[str, Damage]] = [
     ("index.json cannot be read: not a regular file", as_pipe("index.json")),
     ("sizes.npy is damaged: it has numbers outside of 0 to ", hole),
     ("is no finished pack: it has no index.json", lambda pack: (pack / "index.json").unlink()),
-    ("index.json is of format 99, not 1", content("index.json", b'{"format": 99}')),
+    ("index.json is damaged: format: ", lambda pack: change(pack, format=99)),
 ]
 
 

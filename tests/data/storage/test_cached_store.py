@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.storage.cache_folder import open_cache
-from imagenet_opt.data.storage.cached_store import CachedStore, Counts
+from imagenet_opt.data.storage.store import CachedStore
 from suites.faults.not_tried import NotTried
 from suites.faults.small_disk import SmallDisk, small_disk
 from tests.data.storage.stores import Listed
@@ -75,15 +75,6 @@ def test_samples_are_those_of_the_storage_and_are_fetched_once(
     assert {file.name for file in (store.folder.path / "segments").iterdir()} == segments
 
 
-def test_hits_and_misses_are_counted(storage: Listed, reopen: Open) -> None:
-    store = reopen()
-    store.read_many(np.array([4, 2, 4]))
-    store.read_many(np.array([2, 3]))
-    fetched = storage.sizes[[2, 3, 4]].sum()
-    assert store.take_counts() == Counts(hits=1, misses=3, fetched_bytes=fetched, damaged=0)
-    assert store.take_counts() == Counts()
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_damage_on_disk_is_found_after_a_restart_and_repaired(storage: Listed, reopen: Open, damage: str) -> None:
     read_all(reopen())
@@ -98,7 +89,7 @@ def test_damage_on_disk_is_found_after_a_restart_and_repaired(storage: Listed, r
     lost = {"flip": [30], "cut": list(range(30, NUM)), "remove": list(range(NUM))}[damage]
     lost = [index for index in lost if storage.sizes[index] and (index != 30 or storage.sizes[30] > 1)]
     store = reopen()
-    assert read_all(store) == lost and store.take_counts().damaged == len(lost)
+    assert read_all(store) == lost and store.events.take()["cache_damaged"] == len(lost)
     assert read_all(reopen(), seed=1) == []
 
 
@@ -134,7 +125,7 @@ def test_a_killed_process_leaves_whole_samples(storage: Listed, reopen: Open, mo
     assert child.exitcode == -signal.SIGKILL
     store = reopen()
     assert store.folder.state[:32].tolist() == [1] * 30 + [0, 0]
-    assert read_all(store) == list(range(30, NUM)) and store.take_counts().damaged == 0
+    assert read_all(store) == list(range(30, NUM)) and store.events.take()["cache_damaged"] == 0
 
 
 def test_the_first_samples_that_fit_are_kept(storage: Listed, reopen: Open, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,11 +166,3 @@ def test_users_who_share_a_cache_may_finish_what_another_began(reopen: Open, tmp
         os.umask(before)
     for file in (tmp_path / "samples").rglob("*"):
         assert file.stat().st_mode & stat.S_IWGRP, file
-
-
-def test_a_file_in_place_of_the_folder_is_named(
-    storage: Listed, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    assert open_cache(tmp_path / "file/samples/f1", URL, storage.sizes, most_bytes=np.inf) is None
-    assert "file/samples/f1 (data.cache_dir) cannot be a cache: Not a directory" in caplog.text

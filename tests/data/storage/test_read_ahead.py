@@ -73,28 +73,13 @@ class Storage(Numbers):
         return samples
 
 
-@pytest.mark.parametrize("seconds", [0.03, 0.0])
-def test_slow_storage_gets_many_requests_and_quick_storage_one_at_a_time(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = Storage(seconds, monkeypatch)
-    reader = reading(storage)
-    for step in range(6):
-        storage.most = 0
-        actual = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
-        assert actual.samples == texts(batch(step, 64))
-    if seconds:
-        assert actual.reads_in_flight >= 32
-    else:
-        assert actual.reads_in_flight == 1 and storage.most <= 1
-
-
-def test_storage_that_becomes_slow_is_read_at_once_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_storage_is_read_one_at_a_time_and_at_once_when_it_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(0.0, monkeypatch)
     reader = reading(storage)
     for step in range(6):
+        storage.most = 0
         actual = reader.read((0, step), batch(step, 64))
-    assert actual.reads_in_flight == 1
+    assert actual.reads_in_flight == storage.most == 1
     storage.seconds = 0.05
     actual = reader.read((0, 6), batch(6, 64))
     assert actual.samples == texts(batch(6, 64))

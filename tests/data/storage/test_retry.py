@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.retry import retry_transient
 
 
 def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
@@ -23,7 +23,7 @@ def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
     return left, read
 
 
-@pytest.mark.parametrize("code", sorted(TRANSIENT))
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EBUSY, errno.EMFILE])
 def test_temporary_errors_are_retried_with_a_warning(code: int, caplog: pytest.LogCaptureFixture) -> None:
     left, read = failing(code)
     assert retry_transient(read, "/fsx/x.JPEG", 60) == b"bytes"
@@ -31,7 +31,7 @@ def test_temporary_errors_are_retried_with_a_warning(code: int, caplog: pytest.L
     assert f"/fsx/x.JPEG: {os.strerror(code)}; retrying for up to" in caplog.text
 
 
-@pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES])
 def test_permanent_errors_are_raised_at_once(code: int) -> None:
     left, read = failing(code, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(code)):

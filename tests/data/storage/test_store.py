@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, ThrottledStore
-from imagenet_opt.errors import ReadTimeout
 
 
 @pytest.fixture
@@ -81,12 +79,3 @@ def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: Folde
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(slow.read_many, np.arange(8)[:, None]))
     assert time.monotonic() - began >= 0.2 * 0.99
-
-
-def test_a_timeout_of_a_rehearsal_names_its_keys(folder: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
-    reader = ReadAhead(ThrottledStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
-    with pytest.raises(
-        ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null slow down this storage"
-    ):
-        reader.read((0, 0), np.arange(2))
-    assert "repeating the request (data.added_latency_ms=3000" in caplog.text

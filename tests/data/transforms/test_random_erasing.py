@@ -7,8 +7,7 @@ import pytest
 import torch
 from timm.data.random_erasing import RandomErasing as Timms
 
-from imagenet_opt.data.transforms.random_erasing import RandomErasing, erase
-from tests.data.transforms.launches import Launches
+from imagenet_opt.data.transforms.augment import RandomErasing, erase
 
 
 def boxes(num: int, size: int, **options) -> np.ndarray:
@@ -40,27 +39,9 @@ def test_boxes_are_distributed_as_timms() -> None:
     assert (actual[:, 1] + actual[:, 3] == 64).any()  # the last row can be erased
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_images_too_small_for_a_box_stay(size: int) -> None:
-    actual = boxes(200, size, probability=1.0)
-    assert (actual[:, 3:5] >= 1).all() and (actual[:, 3:5] < size).all()
-    assert (len(actual) == 0) == (size == 1)
-
-
 def test_a_box_becomes_the_mean_colour() -> None:
     images = torch.ones(4, 3, 40, 48, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     erase(images, np.array([[1, 3, 5, 20, 30], [2, 0, 0, 20, 30]]))
     inside = torch.zeros_like(images, dtype=torch.bool)
     inside[1, :, 3:23, 5:35] = inside[2, :, :20, :30] = True
     assert (images[inside] == 0).all() and (images[~inside] == 1).all()
-
-
-def test_launches_do_not_grow_with_the_number_of_erased_images() -> None:
-    nums = []
-    for probability in (0.1, 1.0):
-        erased = boxes(64, 32, probability=probability)
-        with Launches() as launches:
-            erase(torch.ones(64, 3, 32, 32), erased)
-        nums.append((len(erased), len(launches.names)))
-    (few, num_few), (many, num_many) = nums
-    assert few < 15 and many > 50 and num_few == num_many <= 12

@@ -8,47 +8,37 @@ import hashlib
 import json
 import logging
 import os
+import posixpath
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.columns import check_ends, check_range, open_column
-from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
-from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_folder
+from imagenet_opt.data.index.index_cache import ABOUT, alone, check_ends, check_range, open_column, save_columns
+from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
 _warn = SparseWarnings(log)
 
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+"""Endings of image files, in lower case."""
+_MOST_ENTRIES = 50
+"""Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
 _FORMAT = 2
 _SCAN_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which the listing of a folder is retried."""
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
-
-
-class Split(Protocol):
-    """Fields of all indexes. labels: int32 (num_samples,), positions in `classes`. place: folder or URL of the samples,
-    for messages."""
-
-    @property
-    def folder(self) -> Path: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-    @property
-    def labels(self) -> NDArray[np.int32]: ...
-    def __len__(self) -> int: ...
-    def path(self, i: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -79,6 +69,59 @@ class FileIndex:
         return os.path.join(self.folder, name)
 
 
+Split = FileIndex | ShardIndex
+"""Samples with `labels`, int32 (num_samples,), positions in `classes`. place: their folder or URL, for messages."""
+
+
+def root_of(configured: str | None) -> Path | str | None:
+    """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
+    if not configured:
+        return None
+    return configured if is_url(configured) else Path(configured)
+
+
+def split_url(root: str, split: str) -> str:
+    """URL of a split."""
+    scheme, _, place = root.partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(place, split))}"
+
+
+def split_folder(root: Path | None, split: str) -> Path:
+    """Folder of a split. Raises DatasetNotFound."""
+    if root is None:
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
+    place = root.expanduser()
+    folder = (place / split).resolve()
+    if folder.is_dir():
+        return folder
+    expected = f"expected {split}/<class>/*.JPEG in it"
+    if not place.is_dir():
+        raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
+    raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {_remedy(place, split)}")
+
+
+def _remedy(root: Path, split: str) -> str:
+    """A remedy, according to the content of `root`, which has no folder `split`."""
+    here = root.resolve()
+    if here.name in ("train", "val") and (here.parent / split).is_dir():
+        return f"This is a split itself; did you mean data.root={here.parent}?"
+    if (root / "train").is_dir():
+        return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
+    try:
+        with os.scandir(root) as entries:
+            below = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir())
+    except OSError:
+        below = []
+    for name in below:
+        if (root / name / split).is_dir():
+            return f"Found {name}/{split}/; did you mean data.root={root / name}?"
+    return (
+        "If a folder holds the class folders themselves, split them into train/ and val/ (docs/data.md); to look at "
+        "speed only, set data.root to that folder: data.train_folder=. data.val_folder=. trains and validates on the "
+        "same images"
+    )
+
+
 def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
 
@@ -100,7 +143,9 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
             started_ns = time.time_ns()
             index, modified = _scan(folder)
             if max(modified.values()) < started_ns - _CLOCK_STEP_NS:
-                _save(cached, index, modified)
+                columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
+                folders = {"folders": list(modified), "modified": list(modified.values())}
+                save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)
     return index
 
 
@@ -114,14 +159,10 @@ def check_same_classes(train: Split, val: Split) -> None:
     if train.classes == val.classes:
         return
 
-    def only_in(split: Split, other: Split) -> str:
-        names = sorted(set(split.classes) - set(other.classes))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return ", ".join(names[:3]) + more or "none"
-
+    first, second = (", ".join(sorted(set(a.classes) - set(b.classes))[:3]) for a, b in ((train, val), (val, train)))
     raise ClassMismatch(
         f"{train.place} has {len(train.classes)} classes and {val.place} has {len(val.classes)}; "
-        f"only in the first: {only_in(train, val)}; only in the second: {only_in(val, train)}. "
+        f"only in the first: {first or 'none'}; only in the second: {second or 'none'} (at most three are named). "
         "Both need the same class folders (data.train_folder, data.val_folder); "
         "a flat validation folder must first be sorted into class folders"
     )
@@ -218,9 +259,3 @@ def open_file_columns(cached: Path, num_classes: int) -> dict[str, NDArray[Any]]
     check_ends(cached / "name_offsets.npy", name_offsets, len(names))
     columns = {"labels": labels, "names": names, "name_offsets": name_offsets}
     return {name: np.asarray(column) for name, column in columns.items()}  # faster than memmaps, item by item
-
-
-def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
-    folders = {"folders": list(modified), "modified": list(modified.values())}
-    columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
-    save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)

@@ -1,5 +1,6 @@
 """Index of the images below a URL, a folder per class: listed once, then kept in data.cache_dir."""
 
+import copyreg
 import hashlib
 import json
 import logging
@@ -9,16 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.columns import fingerprint_of, open_column
-from imagenet_opt.data.index.folder_index import FileIndex, open_file_columns
-from imagenet_opt.data.index.index_cache import ABOUT, alone, save_columns
-from imagenet_opt.data.index.remote_index import Part, RemoteIndex
-from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES
+from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, FileIndex, open_file_columns
+from imagenet_opt.data.index.index_cache import ABOUT, alone, fingerprint_of, open_column, save_columns
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
@@ -35,6 +33,40 @@ _PATIENCE = 60.0
 """Seconds for which a request is retried while an index is opened."""
 _warn = SparseWarnings(log)
 _COLUMNS = ("labels", "names", "name_offsets", "sizes", "etags")
+
+
+class Part(NamedTuple):
+    """Some samples of an index. rows: int64 (num_samples,), their places in `whole`."""
+
+    whole: "RemoteIndex"
+    rows: NDArray[np.int64]
+
+
+class RemoteIndex:
+    """Base of the dataclasses of such indexes. url: of the split. folder: of the columns, in data.cache_dir. sizes:
+    int64 (num_samples,), bytes of each sample. is_whole: False for some samples of an index, and for an index that is
+    not in data.cache_dir; then pickle copies the columns, which another process maps otherwise. part: of which index
+    these samples are a part."""
+
+    url: str
+    folder: Path
+    sizes: NDArray[np.int64]
+    is_whole: bool
+    part: Part | None
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+    @property
+    def cache_dir(self) -> Path:
+        """data.cache_dir."""
+        return self.folder.parents[1]
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the local cache of the samples; changes with their content."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -64,9 +96,9 @@ class ObjectIndex(RemoteIndex, FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        if self.is_whole and _listed(self.folder) == self.listed:  # else the files were removed or renewed
+        if self.is_whole:
             return _reopen, (self.folder, self.url, self.listed)
-        return self._as_copy()
+        return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
 
 
 def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
@@ -92,8 +124,8 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
         columns = {name: getattr(index, name) for name in _COLUMNS}
         about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
         about["etag_bytes"] = index.etags.itemsize
-        was_saved = save_columns(cached, columns, about, url)
-    return (_load(cached, url) if was_saved else None) or replace(index, is_whole=False)
+        save_columns(cached, columns, about, url)
+    return _load(cached, url) or replace(index, is_whole=False)
 
 
 def _reported(index: ObjectIndex) -> ObjectIndex:
@@ -108,7 +140,9 @@ def _list(folder: Path, url: str) -> ObjectIndex:
     storage, listed = ObjectStorage(url, KEY, retries=False), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
     classes = tuple(patiently(storage.folders, url))
     if not classes:
-        raise DatasetNotFound(_none_below(url))
+        raise DatasetNotFound(
+            f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG"
+        )
     log.info(f"listing {url}")
     with ThreadPoolExecutor(_LIST_THREADS) as threads:
         found = list(threads.map(lambda name: patiently(lambda: _images(storage, name), f"{url}/{name}"), classes))
@@ -140,21 +174,6 @@ def _images(storage: ObjectStorage, class_name: str) -> list[FoundObject]:
     return sorted(each for each in found if each.path.lower().endswith(IMAGE_SUFFIXES))
 
 
-def _none_below(url: str) -> str:
-    root = url.rpartition("/")[0]
-    others = patiently(ObjectStorage(root, KEY, retries=False).folders, root)[:5] if root.count("/") >= 2 else []
-    found = f"; {root} has {', '.join(others)}" if others else ""
-    return f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG{found}"
-
-
-def _listed(cached: Path) -> str | None:
-    """When the objects of a cached index were listed; None without an index."""
-    try:
-        return str(json.loads(read_file(cached / ABOUT))["listed"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
 def _load(cached: Path, url: str) -> ObjectIndex | None:
     """Load the cached index; None unless it is complete."""
     try:
@@ -172,7 +191,7 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
 
 
 def _reopen(folder: Path, url: str, listed: str) -> ObjectIndex:
-    """The same index in another process. Raises DataError if its files were removed in this moment."""
+    """The same index in another process. Raises DataError if its files were removed or renewed meanwhile."""
     index = _load(folder, url)
     if index is None or index.listed != listed:
         raise DataError(f"the index of {url} in {folder} was removed or replaced; run the same command again to resume")

@@ -1,5 +1,6 @@
 """Packed splits below a URL: the index is copied into data.cache_dir, the shards are read by ranges."""
 
+import copyreg
 import hashlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -8,16 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.data.index.columns import fingerprint_of
-from imagenet_opt.data.index.index_cache import alone, new_folder
-from imagenet_opt.data.index.object_index import KEY, patiently
-from imagenet_opt.data.index.remote_index import Part, RemoteIndex
+from imagenet_opt.data.index.index_cache import alone, fingerprint_of, new_folder
+from imagenet_opt.data.index.object_index import KEY, Part, RemoteIndex, patiently
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
     PLAN,
     About,
     ShardIndex,
+    ShardStore,
     damaged_columns,
     open_columns,
     parse_about,
@@ -47,9 +47,9 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
         return fingerprint_of(self.url, self.shard_ids, self.offsets, self.sizes, self.checksums)
 
     def __reduce__(self) -> Any:
-        if self.is_whole and (self.folder / INDEX).is_file():
+        if self.is_whole:
             return _load, (self.folder, ObjectStorage(self.url, KEY), self.shard_etags)
-        return self._as_copy()
+        return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
 
 
 def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectShardIndex | None:
@@ -137,3 +137,20 @@ def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:
     root = storage.url.rpartition("/")[0]
     again = "" if is_web(root) else ", or run the same imagenet-opt pack command again; it keeps intact shards"
     return ShardMismatch(f"{what} ({storage.key}={root}); upload all files of the packed folder again{again}")
+
+
+class ObjectShardStore(ShardStore):
+    """Images in packed shards below a URL; see ShardStore and, for replaced shards, ObjectStore."""
+
+    index: ObjectShardIndex
+
+    def __init__(self, index: ObjectShardIndex) -> None:
+        self.index = index
+        self.storage = ObjectStorage(index.url, KEY, retries=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectShardStore, (self.index,)
+
+    def _read(self, shard: int, offset: int, size: int) -> bytes:
+        index = self.index
+        return self.storage.read(index.shards[shard], start=offset, size=size, etag=index.shard_etags[shard])

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from imagenet_opt import machine
-from imagenet_opt.data.index.columns import check_ends, check_range, open_column
+from imagenet_opt.data.index.index_cache import check_ends, check_range, open_column
 from imagenet_opt.errors import BadSample, ShardMismatch, printable
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
@@ -45,10 +45,6 @@ _OTHER_FILES = 512
 """Number of files besides the shards that a process may have open."""
 
 
-class _Format(BaseModel):
-    format: int
-
-
 class AboutShard(BaseModel):
     """crc32: zlib.crc32 of the whole file."""
 
@@ -59,6 +55,7 @@ class AboutShard(BaseModel):
 class About(BaseModel):
     """Content of index.json. columns: zlib.crc32 of the file of each column. bytes_in: bytes of the original images."""
 
+    format: Literal[1]
     classes: tuple[str, ...]
     samples: int = Field(ge=1, lt=2**48)
     rejected: int
@@ -123,9 +120,8 @@ def open_shards(folder: Path) -> ShardIndex:
     if damaged := damaged_columns(folder, about):
         raise mismatch(folder, f"{damaged[0]} is damaged: it does not match its checksum")
     if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
-        more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
-        verify = f"{_verify(folder)} lists all damage"
-        raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
+        more = f"; {_verify(folder)} lists all damage"
+        raise mismatch(folder, next(iter(wrong.values())), more)
     return index
 
 
@@ -187,8 +183,6 @@ def read_about(folder: Path) -> About:
 def parse_about(content: bytes, name: str) -> About:
     """Check the content of index.json. name: of the file, for messages. Raises ValueError."""
     try:
-        if (version := _Format.model_validate_json(content).format) != FORMAT:
-            raise ValueError(f"{name} is of format {version}, not {FORMAT}")
         return About.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from imagenet_opt.data.options import Auto
 from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, ReadPool, ReadTask, Sample
-from imagenet_opt.data.storage.retry import FailureCounts
-from imagenet_opt.data.storage.store import Indices, Store
+from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 
 FIRST = 32
 """Requests in flight until the latency is known; further requests are added in steps."""
@@ -144,9 +143,10 @@ class ReadAhead:
         """Present limit of simultaneous requests."""
         return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
 
-    def take_failures(self) -> FailureCounts:
-        """Requests of this process that failed with a temporary error since the last call."""
-        return self._requests.failures.take()
+    def take_events(self) -> Counter[str]:
+        """Events of this process since the last call: of ReadPool, and of a CachedStore."""
+        of_cache = self.store.events.take() if isinstance(self.store, CachedStore) else Counter[str]()
+        return self._requests.events.take() + of_cache
 
     def read_unplanned(self, indices: Indices) -> list[Sample]:
         """Read samples that were not read ahead."""

@@ -1,5 +1,6 @@
 """Makes requests to a store in threads: measures and retries them, and names the sample of a request that hangs."""
 
+import errno
 import logging
 import math
 import os
@@ -16,9 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.data.storage.cached_store import CachedStore, uncached
-from imagenet_opt.data.storage.retry import TRANSIENT, Failures, SparseWarnings, is_out, retry_transient
-from imagenet_opt.data.storage.store import Indices, Store, ThrottledStore
+from imagenet_opt.data.storage.retry import TRANSIENT, Events, SparseWarnings, is_out, retry_transient
+from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
 from imagenet_opt.object_storage import is_url
 
@@ -96,10 +96,10 @@ class ReadTask:
 
 
 class ReadPool:
-    """Makes requests in threads; measures latency and size. failures: of the requests of this process.
+    """Makes requests in threads; measures latency and size.
 
-    Temporary errors are retried for half of `timeout_seconds`. If other samples can be read after that, the sample is a
-    BadSample; otherwise the task ends with StorageFailed.
+    events: `retries`, requests of this process that failed with a temporary error; `throttled`, those of them that the
+    service refused because it got too many (429, 503). timeout_seconds: see ReadAhead.
     """
 
     def __init__(self, store: Store, *, timeout_seconds: float) -> None:
@@ -110,12 +110,12 @@ class ReadPool:
         self._threads: DaemonPool | None = None
         self._running: set[ReadTask] = set()
         self._process = os.getpid()
-        self.failures = Failures()
+        self.events = Events()
         self._warn = SparseWarnings(log)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process starts its own threads and counts."""
-        return self.__dict__ | {"_threads": None, "_running": set(), "failures": Failures()}
+        return self.__dict__ | {"_threads": None, "_running": set(), "events": Events()}
 
     def forked(self) -> bool:
         """Whether earlier requests are lost, because threads do not survive a fork."""
@@ -125,7 +125,7 @@ class ReadPool:
         """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused."""
         if self.forked():
             self._threads, self._running, self._process = None, set(), os.getpid()
-            self.failures = Failures()
+            self.events = Events()
         if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
             self._threads = DaemonPool(depth)
         task = ReadTask(groups, wanted)
@@ -140,7 +140,7 @@ class ReadPool:
             answers = list(task.answers)
             name = self.store.name(self._hanging(task).index)
             delay = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
-            log.warning(f"{delay}; repeating the request{_rehearsed(self.store)}")
+            log.warning(f"{delay}; repeating the request")
         task.future.cancel()
         if self._threads is not None:
             self._threads.add()
@@ -152,7 +152,7 @@ class ReadPool:
             name = self.store.name(again.index)
             raise ReadTimeout(
                 f"no answer for {2 * self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; "
-                f"{_check(name)}, or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
+                f"{_check(name)}, or allow more time with data.read_timeout=SECONDS"
             ) from None
 
     def latency(self) -> float:
@@ -204,8 +204,13 @@ class ReadPool:
         task.index, task.since = int(indices[0]), time.monotonic()
         is_hit = isinstance(self.store, CachedStore) and self.store.holds(indices)
         began = time.perf_counter()
-        with self.failures.counted():
+        try:
             samples = self.store.read_many(indices)
+        except OSError as error:
+            if error.errno in TRANSIENT:
+                self.events.add("retries")
+                self.events.add("throttled", error.errno == errno.EBUSY)
+            raise
         self._latencies[is_hit].append(time.perf_counter() - began)
         self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
         return samples
@@ -227,9 +232,3 @@ class ReadPool:
 
 def _check(name: str) -> str:
     return "check the network and the service" if is_url(name) else "check that ls works on the mount"
-
-
-def _rehearsed(store: Store) -> str:
-    """Text to append to an error if a rehearsal slows down the storage."""
-    inner = uncached(store)
-    return f" ({inner.settings} slow down this storage)" if isinstance(inner, ThrottledStore) else ""

@@ -5,11 +5,11 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from random import SystemRandom
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from imagenet_opt.errors import BadSample, StorageForbidden
 
@@ -26,11 +26,9 @@ TRANSIENT = frozenset(
 )
 """Errors that may pass: of a storage, or of a machine that is short of memory or of file descriptors."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_LEAST_SHARE = 0.5
-"""Pauses are random, from this share of their length up, so that the requests of a failed service do not come back all
-together."""
 _RANDOM = SystemRandom()
-"""Forked processes would draw the same pauses from a generator with a state."""
+"""Pauses are random, so that the requests of a failed service do not come back all together. Forked processes would
+draw the same pauses from a generator with a state."""
 _NUM_OTHERS = 3
 _QUIET_SECONDS = 1.0
 
@@ -50,7 +48,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
                 raise
             if is_first:
                 warn(f"{name}: {error.strerror or error}; retrying for up to {patience:.3g} s")
-        time.sleep(min(pause * _RANDOM.uniform(_LEAST_SHARE, 1), left))
+        time.sleep(min(pause * _RANDOM.uniform(0.5, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
@@ -73,37 +71,19 @@ def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
     return True
 
 
-class FailureCounts(NamedTuple):
-    """retries: requests that failed with a temporary error. throttled: those of them that the service refused because
-    it got too many (429, 503)."""
-
-    retries: int = 0
-    throttled: int = 0
-
-    def plus(self, other: "FailureCounts") -> "FailureCounts":
-        return FailureCounts(*map(sum, zip(self, other, strict=True)))
-
-
-class Failures:
-    """Counts the temporary errors of requests; threads may share it."""
+class Events:
+    """Counts events by name. Threads may share it."""
 
     def __init__(self) -> None:
-        self._codes: list[int | None] = []
+        self._names: list[str] = []
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a temporary error that is raised inside."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno in TRANSIENT:
-                self._codes.append(error.errno)
-            raise
+    def add(self, name: str, num: int = 1) -> None:
+        self._names.extend([name] * num)
 
-    def take(self) -> FailureCounts:
-        """Counts since the last call."""
-        codes, self._codes = self._codes, []
-        return FailureCounts(len(codes), codes.count(errno.EBUSY))
+    def take(self) -> Counter[str]:
+        """Number of each event since the last call."""
+        names, self._names = self._names, []
+        return Counter(names)
 
 
 class SparseWarnings:
@@ -120,7 +100,7 @@ class SparseWarnings:
 
 
 @cache
-def tell_once(message: str) -> None:
+def tell_once(message: str, level: int = logging.INFO) -> None:
     """Log a message once, in the first process of a machine, since a command may open a data set several times."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        log.info(message)
+        log.log(level, message)

@@ -20,9 +20,6 @@ Argument = Callable[[Numbers, Numbers], Numbers]
 """(strengths, signs), by image -> arguments of an operation. A sign is 1 or -1."""
 
 TRIVIAL = "trivialaugment"
-SMALLEST_IMAGE = 3
-"""Pixels of a side. Sharpness, with its kernel of 3 x 3, would not change a smaller image."""
-_SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": int}
 _BLACK = (0, 0, 0)
 _MEAN_COLOR = (124, 116, 104)  # ImageNet's mean colour, as in timm
 _ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
@@ -114,20 +111,9 @@ def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
         return None
     if text == TRIVIAL:
         return TrivialAugment()
-    if not isinstance(text, str) or text.split("-")[0] != "rand":
-        raise _unknown(text, "")
-    numbers: dict[str, float] = {}
-    for section in text.split("-")[1:]:
-        parts = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?|inf)", section)
-        if parts is None or parts[1] not in _SECTIONS or (_SECTIONS[parts[1]] is int and not parts[2].isdigit()):
-            raise _unknown(text, f" has the section {section!r};")
-        numbers[parts[1]] = _SECTIONS[parts[1]](parts[2])
-    return _rand_augment(text, numbers)
-
-
-def _rand_augment(text: str, numbers: Mapping[str, float]) -> RandAugment:
-    if not 0 <= numbers.get("p", 0.5) <= 1:
-        raise _unknown(text, " has a probability p above 1;")
+    name, *sections = text.split("-")
+    matches = [re.fullmatch(r"(p|mstd)(\d+(?:\.\d+)?|inf)|(m|n|mmax|inc)(\d+)", section) for section in sections]
+    numbers = {match[1] or match[3]: float(match[2] or match[4]) for match in matches if match}
     policy = RandAugment(
         magnitude=int(numbers.get("m", 10)),
         num_layers=int(numbers.get("n", 2)),
@@ -136,19 +122,14 @@ def _rand_augment(text: str, numbers: Mapping[str, float]) -> RandAugment:
         largest=int(numbers.get("mmax", 10)) or 10,
         increasing=bool(numbers.get("inc", 0)),
     )
-    if policy.magnitude > policy.largest:
-        raise _unknown(text, f" has a magnitude m above the largest, {policy.largest} (mmax);")
-    if policy.num_layers < 1:
-        raise _unknown(text, " has no operation (n0);")
+    is_valid = policy.magnitude <= policy.largest and policy.num_layers > 0 and policy.probability <= 1
+    if name != "rand" or None in matches or not is_valid:
+        raise ConfigError(
+            f"data.augment={text} must be null, {TRIVIAL}, or timm's RandAugment such as rand-m7-mstd0.5-inc1: "
+            "rand and any of m (magnitude, 0 to mmax, which is 10), n (operations an image, at least 1), p "
+            "(probability of each, at most 1), mstd, mmax, inc (0 or 1)"
+        )
     return policy
-
-
-def _unknown(text: object, reason: str) -> ConfigError:
-    return ConfigError(
-        f"data.augment={text}{reason} must be null, {TRIVIAL}, or timm's RandAugment such as rand-m7-mstd0.5-inc1: "
-        "rand and any of m (magnitude, 0 to 10), n (operations an image), p (probability of each), mstd, mmax, inc "
-        "(0 or 1)"
-    )
 
 
 def _choose(operations: tuple[Operation, ...], draws: Numbers) -> NDArray[np.int64]:

@@ -1,32 +1,33 @@
-"""Resizes ragged crops to images of one size: antialiased resize, flip, normalise and cast, for a whole batch."""
+"""Makes images of one size of ragged crops: antialiased resize, flip, normalise and cast, for a whole batch."""
 
+from dataclasses import dataclass
+from functools import cache
 from math import ceil
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from imagenet_opt.data.transforms.image_format import ImageFormat, normalize
+RGB = tuple[float, float, float]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's pixels, for RGB from 0 to 1."""
 
 
-def resize_ragged(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
-) -> Tensor:
-    """Resize crops to images_NCHW (N, 3, size, size) in this format, channels_last. Tensors: see RaggedBatch.
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """dtype: floating images are normalised by mean and std, for RGB from 0 to 1; uint8 keeps the pixels, 0 to 255.
+    interpolation: filter of the resize, see `resize`."""
 
-    One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
-    """
-    if pixels.device.type != "cuda":
-        return resize_torch(pixels, heights, widths, offsets, flips, size=size, format=format)
-    from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
-
-    return resize_kernel(pixels, heights, widths, offsets, flips, size=size, format=format)
+    dtype: torch.dtype = torch.float32
+    interpolation: str = "bilinear"
+    mean: RGB = MEAN
+    std: RGB = STD
 
 
 def resize_torch(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """`resize_ragged` in plain torch: for CPUs, and as the reference for the kernel."""
+    """`batch.resize_ragged` in plain torch: for CPUs, and as the reference for the kernel."""
     images = torch.empty((len(heights), size, size, 3)).permute(0, 3, 1, 2)
     rows = zip(heights.tolist(), widths.tolist(), offsets.tolist(), flips.tolist(), strict=True)
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
@@ -69,3 +70,15 @@ def _means(rows: Tensor, num: int) -> Tensor:
         share = (torch.minimum(ends[1:], row + 1) - torch.maximum(ends[:-1], row)).clamp(min=0) * (num / height)
         means.addcmul_(rows[row.clamp(max=height - 1)].float(), share[:, None])
     return means
+
+
+def normalize(images_NCHW: Tensor, format: ImageFormat) -> Tensor:
+    """Pixels from 0 to 255 as images in the format's dtype, computed in float32 with one multiply-add per pixel."""
+    factor, offset = _constants(images_NCHW.device, format.mean, format.std)
+    return torch.addcmul(offset, images_NCHW, factor).to(format.dtype)
+
+
+@cache
+def _constants(device: torch.device, mean: RGB, std: RGB) -> tuple[Tensor, Tensor]:
+    means, deviations = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+    return (1 / (255 * deviations)).to(device), (-means / deviations).to(device)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from imagenet_opt.data.transforms.image_format import ImageFormat
+from imagenet_opt.data.transforms.resize import ImageFormat
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # the default; Triton 3.9 warns if the variable is missing
 
@@ -18,7 +18,7 @@ _BLOCK = 128
 def resize_kernel(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """See resize.resize_ragged."""
+    """See batch.resize_ragged."""
     images_NHWC = torch.empty((len(heights), size, size, 3), dtype=format.dtype, device=pixels.device)
     grid = (len(heights), triton.cdiv(size * size, _BLOCK))
     if format.dtype == torch.uint8:

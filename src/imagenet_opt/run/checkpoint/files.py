@@ -57,8 +57,8 @@ class _DataState(BaseModel):
     __pydantic_extra__: dict[str, StrictInt]
     epoch: StrictInt
     step: StrictInt
-    images: dict[str, str]
-    skipped: dict[str, dict[int, str]] = {}  # of earlier versions
+    images: dict[str, str] = {}  # of earlier versions, as the next
+    skipped: dict[str, dict[int, str]] = {}
 
 
 class _Resumable(BaseModel):

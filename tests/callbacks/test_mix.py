@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imagenet_opt.data.transforms.mix import cutmix, mix_labels, mixup
+from imagenet_opt.callbacks.mixing import cutmix, mix_labels, mixup
 
 
 def test_mixup_is_a_weighted_mean_with_the_mirror() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_opt.compare import turn
+from imagenet_opt.study import turn
 from tests.study.turns import Processes
 
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.study.request import Request, read_study
+from imagenet_opt.cli.study import tables_of
+from imagenet_opt.display.table import Table
+from imagenet_opt.study.plan import Request, read_study
 
 
 def small_request(
@@ -22,6 +24,12 @@ def small_request(
         parity_steps=0,
         folder=folder,
     )
+
+
+def table_of(name: str, folder: Path, *overrides: str, **options: Any) -> Table:
+    """The table of a study of one question; arguments as for `small_request`."""
+    (table,) = tables_of(small_request(name, folder, *overrides, **options))
+    return table
 
 
 TINY = ("data=demo", "model.name=resnet10t", "data.batch_size=4", "data.image_size=32", "trainer.precision=32-true")

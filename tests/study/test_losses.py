@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.study.losses import Losses, Parity, measure_losses, parity
+from imagenet_opt.study.turn import RowResult, Worths
 from tests.study.turns import Processes, Words, cache_of, steps_study
 
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"
@@ -31,8 +32,8 @@ def curves(processes: Processes) -> Processes:
 
 def losses_of(folder: Path) -> Losses:
     study = steps_study(folder, STEPS, parity_steps=10)
-    measured = {row.name: [Processes().turn(())] for row in study.rows}
-    return measure_losses(study, study.rows, measured, cache_of(study))
+    results = [RowResult(row, [Processes().turn(())], None, Worths(), Worths()) for row in study.rows]
+    return measure_losses(study, results, cache_of(study))
 
 
 def test_each_loss_is_compared_with_the_loss_without_the_step(tmp_path: Path, curves: Processes) -> None:

@@ -9,15 +9,14 @@ from rich.console import Console
 
 from imagenet_opt.compare.gain import Gain
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.compare.turn import Turn
 from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Table
 from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.measure.stats.verdict import Ratio
-from imagenet_opt.study.compare import RowResult, Worths, compare
 from imagenet_opt.study.losses import Losses, Parity
 from imagenet_opt.study.plan import Plan, StepsFile, Study
-from imagenet_opt.study.table import advice, tables
+from imagenet_opt.study.steps import advice, tables
+from imagenet_opt.study.turn import RowResult, Turn, Worths, results_of
 from tests.study.studies import small_request
 from tests.study.turns import speed
 
@@ -45,10 +44,11 @@ class Measured:
         self.losses = Losses(curves, dict(parities))
 
     def results(self) -> dict[str, RowResult]:
-        return {result.row.name: result for result in compare(self.study.rows, self.rounds, self.losses)}
+        results = results_of(self.study.rows, self.rounds, is_ladder=False)
+        return {result.row.name: result for result in results}
 
     def tables(self) -> list[Table]:
-        return tables(self.study, list(self.results().values()))
+        return tables(self.study, list(self.results().values()), self.losses)
 
 
 @pytest.fixture
@@ -83,17 +83,6 @@ def test_the_plot_shows_all_ratios(measured: Measured) -> None:
     assert list(marks.y) == ["fast", "lossy", "slow"] and marks.x[0] == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_slow_pipeline_is_a_bottleneck_only_if_the_device_waits(measured: Measured) -> None:
-    def bottleneck() -> str:
-        return " ".join(note for note in measured.tables()[2].notes if note.startswith("With fast the network alone"))
-
-    assert "loader and network share the cores" in bottleneck()
-    measured.plan.has_gpu = True
-    assert "gains nothing" in bottleneck() and "doctor" in bottleneck()
-    measured.rounds.results["fast"] = [replace(turn, busy=0.95) for turn in measured.rounds.results["fast"]]
-    assert not bottleneck()
-
-
 def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison(measured: Measured) -> None:
     open_ratio, shut = Ratio(1.02, 0.97, 1.07, 0.95, 40, 0.05), Ratio(1.5, 1.4, 1.6, 0.95, 4, 0.05)
     one = measured.results()["fast"]
@@ -102,7 +91,7 @@ def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison(measu
     # an interval of +- 4.9 % around 2.0 % must be 2.5 times narrower: 6 times the rounds, as Student's quantile is flat
     request = small_request("ladder", Path())
     assert "--budget 33m" in advice(results, replace(request, repeats=None))[0]
-    assert "--repeats, probably to 234" in advice(results, replace(request, repeats=40))[0]
+    assert "raise --repeats" in advice(results, request)[0]
     assert advice(results[2:], request) == []
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.compare.result_cache import ResultCache
-from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.overrides import key_of
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.plan import Plan, StepsFile, Study
+from imagenet_opt.study.turn import Turn
 from tests.study.studies import TINY, small_request
 
 Words = tuple[str, ...]

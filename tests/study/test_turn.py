@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt import machine
-from imagenet_opt.compare.turn import Job, Turn, measured
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.losses import LossJob, train
+from imagenet_opt.study.turn import Job, Turn, measured
 from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY

@@ -128,7 +128,7 @@ def test_a_study_measures_and_resumes(mine: Path, tmp_path: Path, monkeypatch: p
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.1", "--parity", "0", "--folder", "kept"]
     study.main(words)
     found = json.loads(Path("kept/study.json").read_text())
-    table, full, details, sets = found["tables"]
+    table, full, details = found["tables"]
     rows = {row[0]: row for row in table["rows"]}
     assert list(rows) == ["start", "channels_last"] == [row[0] for row in full["rows"]]
     assert details["left_out"] == ["Left out, as there is no GPU here: on a GPU."]
@@ -136,7 +136,7 @@ def test_a_study_measures_and_resumes(mine: Path, tmp_path: Path, monkeypatch: p
     assert re.fullmatch(r"faster|slower|no difference|undecided(, .* more)?", rows["channels_last"][4])
     data = {row["name"]: row for row in table["data"]["rows"]}
     assert len(data["start"]["turns"]) == len(data["channels_last"]["turns"]) == 2
-    assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
+    assert data["channels_last"]["overrides"] == ["callbacks.acceleration.channels_last=true"]
     markdown, page = Path("kept/study.md").read_text(), Path("kept/study.html").read_text()
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page

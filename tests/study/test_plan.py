@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 
-from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.plan import Plan, Row, StepsFile, checked_options, read_study
 from imagenet_opt.study.steps import check_rows
@@ -45,15 +42,6 @@ def row(made: Plan, name: str, failed: Collection[str] = ()) -> Row:
 def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
     file = StepsFile.model_validate(read_study(name).model_extra)
     return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
-
-
-def composed(*words: str) -> DictConfig:
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train", complete(list(words)))
-
-
-def acceleration(config: DictConfig) -> dict[str, Any]:
-    return {str(key): value for key, value in config.callbacks.acceleration.items() if key != "_target_"}
 
 
 X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
@@ -130,27 +118,9 @@ def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> N
     assert shipped("ladder", *words).replaced() == [words[0]]
 
 
-def test_each_way_to_compile_sets_all_its_keys() -> None:
-    """The way does not depend on whether the compile step, which it replaces, was useful."""
-    made = row(shipped("ladder", "data.root=/data"), "compile, max-autotune", {"compile"})
-    ways = {"compile": True, "compile_mode": "max-autotune", "fullgraph": False, "cuda_graph": False}
-    assert ways.items() <= acceleration(composed(*made.overrides)).items()
-
-
-def test_leave_one_out_switches_all_steps_on() -> None:
-    made = shipped("leave_one_out", "data.root=/data")
-    whole = composed(*made.rows()[0].overrides)
-    switches = {name for name, value in acceleration(whole).items() if value is True} - {"stored_code"}
-    assert switches == {"channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph"}
-    assert whole.callbacks.mixing.mode == "on"
-    without = composed(*row(made, "CUDA graph").overrides)
-    assert acceleration(without) == acceleration(whole) | {"cuda_graph": False}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["callbacks.acceleration.compile_mode=maxi"], ".*compile_mode='maxi' must be one of default"),
         (["optimizer.fusd=true"], r"there is no key optimizer\.fusd; did you mean optimizer\.fused\?"),
         ([], "it changes nothing; give it overrides or batch_factor"),
     ],

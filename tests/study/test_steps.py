@@ -13,7 +13,6 @@ from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.probe.samples import Samples
-from imagenet_opt.study.losses import Losses
 from imagenet_opt.study.plan import Request, StepsFile, Study
 from imagenet_opt.study.steps import begin, run, tables
 from imagenet_opt.study.turn import RowResult, measure_speeds
@@ -70,7 +69,7 @@ def test_a_row_that_fails_later_keeps_its_rounds(tmp_path: Path, turns: Processe
     results = results_of(study)
     num = lengths["repeats"] or 2
     assert {name: len(each.turns) for name, each in results.items()} == {"start": num, "fused": 1, "freed": num}
-    _, _, details, _ = tables(study, list(results.values()), Losses())
+    *_, details = tables(study, list(results.values()), {})
     assert "fused failed in round 2: out of memory." in details.notes
     assert results["freed"].worth["full"].verdict == "undecided", "beside one round of the row before"
     turns.fails = lambda words, number: False

@@ -1,6 +1,6 @@
 """Measures all useful steps of a study together and writes them as an experiment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from imagenet_opt import machine
 from imagenet_opt.compare.result_cache import ResultCache
@@ -11,12 +11,11 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.verdict import UNDECIDED
-from imagenet_opt.study.losses import Parity
+from imagenet_opt.study.losses import Parities
 from imagenet_opt.study.plan import PLAIN, Row, Study
 from imagenet_opt.study.turn import RowResult, Turn, Worths, stored_turn, worths_of
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
-Parities = Mapping[str, Parity | str]
 
 
 def keep_winners(study: Study, results: Sequence[RowResult], parities: Parities, cache: ResultCache) -> Table:

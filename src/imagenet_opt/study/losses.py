@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache as cached
 from functools import partial
 from itertools import combinations
@@ -51,6 +51,10 @@ class Parity:
         return f"{'same' if self.agrees else 'DIFFERS'}: {self.distance:.3f}, seeds {self.spread:.3f}"
 
 
+Parities = dict[str, Parity | str]
+"""By row, the comparison of its loss, or the reason why there is none."""
+
+
 def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
     """Compare a loss curve with `base`, which was trained on the same batches. All curves have the same length. seeds:
     curves of one configuration with different seeds."""
@@ -63,22 +67,14 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
     return root if math.isfinite(root) else math.nan
 
 
-@dataclass
-class Losses:
-    """curves: loss curve by row and seed. parities: by row, the comparison, or the reason why there is none."""
-
-    curves: dict[str, dict[int, list[float]]] = field(default_factory=dict)
-    parities: dict[str, Parity | str] = field(default_factory=dict)
-
-
-def measure_losses(study: Study, results: Sequence[RowResult], cache: ResultCache) -> Losses:
+def measure_losses(study: Study, results: Sequence[RowResult], cache: ResultCache) -> Parities:
     """Compare the loss of each row with the loss of its base, with the same seed. The tolerance is the spread of the
     first row's losses over seeds. Rows without turns are not compared."""
     measured = {result.row.name: result for result in results if result.turns}
     first, *others = [result.row for result in measured.values()]
-    losses = Losses(parities={row.name: row.step.other_loss for row in others if row.step and row.step.other_loss})
-    if not (compared := [row for row in others if row.name not in losses.parities]):
-        return losses
+    parities: Parities = {row.name: row.step.other_loss for row in others if row.step and row.step.other_loss}
+    if not (compared := [row for row in others if row.name not in parities]):
+        return parities
     num_steps, seed = study.request.parity_steps, int(first.config["seed"])
     say(f"comparing losses trains {num_steps} steps for each row; --parity 0 leaves it out")
 
@@ -92,23 +88,22 @@ def measure_losses(study: Study, results: Sequence[RowResult], cache: ResultCach
         train = partial(apart, f"{__name__}.train", job, cache.folder, timed_seconds=seconds)
         try:
             curve: list[float] = cache.take(key, train, f"loss of {num_steps} steps: {name}, seed {seed + number}")
+            return curve
         except TurnFailed as error:
             return str(error)
-        losses.curves.setdefault(name, {})[seed + number] = curve
-        return curve
 
     for row in compared:
-        base, seeds = row.base or first.name, []
+        base, curves = row.base or first.name, list[list[float]]()
         for name, number in (*((first.name, number) for number in range(NUM_SEEDS)), (base, 0), (row.name, 0)):
             if isinstance(curve := curve_of(name, number), str):
                 why = "" if name == row.name else f"not compared, as {name} "
-                losses.parities[row.name] = f"{why}failed: {curve}"
+                parities[row.name] = f"{why}failed: {curve}"
                 break
-            seeds.append(curve)
+            curves.append(curve)
         else:
-            *seeds, without, curve = seeds
-            losses.parities[row.name] = parity(curve, without, seeds)
-    return losses
+            *seeds, without, with_step = curves
+            parities[row.name] = parity(with_step, without, seeds)
+    return parities
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.apply import keep_winners
-from imagenet_opt.study.losses import Losses, Parity, measure_losses
+from imagenet_opt.study.losses import Parities, Parity, measure_losses
 from imagenet_opt.study.plan import Plan, Request, Row, StepsFile, Study, checked_options
 from imagenet_opt.study.turn import MEASURES, SEED, RowResult, Worths, key_of_turn, measure_speeds
 
@@ -46,9 +46,9 @@ def run(request: Request) -> list[Table]:
     with cache.measuring(num_missing or None, budget_seconds=request.budget_seconds):
         results = measure_speeds(study, cache)
     with cache.measuring():
-        losses = measure_losses(study, results, cache) if request.parity_steps else Losses()
-        shown = tables(study, results, losses)
-        return [*shown, keep_winners(study, results, losses.parities, cache)] if request.apply else shown
+        parities = measure_losses(study, results, cache) if request.parity_steps else {}
+        shown = tables(study, results, parities)
+        return [*shown, keep_winners(study, results, parities, cache)] if request.apply else shown
 
 
 def begin(file: StepsFile, request: Request) -> tuple[Study, ResultCache]:
@@ -103,8 +103,8 @@ def _fits_into_memory(testbed: Testbed) -> bool:
     return num_bytes <= _MOST_OF_MEMORY * machine.available_memory()
 
 
-def tables(study: Study, results: Sequence[RowResult], losses: Losses) -> list[Table]:
-    """The tables of a study: ratios of each measure, details, and the overrides of each row."""
+def tables(study: Study, results: Sequence[RowResult], parities: Parities) -> list[Table]:
+    """The tables of a study: ratios of each measure, and details."""
     ratios = [
         Table(
             f"{study.request.title}: {name}",
@@ -112,12 +112,12 @@ def tables(study: Study, results: Sequence[RowResult], losses: Losses) -> list[T
             tuple(_ratio_row(result, measure) for result in results),
             tuple(advice(results, study.request)) if measure == "full" else (),
             plots=(_ratio_plot(results, measure),),
-            data=_numbers(study, results, losses) if measure == "compute" else {},
+            data=_numbers(study, results, parities) if measure == "compute" else {},
             finding=_finding(results, measure),
         )
         for measure, name in MEASURES.items()
     ]
-    return [*ratios, _details(study, results, losses), _what_rows_set(study.plan, results)]
+    return [*ratios, _details(study, results, parities)]
 
 
 def _finding(results: Sequence[RowResult], measure: str) -> str:
@@ -126,9 +126,7 @@ def _finding(results: Sequence[RowResult], measure: str) -> str:
     faster = sorted(((gain.ratio.ratio, name) for gain, name in gains if gain.verdict == "faster"), reverse=True)
     if not faster:
         return f"No step is certain to make the {MEASURES[measure]} faster."
-    shown = ", ".join(f"{name} ({ratio:.2f} x)" for ratio, name in faster[:3])
-    more = f" and {len(faster) - 3} more" if len(faster) > 3 else ""
-    return f"The {MEASURES[measure]} is faster with {shown}{more}."
+    return f"The {MEASURES[measure]} is faster with {', '.join(f'{name} ({ratio:.2f} x)' for ratio, name in faster)}."
 
 
 def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, ...]:
@@ -150,25 +148,29 @@ def advice(results: Sequence[RowResult], request: Request) -> list[str]:
     return [f"To decide all that is {UNDECIDED}, run the command again with --budget {budget}; it resumes."]
 
 
-def _details(study: Study, results: Sequence[RowResult], losses: Losses) -> Table:
-    columns = [Column("step"), Column("pipeline / alone", "{:.0%}"), Column("device busy", "{:.0%}")]
-    columns += [Column("memory GiB", "{:.1f}"), Column("compile s", "{:.0f}")]
+def _details(study: Study, results: Sequence[RowResult], parities: Parities) -> Table:
+    columns = [Column("step"), Column("compared with"), Column("pipeline / alone", "{:.0%}")]
+    columns += [Column("device busy", "{:.0%}"), Column("memory GiB", "{:.1f}"), Column("compile s", "{:.0f}")]
     columns += [Column("loss")] if study.request.parity_steps else []
     rows = []
     for result in results:
         if turns := result.turns:
             alone, full = (median(result.rates(measure)) for measure in MEASURES)
             compiling = [turn.compile_seconds for turn in turns if turn.compile_seconds is not None]
-            cells: list[Cell] = [result.row.name, full / alone, median(turn.busy for turn in turns)]
-            cells += [max(turn.memory_gib for turn in turns), max(compiling, default=None)]
-            parity = losses.parities.get(result.row.name)
+            cells: list[Cell] = [result.row.name, result.row.base, full / alone]
+            cells += [
+                median(turn.busy for turn in turns),
+                max(turn.memory_gib for turn in turns),
+                max(compiling, default=None),
+            ]
+            parity = parities.get(result.row.name)
             cells += [None if parity is None else str(parity)]
             rows.append(tuple(cells[: len(columns)]))
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
     place = "storage" if study.cold else "memory, or from the local cache of a URL"
     notes = (
-        f"The last table names the row that each row is compared with. The intervals of all {len(MEASURES) * num} "
-        f"comparisons, of {len(results[0].turns)} rounds, hold at once with a probability of {CONFIDENCE:.0%}.",
+        f"The intervals of all {len(MEASURES) * num} comparisons, of {len(results[0].turns)} rounds, hold at once with "
+        f"a probability of {CONFIDENCE:.0%}.",
         RATIOS,
         f"Full runs read files from {place}.",
         *(f"{result.row.name} failed {result.failure}." for result in results if result.failure is not None),
@@ -186,14 +188,14 @@ def _ratio_plot(results: Sequence[RowResult], measure: str) -> Plot:
     return Plot(title, "ratio", "", "ratios", (Series(MEASURES[measure], tuple(known), middle, low, high),))
 
 
-def _numbers(study: Study, results: Sequence[RowResult], losses: Losses) -> dict[str, Any]:
+def _numbers(study: Study, results: Sequence[RowResult], parities: Parities) -> dict[str, Any]:
     """All measured numbers as JSON values. With too few rounds, low and high are not finite."""
 
     def gains(worths: Worths) -> dict[str, Any]:
         return {name: worth.ratio._asdict() | {"verdict": worth.verdict} for name, worth in worths.items()}
 
     def parity(name: str) -> Any:
-        return asdict(found) if isinstance(found := losses.parities.get(name), Parity) else found
+        return asdict(found) if isinstance(found := parities.get(name), Parity) else found
 
     rows = [
         {
@@ -203,22 +205,9 @@ def _numbers(study: Study, results: Sequence[RowResult], losses: Losses) -> dict
             "turns": list(map(asdict, result.turns)),
             "ratios": gains(result.worth),
             "all_together": gains(result.together),
-            "losses": losses.curves.get(result.row.name, {}),
             "parity": parity(result.row.name),
             "failure": result.failure,
         }
         for result in results
     ]
     return {"order": study.plan.file.order, "cold": study.cold, "left_out": study.plan.absent, "rows": rows}
-
-
-def _what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
-    columns = (Column("step"), Column("its overrides"), Column("compared with"))
-    rows: list[tuple[Cell, ...]] = [
-        (result.row.name, " ".join(result.row.own) or "none", result.row.base) for result in results
-    ]
-    meaning = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
-    if plan.file.order == "leave_one_out":
-        meaning = "The first row trains with the overrides of all steps, each other row without its own overrides."
-    notes = (f"All rows have the overrides of the command line. {meaning}",)
-    return Table("What each row sets", columns, tuple(rows), notes)

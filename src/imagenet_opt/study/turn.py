@@ -20,7 +20,7 @@ from imagenet_opt.display.progress import say
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.probe.isolated import Hung, call_isolated, limit
+from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span, fit_ceiling
@@ -193,9 +193,6 @@ def apart(function: str, job: object, folder: Path, *, timed_seconds: float) -> 
         seconds = _COMPILING_SECONDS + limit(timed_seconds)
         try:
             return call_isolated(function, job, limit_seconds=seconds, environment=environment)
-        except Hung as error:
-            hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
-            raise TurnFailed(f"{error}; {hint}") from error
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
 

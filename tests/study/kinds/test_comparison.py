@@ -75,7 +75,7 @@ def compared(results: dict[str, list[float]], failures: dict[str, str] | None = 
     settings = {name: Setting((name.upper(),), nothing, against=None if name == "a" else "a") for name in results}
     mean = {Column("mean"): statistics.fmean}
     rounds = Rounds(results, failures or {})
-    return Comparison("Made up", ("which",), "images/s", float, settings, rounds, more=mean)
+    return Comparison("Made up", ("which",), "images/s", settings, rounds, more=mean)
 
 
 def test_ratios_compare_within_rounds() -> None:

@@ -10,22 +10,21 @@ from lightning.pytorch import LightningModule
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.study.kinds import scaling
 from imagenet_opt.study.kinds.comparison import Setting
-from imagenet_opt.study.kinds.scaling import Job, Speed, Stretch, scaling_table, train
+from imagenet_opt.study.kinds.scaling import Job, Stretch, scaling_table, train
 from tests.processes import on_ranks
 from tests.study.studies import TINY
 
 
 def test_efficiency_is_the_rate_of_each_process_over_that_of_one_alone() -> None:
-    rates = {1: [100.0, 300.0, 100.0], 2: [90.0, 270.0, 90.0], 4: []}
-    turns = {f"processes: {num}": [Speed(num, rate) for rate in of_num] for num, of_num in rates.items()}
+    turns = {"processes: 1": [100.0, 300.0, 100.0], "processes: 2": [90.0, 270.0, 90.0], "processes: 4": []}
     settings: Any = {
-        name: Setting((name[-1],), Speed, None if name == "processes: 1" else "processes: 1") for name in turns
+        name: Setting((name[-1],), float, None if name == "processes: 1" else "processes: 1") for name in turns
     }
-    rounds = Rounds(turns, {"processes: 4": "killed by signal 9"})
+    rounds: Rounds[float] = Rounds(turns, {"processes: 4": "killed by signal 9"})
     table = scaling_table(settings, rounds, ("8 processes: there are 4 GPUs here.",), on_gpu=True)
     assert "efficiency" in table.headings
     second: Any = table.rows[1]
-    assert second[4:] == (pytest.approx(0.9), "0.90-0.90", "slower", 180.0)
+    assert second[4:] == (pytest.approx(0.9), "0.90-0.90", "slower")
     assert table.finding == "processes: 2: 90% of ideal scaling (slower)."
     assert table.left_out == ("8 processes: there are 4 GPUs here.",)
     shared = scaling_table(settings, rounds, on_gpu=False).notes[-1]

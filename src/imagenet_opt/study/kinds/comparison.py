@@ -41,9 +41,9 @@ class Comparison(Generic[T]):
     title: str
     labels: tuple[str, ...]
     unit: str
-    rate: Callable[[T], float]
     settings: Mapping[str, Setting[T]]
     rounds: Rounds[T]
+    rate: Callable[[T], float] = float  # type: ignore[assignment]
     ratio: str = "ratio"
     more: Mapping[Column, Callable[[Sequence[T]], Cell]] = field(default_factory=dict)
 

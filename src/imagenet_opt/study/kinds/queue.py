@@ -148,9 +148,9 @@ def queue_table(settings: Mapping[str, Setting[Drained]], rounds: Rounds[Drained
         f"A slow loader and a simulated device of C = {compute:.3f} s a batch",
         ("prefetch",),
         "steps/s",
-        lambda turn: 1 / (compute + fmean(turn.waits)),
         settings,
         rounds,
+        lambda turn: 1 / (compute + fmean(turn.waits)),
         more={
             Column("by the law", "{:.2f}"): lambda turns: 1 / mean_step_seconds(*law(turns), len(turns[0].waits)),
             Column("ready at first", "{:,.0f}"): lambda turns: median(turn.num_ready for turn in turns),

@@ -70,9 +70,9 @@ def run(request: Request, num_workers: Sizes, reads_in_flight: Sizes, batch_size
         f"Reading alone: {len(samples.index):,} images, data.shuffle={shuffle}",
         ("workers", "in flight, each", "batch"),
         "MB/s",
-        lambda passed: passed.num_bytes / 1e6 / passed.seconds,
         settings,
         run_rounds(settings, request, ReadPass),
+        lambda passed: passed.num_bytes / 1e6 / passed.seconds,
         more={
             Column("files/s", "{:,.0f}"): lambda turns: median(each.num_files / each.seconds for each in turns),
             Column("certainly cold"): lambda turns: "yes" if all(each.is_cold for each in turns) else "no",

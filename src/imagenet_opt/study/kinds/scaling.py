@@ -5,8 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.build import wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.isolated import call_isolated, limit
@@ -31,13 +30,6 @@ from imagenet_opt.study.plan import Request, Sizes
 _LEAST_STEPS = 8
 _LISTED, _MOST_EPOCHS = 100_000, 10_000
 """At least so many samples for each process, so that epochs seldom end within a turn."""
-
-
-class Speed(NamedTuple):
-    """images_per_second: of each process."""
-
-    num_processes: int
-    images_per_second: float
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ def run(request: Request, processes: Sizes) -> Table:
         for num in here
     }
     left_out = tuple(f"{num} processes: there are {num_gpus} GPUs here." for num in processes if num not in here)
-    return scaling_table(settings, run_rounds(settings, request, Speed), left_out, on_gpu=num_gpus > 0)
+    return scaling_table(settings, run_rounds(settings, request, float), left_out, on_gpu=num_gpus > 0)
 
 
 def _name(num_processes: int) -> str:
@@ -73,19 +65,11 @@ def _name(num_processes: int) -> str:
 
 
 def scaling_table(
-    settings: Mapping[str, Setting[Speed]], rounds: Rounds[Speed], left_out: tuple[str, ...] = (), *, on_gpu: bool
+    settings: Mapping[str, Setting[float]], rounds: Rounds[float], left_out: tuple[str, ...] = (), *, on_gpu: bool
 ) -> Table:
     """left_out: sentences about numbers that were not measured."""
-    comparison = Comparison(
-        "Weak scaling",
-        ("processes",),
-        "images/s of each process",
-        lambda speed: speed.images_per_second,
-        settings,
-        rounds,
-        ratio="efficiency",
-        more={Column("images/s of all", "{:,.0f}"): lambda turns: median(map(math.prod, turns))},
-    )
+    unit = "images/s of each process"
+    comparison = Comparison("Weak scaling", ("processes",), unit, settings, rounds, ratio="efficiency")
     finding, shared = "", "Without GPUs all processes share the CPUs: this does not predict the scaling of GPUs."
     if comparison.gains:
         most, gain = list(comparison.gains.items())[-1]
@@ -94,11 +78,11 @@ def scaling_table(
     return comparison.table(note, *(() if on_gpu else (shared,)), finding=finding, left_out=left_out)
 
 
-def _apart(job: Job, environment: dict[str, str]) -> Speed:
+def _apart(job: Job, environment: dict[str, str]) -> float:
     with removed_afterwards() as runs:
         environment = environment | runs
-        rate = call_isolated(f"{__name__}.train", job, limit_seconds=limit(job.seconds), environment=environment)
-    return Speed(job.num_processes, rate)
+        rate: Any = call_isolated(f"{__name__}.train", job, limit_seconds=limit(job.seconds), environment=environment)
+    return float(rate)
 
 
 def train(job: Job) -> float:

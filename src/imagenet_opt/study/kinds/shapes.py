@@ -45,14 +45,9 @@ def run(request: Request, channels: Sizes, batches: Sizes, outputs: Sizes) -> Ta
         for varies, of_layer in sizes.items()
         for size in of_layer
     }
-    comparison = Comparison(
-        f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
-        ("what varies", "size", "multiple of"),
-        "GFLOP/s",
-        float,
-        settings,
-        run_rounds(settings, request, float),
-    )
+    title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
+    rounds = run_rounds(settings, request, float)
+    comparison = Comparison(title, ("what varies", "size", "multiple of"), "GFLOP/s", settings, rounds)
     slower = [name for name, gain in comparison.gains.items() if gain.verdict == "slower"]
     note = "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
     start = "Sizes whose FLOPs are slower than those of the nearest better multiple"

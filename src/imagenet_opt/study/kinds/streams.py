@@ -65,7 +65,7 @@ def run(request: Request, num_batches: Sizes) -> Table:
         if subject.on_gpu or way != STREAMS
     }
     rounds = run_rounds(settings, request, float)
-    comparison = Comparison(f"Several batches of {subject}", ("batches", "how"), "images/s", float, settings, rounds)
+    comparison = Comparison(f"Several batches of {subject}", ("batches", "how"), "images/s", settings, rounds)
     note = "All rows train with a larger batch, which needs its own learning rate; an epoch has fewer steps."
     left_out = () if subject.on_gpu else ("Streams: they need a GPU.",)
     return comparison.table(note, left_out=left_out)

@@ -47,9 +47,9 @@ def run(request: Request) -> Table:
         f"TorchScript beside torch.compile: {subject}",
         ("form of the network",),
         "images/s",
-        lambda found: found.images_per_second,
         settings,
         run_rounds(settings, request, Found),
+        lambda found: found.images_per_second,
         more={
             Column("until it runs, s", "{:.1f}"): lambda turns: turns[0].ready_seconds,
             Column("again, s", "{:.1f}"): lambda turns: median(turn.ready_seconds for turn in turns[1:] or turns),

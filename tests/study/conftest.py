@@ -3,7 +3,7 @@
 import pytest
 
 from imagenet_opt.study import turn
-from tests.study.turns import Processes
+from tests.study.studies import Processes
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from imagenet_opt.display.table import Table
 from imagenet_opt.study.apply import NOW, START, choose, keep_winners
 from imagenet_opt.study.losses import Parity
 from imagenet_opt.study.turn import Worths, results_of
-from tests.study.turns import Processes, cache_of, steps_study
+from tests.study.studies import Processes, cache_of, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
 COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"

@@ -6,7 +6,7 @@ import pytest
 
 from imagenet_opt.study.losses import Parities, Parity, measure_losses, parity
 from imagenet_opt.study.turn import RowResult, Worths
-from tests.study.turns import Processes, Words, cache_of, steps_study
+from tests.study.studies import Processes, Words, cache_of, steps_study
 
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [

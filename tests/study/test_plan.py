@@ -9,8 +9,7 @@ import pytest
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.plan import Plan, Row, StepsFile, checked_options, read_study
 from imagenet_opt.study.steps import check_rows
-from tests.study.studies import small_request
-from tests.study.turns import steps_study
+from tests.study.studies import small_request, steps_study
 
 STEPS = [
     {"name": "a", "overrides": ["x=1"]},

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.probe.samples import Samples
+from imagenet_opt.study import turn
 from imagenet_opt.study.plan import Request, StepsFile, Study
 from imagenet_opt.study.steps import begin, run, tables
 from imagenet_opt.study.turn import RowResult, measure_speeds
-from tests.study.studies import TINY, small_request
-from tests.study.turns import Processes, Words, cache_of, steps_study
+from tests.study.studies import TINY, Processes, Words, cache_of, small_request, steps_study
 
 FUSED, FREED = "optimizer.fused=true", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [
@@ -80,8 +81,8 @@ def test_an_undecided_gain_estimates_the_time_that_would_decide_it(
     tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = iter([0.98, 1.02])
-    turns.change = lambda words, turn: replace(turn, full=500 * (next(rates, 1.0) if FUSED in words else 1.0))
-    monkeypatch.setattr("time.perf_counter", count(step=10).__next__)  # each turn takes 10 s
+    turns.change = lambda words, one: replace(one, full=500 * (next(rates, 1.0) if FUSED in words else 1.0))
+    monkeypatch.setattr(turn, "time", SimpleNamespace(perf_counter=count(step=10).__next__))  # each turn takes 10 s
     worth = results_of(steps_study(tmp_path, STEPS[:1]))["fused"].worth
     assert worth["compute"].verdict == "faster" and worth["full"].verdict == "undecided"
     assert worth["full"].more_seconds >= 20 and str(worth["full"]).endswith(" more")

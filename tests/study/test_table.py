@@ -17,8 +17,7 @@ from imagenet_opt.study.losses import Parities, Parity
 from imagenet_opt.study.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps import advice, tables
 from imagenet_opt.study.turn import RowResult, Turn, Worths, results_of
-from tests.study.studies import small_request
-from tests.study.turns import speed
+from tests.study.studies import small_request, speed
 
 
 class Measured:

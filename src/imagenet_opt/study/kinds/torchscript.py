@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.display.table import Column, Table
+from imagenet_opt.errors import first_line
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
 from imagenet_opt.study.plan import Request
@@ -64,7 +66,15 @@ def run(request: Request) -> Table:
 
 
 def measure(subject: SyntheticStep, way: str, seconds: float) -> Found:
-    """Measure a form of a new network; all forms and rounds have the same weights and batch."""
+    """Measure a form of a new network; all forms and rounds have the same weights and batch. Raises TurnFailed if torch
+    refuses the form."""
+    try:
+        return _measured(subject, way, seconds)
+    except Exception as error:  # TorchScript and the compilers have many classes of errors
+        raise TurnFailed(first_line(error)) from error
+
+
+def _measured(subject: SyntheticStep, way: str, seconds: float) -> Found:
     torch.compiler.reset()
     torch.manual_seed(0)
     net, (images, labels) = subject.net(), subject.batch()

@@ -5,20 +5,20 @@ import pytest
 from imagenet_opt.compare.result_cache import FILE, ResultCache
 
 
-def test_stored_results_are_not_measured_again_even_after_an_incomplete_line(tmp_path: Path) -> None:
-    reported: list[str] = []
-    first = ResultCache(tmp_path, {})
-    first.report = reported.append
-    assert first.take(("a", 0), lambda: "a0", "first a") == "a0"
-    assert first.take(("a", 1), lambda: "a1", "second a") == "a1"
+def test_stored_results_are_not_measured_again_even_after_an_incomplete_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (first := ResultCache(tmp_path, {})).measuring():
+        assert first.take(("a", 0), lambda: "a0", "first a") == "a0"
+        assert first.take(("a", 1), lambda: "a1", "second a") == "a1"
     with (tmp_path / FILE).open("a") as file:
         file.write('{"key": "half')
-    again = ResultCache(tmp_path, {})
-    again.report = reported.append
-    assert again.take(("a", 0), pytest.fail, "first a") == "a0"
-    assert again.take("b", lambda: "b0", "b") == "b0"
+    with (again := ResultCache(tmp_path, {})).measuring():
+        assert again.take(("a", 0), pytest.fail, "first a") == "a0"
+        assert again.take("b", lambda: "b0", "b") == "b0"
     assert ResultCache(tmp_path, {}).take("b", pytest.fail) == "b0"
-    assert reported == ["first a", "second a", "b"], "only new measurements are reported"
+    shown = [line.removeprefix("measuring: ") for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["first a", "second a", "b"], "only new measurements are shown"
 
 
 def test_another_machine_version_or_subject_is_another_measurement(
@@ -37,16 +37,16 @@ def test_the_number_of_kept_results_is_printed_at_stop_and_resume(
 ) -> None:
     first = ResultCache(tmp_path, {"seconds": 8})
     first.take("cold", lambda: False)
-    assert first.report_resumed() == 0 and not capsys.readouterr().err, "a new folder, and a fact is no measurement"
-    with pytest.raises(KeyboardInterrupt), first.report_if_stopped():
+    first.report_resumed()
+    assert not capsys.readouterr().err, "a new folder, and a fact is no measurement"
+    with pytest.raises(KeyboardInterrupt), first.measuring():
         raise KeyboardInterrupt
     assert "no measurement was complete" in capsys.readouterr().err
-    with pytest.raises(KeyboardInterrupt), first.report_if_stopped():
+    with pytest.raises(KeyboardInterrupt), first.measuring():
         first.take("a", lambda: 1, "a")
-        first.take("b", lambda: 1, "b")
         raise KeyboardInterrupt
-    assert f"2 measurements are kept in {tmp_path}" in capsys.readouterr().err
-    assert ResultCache(tmp_path, {"seconds": 8}).report_resumed() == 2
-    assert "2 measurements are kept" in capsys.readouterr().err
-    assert ResultCache(tmp_path, {"seconds": 9}).report_resumed() == 0
+    assert f"1 measurement is kept in {tmp_path}" in capsys.readouterr().err
+    ResultCache(tmp_path, {"seconds": 8}).report_resumed()
+    assert "1 measurement is kept" in capsys.readouterr().err
+    ResultCache(tmp_path, {"seconds": 9}).report_resumed()
     assert "all are repeated" in capsys.readouterr().err

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt.cli.study import write_outputs
 from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
-from imagenet_opt.study.run import write_outputs
 from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
 from tests.doctor.diagnoses import write_run
 from tests.study.studies import small_request
@@ -43,13 +43,11 @@ def study(folder: Path) -> str:
     names = ("the start", "channels_last", "compile, mode max-autotune-no-cudagraphs", "GPU resize and normalise")
     rates = Series("network alone", names, (100.0, 120, 150, 130), (95.0, 115, 140, 120), (105.0, 125, 160, 140))
     ratios = Series("", names[1:], (1.2, 1.5, 0.9), (1.1, 1.4, 0.8), (1.3, 1.6, 1.0))
-    curves = tuple(Series(f"cold, workers {num}", (1.0, 16.0, 256.0), (1.0 * num, 2.0, 3.0)) for num in range(8))
     plots = (
         Plot(
             "Speed with the step / without it; grey: no difference, hollow: undecided", "ratio", "", "ratios", (ratios,)
         ),
         Plot("Images per second, median and range", "", "images/s", "bars", (rates, rates)),
-        Plot("Reading, batch 256", "requests in flight of each worker", "MB/s", "lines", curves),
     )
     columns = (Column("step"), *(Column(f"column {number}") for number in range(9)))
     rows = tuple((name, *["100 to 120"] * 9) for name in names)

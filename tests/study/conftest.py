@@ -2,8 +2,8 @@
 
 import pytest
 
-from imagenet_opt.compare import turn
-from tests.study.turns import Processes
+from imagenet_opt.study import turn
+from tests.study.studies import Processes
 
 
 @pytest.fixture

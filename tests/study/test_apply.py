@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from imagenet_opt.compare.gain import gains
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
 from imagenet_opt.display.table import Table
-from imagenet_opt.study.apply import NOW, START, choose, keep_winners, words_of
-from imagenet_opt.study.compare import RowResult, compare
-from imagenet_opt.study.losses import Losses, Parity
-from tests.study.turns import Processes, Words, cache_of, steps_study
+from imagenet_opt.study.apply import NOW, START, choose, keep_winners
+from imagenet_opt.study.losses import Parity
+from imagenet_opt.study.turn import Worths, results_of
+from tests.study.studies import Processes, cache_of, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
 COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"
@@ -28,37 +28,31 @@ STEPS: list[dict[str, Any]] = [
     {"name": "fused", "overrides": [FUSED]},
 ]
 TIMES = {LAST: 1.2, COMPILE: 1.3, MODE: 1.1}
-Times = dict[str, float]
 ALL = (LAST, COMPILE, MODE)
 COMMAND = "imagenet-opt study data=demo --apply"
 
 
 class Measured:
-    """A study with two turns of each row, and losses that do not differ. words: of the command line."""
+    """A study whose rows were measured in two rounds, with losses that do not differ. words: of the command line."""
 
     def __init__(
         self, folder: Path, processes: Processes, *words: str, steps: list[dict[str, Any]] = STEPS, start: Any = "plain"
     ) -> None:
         more: Any = {"repeats": 2, "parity_steps": 10, "command": COMMAND}
         self.study = steps_study(folder, steps, MIXING, *words, start=start, **more)
-        self.rounds = Rounds({row.name: [processes.turn(row.overrides)] * 2 for row in self.study.rows})
-        self.losses = Losses(parities={step["name"]: Parity(0.1, 0.2) for step in steps})
-
-    def results(self) -> list[RowResult]:
-        return compare(self.study.rows, self.rounds, self.losses)
-
-    def words(self) -> list[str]:
-        return words_of(self.study.plan.file, self.results(), [])
+        turns = {row.name: [processes.turn(row.overrides)] * 2 for row in self.study.rows}
+        self.results = results_of(self.study.rows, Rounds(turns), is_ladder=True)
+        self.parities: dict[str, Parity | str] = {step["name"]: Parity(0.1, 0.2) for step in steps}
 
     def keep(self) -> Table:
-        return keep_winners(self.study, self.results(), cache_of(self.study))
+        return keep_winners(self.study, self.results, self.parities, cache_of(self.study))
 
-    def set(self, name: str, **facts: list[float]) -> None:
-        """Change facts of the two turns of a row."""
-        self.rounds.results[name] = [
-            replace(turn, **{key: values[number] for key, values in facts.items()})
-            for number, turn in enumerate(self.rounds.results[name])
-        ]
+    def reasons(self) -> dict[str, str | None]:
+        return choose(self.results, self.parities)
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Change the result of a row."""
+        self.results = [replace(each, **fields) if each.row.name == name else each for each in self.results]
 
 
 @pytest.fixture
@@ -104,23 +98,13 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     assert all(composed(words).callbacks.mixing.mode == "on" for words in together), "with the user's mixing"
 
 
-@pytest.mark.parametrize(
-    ("words", "alone", "together", "base"),
-    [
-        (ALL, TIMES, TIMES, NOW),
-        ((COMPILE,), {LAST: 1.2, COMPILE: 0.8}, TIMES, NOW),
-        ((), TIMES, {COMPILE: 0.8}, START),
-    ],
-    ids=["no difference", "slower than now", "slower than the start"],
-)
 def test_without_a_gain_over_start_and_user_no_experiment_is_written(
-    words: Words, alone: Times, together: Times, base: str, processes: Processes, tmp_path: Path
+    processes: Processes, tmp_path: Path, own_conf: Path
 ) -> None:
-    """alone, together: speeds in the turns of the rows, and in those of all useful steps together."""
-    processes.times = alone
-    study = Measured(tmp_path, processes, *words)
-    processes.times = together
-    assert study.keep().notes[-1].endswith(f"not faster for sure than {base}.")
+    assert Measured(tmp_path, processes, *ALL).keep().notes[-1].endswith(f"not faster for sure than {NOW}.")
+    study = Measured(own_conf, processes)
+    processes.times = {COMPILE: 0.8}
+    assert study.keep().notes[-1].endswith(f"not faster for sure than {START}.")
     assert not experiments(tmp_path)
 
 
@@ -129,50 +113,6 @@ def test_a_user_who_trains_like_the_start_gets_an_experiment(processes: Processe
     *lines, last = Measured(tmp_path, processes, steps=STEPS[:1], start=()).keep().notes
     assert len(lines) == 1 and last.startswith("written to ")
     assert len(experiments(tmp_path)) == 1
-
-
-def test_harmful_settings_are_switched_off(processes: Processes, tmp_path: Path) -> None:
-    study = Measured(tmp_path, processes, FUSED)
-    study.rounds.results["fused"] = [processes.turn(()) for _ in range(2)]
-    assert "Switched off as harmful: optimizer.fused=false" in study.keep().notes
-    (file,) = experiments(tmp_path)
-    assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
-    study.rounds.results["fused"] = study.rounds.results["max-autotune"]
-    assert study.words() == []
-    for parity in (Parity(0.3, 0.2), "failed: the loss is NaN"):
-        study.losses.parities["fused"] = parity
-        assert study.words() == ["optimizer.fused=false"]
-    study.rounds.failures, study.losses.parities = {"fused": "out of memory"}, {}
-    study.rounds.results["fused"] = []
-    assert study.words() == ["optimizer.fused=false"]
-    study.study.plan.file.order = "leave_one_out"
-    assert study.words() == [], "the row that failed lacks the step"
-
-
-def test_an_undecided_step_is_neither_kept_nor_switched_off(processes: Processes, tmp_path: Path) -> None:
-    study = Measured(tmp_path, processes)
-    study.set("fused", compute=[900.0, 1150.0], full=[450.0, 575.0])
-    assert dict(study.keep().rows)["fused"] == "undecided"
-    assert not any("fused" in word for word in study.words())
-
-
-def test_an_undecided_gain_over_the_user_writes_no_experiment(processes: Processes, tmp_path: Path) -> None:
-    study = Measured(tmp_path, processes, COMPILE)
-    noise = iter((1.0, 1.0, 1.0, 1.0, 0.94, 1.0))  # in the second round the user's own run is slower
-
-    def noisy(words: Words, turn: Turn) -> Turn:
-        times = next(noise)
-        return replace(turn, compute=turn.compute * times, full=turn.full * times)
-
-    processes.change = noisy
-    processes.times = {COMPILE: 1.5, LAST: 1.2, MODE: 0.85}
-    assert study.keep().notes[-1].endswith(f"not faster for sure than {NOW}.")
-
-
-def test_a_setting_that_a_harmless_step_has_too_stays(processes: Processes, tmp_path: Path) -> None:
-    """Compiling makes no difference, and max-autotune is slower: the user's compile stays."""
-    processes.times = {MODE: 0.8}
-    assert Measured(tmp_path, processes).words() == ["callbacks.acceleration.compile_mode=default"]
 
 
 def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
@@ -184,20 +124,21 @@ def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, t
 
 def test_only_a_step_that_is_faster_with_the_same_loss_is_kept(processes: Processes, tmp_path: Path) -> None:
     study = Measured(tmp_path, processes)
-    study.set("max-autotune", full=[600.0, 600.0])
-    assert choose(study.results())["max-autotune"] is None, "its network alone has the largest gain"
-    study.losses.parities["max-autotune"] = Parity(0.3, 0.2)
-    study.losses.parities["channels_last"] = "failed: the loss is NaN"
-    study.rounds.failures["fused"] = "in round 2: out of memory"
-    reasons = choose(study.results())
+    study.parities |= {"max-autotune": Parity(0.3, 0.2), "channels_last": "failed: the loss is NaN"}
+    study.change("fused", failure="in round 2: out of memory")
+    reasons = study.reasons()
     assert reasons["compile"] is None and "another loss" in str(reasons["max-autotune"])
     assert reasons["channels_last"] == "its loss was not compared (failed: the loss is NaN)"
     assert reasons["fused"] == "failed"
-    study.losses.parities = {}
-    assert choose(study.results())["compile"] == "its loss was not compared (--parity 0)"
+    study.parities = {}
+    assert study.reasons()["compile"] == "its loss was not compared (--parity 0)"
 
 
 def test_without_a_useful_step_nothing_is_measured_together(processes: Processes, tmp_path: Path) -> None:
     processes.times = {}
-    assert Measured(tmp_path, processes).keep().notes == ("No step was certainly useful; no experiment was written.",)
+    study, unclear = Measured(tmp_path, processes), gains({"a": [90, 115], "b": [100, 100]}, [("a", "b")])
+    study.change("fused", worth=Worths(full=unclear["a", "b"]))
+    table = study.keep()
+    assert table.notes == ("No step was certainly useful; no experiment was written.",)
+    assert dict(table.rows)["fused"] == "undecided"
     assert not experiments(tmp_path) and not processes.jobs

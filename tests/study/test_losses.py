@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.study.losses import Losses, Parity, measure_losses, parity
-from tests.study.turns import Processes, Words, cache_of, steps_study
+from imagenet_opt.study.losses import Parities, Parity, measure_losses, parity
+from imagenet_opt.study.turn import RowResult, Worths
+from tests.study.studies import Processes, Words, cache_of, steps_study
 
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [
@@ -29,18 +30,17 @@ def curves(processes: Processes) -> Processes:
     return processes
 
 
-def losses_of(folder: Path) -> Losses:
+def losses_of(folder: Path) -> Parities:
     study = steps_study(folder, STEPS, parity_steps=10)
-    measured = {row.name: [Processes().turn(())] for row in study.rows}
-    return measure_losses(study, study.rows, measured, cache_of(study))
+    results = [RowResult(row, [Processes().turn(())], None, Worths(), Worths()) for row in study.rows]
+    return measure_losses(study, results, cache_of(study))
 
 
 def test_each_loss_is_compared_with_the_loss_without_the_step(tmp_path: Path, curves: Processes) -> None:
     """The loss of the mixed row is far from the loss of the start, but `freed` is compared with the mixed row."""
     same = Parity(pytest.approx(0.15), pytest.approx(0.2))  # type: ignore[arg-type]
     losses = losses_of(tmp_path)
-    assert losses.parities == {"fused": same, "mixing": "mixed labels", "freed": same}
-    assert losses.curves["start"].keys() == {0, 1, 2} and losses.curves["freed"].keys() == {0}
+    assert losses == {"fused": same, "mixing": "mixed labels", "freed": same}
     assert len(curves.jobs) == 6, "three seeds of the start, and each row once"
     assert losses_of(tmp_path) == losses
     assert len(curves.jobs) == 6, "stored curves are not trained again"
@@ -59,7 +59,7 @@ def test_rows_that_fail_are_named(
 ) -> None:
     """Each failing job is tried once, and a row without a loss to compare with is not trained."""
     curves.fails = lambda words, number: failing in words
-    losses = losses_of(tmp_path).parities
+    losses = losses_of(tmp_path)
     assert {name: text for name, text in losses.items() if "failed" in str(text)} == parities
     assert losses["mixing"] == "mixed labels" and len(curves.jobs) == num_jobs
 

@@ -1,18 +1,15 @@
-"""The rows of a study, and mistakes in its steps."""
+"""The rows of a study, and mistakes in its file."""
 
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 
-from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.study.plan import Plan, Row, StepsFile, check_rows
-from imagenet_opt.study.request import read_study
-from tests.study.turns import steps_study
+from imagenet_opt.study.plan import Plan, Row, StepsFile, checked_options, read_study
+from imagenet_opt.study.steps import check_rows
+from tests.study.studies import small_request, steps_study
 
 STEPS = [
     {"name": "a", "overrides": ["x=1"]},
@@ -46,15 +43,6 @@ def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
     return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
-def composed(*words: str) -> DictConfig:
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train", complete(list(words)))
-
-
-def acceleration(config: DictConfig) -> dict[str, Any]:
-    return {str(key): value for key, value in config.callbacks.acceleration.items() if key != "_target_"}
-
-
 X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
 
 
@@ -64,21 +52,20 @@ X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
         ("cumulative", STEPS, (), "start", (), None),
         ("cumulative", STEPS, (), "c", (*X, *Y, *Z, *W), ("c", "b")),
         ("cumulative", STEPS, {"b"}, "c", (*X, *Y, *W), ("c", "on a GPU")),
-        ("cumulative", REPLACING, (), "b", (*X, "z=1"), ("b", "a")),
         ("cumulative", REPLACING, (), "b3", (*X, "z=3"), ("b3", "a")),
         ("cumulative", REPLACING, (), "c", (*X, "z=1", *W), ("c", "b")),
         ("cumulative", REPLACING, {"b"}, "b2", (*X, "z=2"), ("b2", "a")),
         ("cumulative", REPLACING, {"b"}, "c", (*X, *W), ("c", "a")),
-        ("alone", STEPS, (), "c", W, ("c", "start")),
+        ("alone", STEPS, {"a", "b"}, "c", W, ("c", "start")),
         ("alone", REPLACING, (), "b2", ("z=2",), ("b2", "start")),
         ("leave_one_out", STEPS, (), "all of them", (*X, *Y, *Z, *W), None),
-        ("leave_one_out", STEPS, (), "a", (*Y, *Z, *W), ("all of them", "a")),
+        ("leave_one_out", STEPS, {"b"}, "a", (*Y, *Z, *W), ("all of them", "a")),
     ],
 )
 def test_the_overrides_of_a_row_and_its_comparison(
     order: str, steps: Steps, failed: Collection[str], name: str, words: tuple[str, ...], pair: tuple[str, str] | None
 ) -> None:
-    """A row builds on no step that failed in the first round."""
+    """In a ladder, a row builds on no step that failed in the first round."""
     planned = row(plan(order, steps=steps, has_gpu=True), name, failed)
     assert (planned.overrides, planned.pair) == (("data.root=d", "s=1", *words), pair)
 
@@ -103,17 +90,11 @@ def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
         ("alone", [{"name": "a"}, {"name": "a"}], "several are named a"),
         ("alone", [], "expected one or more"),
         ("alone", [{"name": "a", "overrides": ["+hydra.run.dir=/tmp"]}], "set it on the command line"),
-        ("alone", [{"name": "a", "overrides": ["hydra/launcher=slurm"]}], "set it on the command line"),
     ],
 )
 def test_a_file_may_not_contradict_itself(order: str, steps: Steps, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(order, steps=steps)
-
-
-@pytest.mark.parametrize("order", ["alone", "leave_one_out"])
-def test_if_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
-    assert plan(order).rows({"b"}) == plan(order).rows()
 
 
 @pytest.mark.parametrize(("size", "factor", "batch"), [(256, 1.5, 384), (50, 1.5, 72), (6, 1.5, 9), (1, 0.5, 1)])
@@ -137,37 +118,8 @@ def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("compile", {}),
-        ("compile, full graph", {"fullgraph": True}),
-        ("compile, reduce-overhead", {"compile_mode": "reduce-overhead"}),
-        ("compile, max-autotune", {"compile_mode": "max-autotune"}),
-        ("compile and a CUDA graph", {"cuda_graph": True}),
-    ],
-)
-def test_each_way_to_compile_sets_all_its_keys(name: str, more: dict[str, Any]) -> None:
-    """The way does not depend on whether the compile step, which it replaces, was useful."""
-    ladder = shipped("ladder", "data.root=/data")
-    made = row(ladder, name, () if name == "compile" else {"compile"})
-    ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
-    assert ways.items() <= acceleration(composed(*made.overrides)).items()
-
-
-def test_leave_one_out_switches_all_steps_on() -> None:
-    made = shipped("leave_one_out", "data.root=/data")
-    whole = composed(*made.rows()[0].overrides)
-    switches = {name for name, value in acceleration(whole).items() if value is True} - {"stored_code"}
-    assert switches == {"channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph"}
-    assert whole.callbacks.mixing.mode == "on"
-    without = composed(*row(made, "CUDA graph").overrides)
-    assert acceleration(without) == acceleration(whole) | {"cuda_graph": False}
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["callbacks.acceleration.compile_mode=maxi"], ".*compile_mode='maxi' must be one of default"),
         (["optimizer.fusd=true"], r"there is no key optimizer\.fusd; did you mean optimizer\.fused\?"),
         ([], "it changes nothing; give it overrides or batch_factor"),
     ],
@@ -186,3 +138,40 @@ def test_the_overrides_of_the_shipped_studies_are_valid(name: str) -> None:
     steps = [step for step in made.steps if not step.instead_of and step.name != alone]
     words = [word for step in steps for word in made.words(step)]
     check_rows([Row("all steps", None, (), (*made.rows()[0].overrides, *words))])
+
+
+def steps(*steps: Any, **keys: Any) -> dict[str, Any]:
+    return {"order": "alone", "start": "plain", "steps": list(steps) or [{"name": "a"}]} | keys
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (steps(order="b"), "order=b: "),
+        (steps("a"), "steps.0=a: "),
+        (steps({"name": "a", "override": []}), "there is no key steps.0.override; did you mean"),
+        (steps({"name": "a"}, {"needs": "gpu"}), "steps.1.name: "),
+        ({"order": None, "ordr": "alone"}, "there is no key ordr; did you mean order?"),
+    ],
+)
+def test_the_first_mistake_is_reported_with_its_key(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        checked_options(StepsFile, small_request("ladder", Path(), **options))
+    assert str(raised.value).startswith(f"study=ladder: {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "title: "),
+        ("title: A trial\nkind: nosuch\n", "kind=nosuch must be one of steps"),
+        ("- a\n", "the file="),
+        ("title: [unclosed\n", ""),
+    ],
+)
+def test_a_file_that_is_no_study_is_reported(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_study(str(file))
+    assert str(raised.value).startswith(f"study={file}: {message}")

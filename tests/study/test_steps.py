@@ -2,7 +2,9 @@
 
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +14,11 @@ from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.probe.samples import Samples
-from imagenet_opt.study.compare import RowResult, compare
-from imagenet_opt.study.losses import Losses
-from imagenet_opt.study.plan import Study
-from imagenet_opt.study.speeds import measure_speeds
-from imagenet_opt.study.steps import begin, run
-from imagenet_opt.study.table import tables
-from tests.study.studies import TINY, small_request
-from tests.study.turns import Processes, Words, cache_of, steps_study
+from imagenet_opt.study import turn
+from imagenet_opt.study.plan import Request, StepsFile, Study
+from imagenet_opt.study.steps import begin, run, tables
+from imagenet_opt.study.turn import RowResult, measure_speeds
+from tests.study.studies import TINY, Processes, Words, cache_of, small_request, steps_study
 
 FUSED, FREED = "optimizer.fused=true", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [
@@ -41,7 +40,11 @@ def small(tmp_path: Path) -> tuple[str, ...]:
 
 
 def results_of(study: Study) -> dict[str, RowResult]:
-    return {result.row.name: result for result in compare(*measure_speeds(study, cache_of(study)), Losses())}
+    return {result.row.name: result for result in measure_speeds(study, cache_of(study))}
+
+
+def begun(request: Request) -> Study:
+    return begin(StepsFile.model_validate(request.options), request)[0]
 
 
 def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path: Path, turns: Processes) -> None:
@@ -67,21 +70,20 @@ def test_a_row_that_fails_later_keeps_its_rounds(tmp_path: Path, turns: Processe
     results = results_of(study)
     num = lengths["repeats"] or 2
     assert {name: len(each.turns) for name, each in results.items()} == {"start": num, "fused": 1, "freed": num}
-    _, _, details, _ = tables(study, list(results.values()))
+    *_, details = tables(study, list(results.values()), {})
     assert "fused failed in round 2: out of memory." in details.notes
     assert results["freed"].worth["full"].verdict == "undecided", "beside one round of the row before"
     turns.fails = lambda words, number: False
     assert {len(each.turns) for each in results_of(study).values()} == {num}, "the same command measures the rest"
 
 
-def test_an_undecided_gain_estimates_the_time_that_would_decide_it(tmp_path: Path, turns: Processes) -> None:
+def test_an_undecided_gain_estimates_the_time_that_would_decide_it(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rates = iter([0.98, 1.02])
-    turns.change = lambda words, turn: replace(turn, full=500 * (next(rates, 1.0) if FUSED in words else 1.0))
-    study = steps_study(tmp_path, STEPS[:1])
-    rows, rounds = measure_speeds(study, cache_of(study))
-    for name, row in rounds.results.items():
-        rounds.results[name] = [replace(turn, seconds=10.0) for turn in row]
-    worth = compare(rows, rounds, Losses())[1].worth
+    turns.change = lambda words, one: replace(one, full=500 * (next(rates, 1.0) if FUSED in words else 1.0))
+    monkeypatch.setattr(turn, "time", SimpleNamespace(perf_counter=count(step=10).__next__))  # each turn takes 10 s
+    worth = results_of(steps_study(tmp_path, STEPS[:1]))["fused"].worth
     assert worth["compute"].verdict == "faster" and worth["full"].verdict == "undecided"
     assert worth["full"].more_seconds >= 20 and str(worth["full"]).endswith(" more")
 
@@ -91,8 +93,9 @@ def test_files_are_read_from_storage_only_if_memory_has_no_room_for_them(
     share: float, available: int, cold: bool, tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Samples, "residency", lambda self: Residency(share, "mincore"))
+    monkeypatch.setattr(Samples, "warm", lambda self, seconds: None)
     monkeypatch.setattr(machine, "available_memory", lambda: available)
-    assert begin(small_request("ladder", tmp_path, *small, steps=STEPS))[0].cold == cold
+    assert begun(small_request("ladder", tmp_path, *small, steps=STEPS)).cold == cold
 
 
 @pytest.mark.slow
@@ -132,7 +135,7 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
 def test_apply_refuses_what_it_could_not_write(tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("optimizer=lamb", "~callbacks.mixing"):
         with pytest.raises(ConfigError, match="--apply: "):
-            begin(steps_study(tmp_path, [{"name": "a", "overrides": [word]}], apply=True).request)
+            begun(steps_study(tmp_path, [{"name": "a", "overrides": [word]}], apply=True).request)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):
-        begin(steps_study(tmp_path, STEPS, apply=True).request)
+        begun(steps_study(tmp_path, STEPS, apply=True).request)

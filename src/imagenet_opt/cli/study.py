@@ -1,15 +1,24 @@
 """`imagenet-opt study`: measures the gain of each optimisation on this machine, and whether it changes the loss."""
 
 import shlex
+import sys
 from argparse import Namespace
+from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
+from pydantic import ConfigDict, create_model
+
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.cli.arguments import Parser, budget_seconds
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import last_value, without
+from imagenet_opt.display.table import Table, how_to_decide
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
-from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, MOST_ROUNDS, Request, read_study
+from imagenet_opt.study.plan import DEFAULT_ROUNDS, FLAGS, KINDS, Request, checked_options, read_study
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
@@ -23,7 +32,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=checklist      each of them alone, including those that seldom help
   study=scaling        1, 2, 4 processes or GPUs
   study=queue          how long the loader's queue hides a loader that is too slow, compared with theory
-  study=read           workers x batch x reads in flight, cold and warm
+  study=read           workers x batch x reads in flight, from storage
   study=anatomy        time and FLOPs by kind of operation, compared with the machine's peak
   study=shapes         batch sizes and channels, and the multiples that tensor cores need
   study=streams        several batches at a time, each on its own CUDA stream
@@ -42,23 +51,26 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile. After the
 budget, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes
 (anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
-command once more with the --budget, or the --repeats, that the output names; it resumes. Intervals allow for the number
-of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
+command once more with the --budget that the output names, or with more --repeats; it resumes. Intervals allow for the
+number of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
-LIMITS = {"repeats": (2, MOST_ROUNDS), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
+LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
 def main(argv: list[str]) -> None:
     request = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_tables
-    from imagenet_opt.study.run import prepare, study, write_outputs
+    from imagenet_opt.training.folder_lock import lock_folder
+    from imagenet_opt.training.quiet import quiet
 
-    prepare(request)
+    quiet()
+    composed(request.overrides)
+    lock_folder(request.folder, wait_seconds=0, remedy="--folder FOLDER")
     facts = about(request.command)
-    tables = study(request)
+    tables = tables_of(request)
     print_tables(tables)
     write_outputs(tables, request, facts)
 
@@ -114,3 +126,41 @@ def _flags(arguments: Namespace, study: str, kind: str) -> dict[str, Any]:
     budget = budget_seconds(typed.pop("budget", BUDGET)) if has_budget else 0.0
     lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if has_budget else {"repeats": DEFAULT_ROUNDS}
     return DEFAULTS | lengths | typed | {"budget_seconds": budget}
+
+
+def tables_of(request: Request) -> list[Table]:
+    """Run the study and return its tables. The arguments of a kind's `run` are the keys of its file. Raises
+    ImagenetOptError."""
+    if request.kind == "steps":
+        found: list[Table] = resolve_name("imagenet_opt.study.steps.run")(request)
+        return found
+    run = resolve_name(f"imagenet_opt.study.kinds.{request.kind}.run")
+    keys: Any = {name: (key.annotation, ...) for name, key in signature(run).parameters.items() if name != "request"}
+    options = checked_options(create_model("Options", __config__=ConfigDict(extra="forbid"), **keys), request)
+    return [how_to_decide(run(request, **dict(options)))]
+
+
+def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) -> None:
+    """Write study.md, study.html and study.json into the study's folder. Raises ConfigError."""
+    from imagenet_opt.display.page import page_of_tables
+    from imagenet_opt.display.terminal_table import about_texts, strict_json
+
+    texts, command = about_texts(facts), facts["command"]
+    text = f"## {request.title}\n\n{', '.join(texts.values())}\n\n    {command}\n\n"
+    lengths: dict[str, Any] = {
+        name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]
+    }
+    lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
+    numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
+    files = {
+        "study.md": text + "\n".join(table.markdown() for table in tables),
+        "study.json": numbers,
+        "study.html": page_of_tables(request.title, request.title, tables, about=texts, command=command),
+    }
+    try:
+        for name, content in files.items():
+            write_atomically(request.folder / name, content)
+    except OSError as error:
+        reason = f"the tables above could not be written to {request.folder}: {error.strerror}"
+        raise ConfigError(f"{reason}; free space or choose another --folder") from error
+    print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)

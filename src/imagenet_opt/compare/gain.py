@@ -28,14 +28,9 @@ class Gain:
         return verdict(self.ratio)
 
     @property
-    def more_rounds(self) -> float:
-        """Estimated further rounds until an undecided ratio is decided; 0 for a decided one."""
-        return more_rounds(self.ratio)
-
-    @property
     def more_seconds(self) -> float:
-        """Time of `more_rounds`."""
-        return self.more_rounds * self.round_seconds
+        """Estimated time of further rounds until an undecided ratio is decided; 0 for a decided one."""
+        return more_rounds(self.ratio) * self.round_seconds
 
     def __str__(self) -> str:
         """The ratio with its interval and verdict."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.display.progress import say
+from imagenet_opt.display.progress import announced, say
 from imagenet_opt.errors import ConfigError
 
 FILE = "measured.jsonl"
@@ -21,13 +21,13 @@ FILE = "measured.jsonl"
 class ResultCache:
     """Results in `folder` about one subject. Results about another subject, version or machine are ignored.
 
-    subject: what all measurements have in common, in plain values. report: called with the label of each new
-    measurement, not with those of stored results. Results without a label are facts, and do not count as measurements.
+    subject: what all measurements have in common, in plain values. Results without a label are facts, and do not count
+    as measurements.
     """
 
     def __init__(self, folder: Path, subject: object) -> None:
         self.folder = folder
-        self.report: Callable[[str], None] = lambda label: None
+        self._report: Callable[[str], None] = lambda label: None
         versions = machine.versions()
         versions["imagenet-opt"] = versions["imagenet-opt"].partition(" ")[0]  # any commit
         self.machine = {
@@ -41,9 +41,7 @@ class ResultCache:
         self._answers: dict[str, Any] = {}
         self._num_measured, self._has_others = 0, False
         file = folder / FILE
-        content = file.read_bytes() if file.exists() else b""
-        self._is_torn = bool(content) and not content.endswith(b"\n")
-        for line in content.splitlines():
+        for line in file.read_bytes().splitlines() if file.exists() else ():
             with suppress(ValueError, KeyError, TypeError):  # a killed process leaves an incomplete line
                 row = json.loads(line)
                 if row["subject"] == self._subject:
@@ -52,20 +50,20 @@ class ResultCache:
                 else:
                     self._has_others = True
 
-    def report_resumed(self) -> int:
-        """Print on stderr whether earlier measurements are reused, and return their number. Call it before the first
-        measurement."""
+    def report_resumed(self) -> None:
+        """Print on stderr whether earlier measurements are reused. Call it before the first measurement."""
         if num := self._num_measured:
             say(f"resuming: {_measurements(num)} kept from an earlier run")
         elif self._has_others:
             say("earlier measurements had other --seconds, another configuration or version: all are repeated")
-        return num
 
     @contextmanager
-    def report_if_stopped(self) -> Iterator[None]:
-        """If Ctrl-C or SIGTERM ends the comparison, print how many measurements are kept."""
+    def measuring(self, total: int | None = None, *, budget_seconds: float = 0.0) -> Iterator[None]:
+        """Show each new measurement on stderr, see `announced`. If Ctrl-C or SIGTERM ends the comparison, print how
+        many measurements are kept."""
         try:
-            yield
+            with announced(total, budget_seconds=budget_seconds) as self._report:
+                yield
         except (KeyboardInterrupt, SystemExit):
             num = self._num_measured
             kept = f"{_measurements(num)} kept in {self.folder}" if num else "no measurement was complete"
@@ -75,12 +73,12 @@ class ResultCache:
     def take(self, key: object, measure: Callable[[], Any], label: str = "") -> Any:
         """Return the result that is stored for `key`, in plain values; if there is none, measure and store it.
 
-        label: for `report`; "" for a fact, which is not reported. Raises ConfigError if the result cannot be stored.
+        label: shown before the measurement; "" for a fact. Raises ConfigError if the result cannot be stored.
         """
         digest = _digest(key)
         if digest not in self._answers:
             if label:
-                self.report(label)
+                self._report(label)
             answer = measure()
             self._append({"subject": self._subject, "key": digest, "what": key, "label": label, "answer": answer})
             self._answers[digest] = answer
@@ -96,13 +94,12 @@ class ResultCache:
         return sum(not self.has(key) for key in keys)
 
     def _append(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, default=str).encode() + b"\n"
+        line = b"\n" + json.dumps(row, default=str).encode()  # ends a line that a killed process left incomplete
         try:
             with (self.folder / FILE).open("ab") as file:
-                file.write(b"\n" + line if self._is_torn else line)
+                file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-            self._is_torn = False
         except OSError as error:
             reason = f"cannot write {self.folder / FILE}: {error.strerror}"
             raise ConfigError(f"--folder: {reason}; free space or choose another --folder") from error

@@ -86,18 +86,7 @@ def _caption(figure: go.Figure) -> Markup:
 
 def figure_of(plot: Plot) -> go.Figure:
     """The plot of a table; intervals are error bars."""
-    return {"ratios": _ratios, "bars": _bars, "lines": _lines}[plot.kind](plot)
-
-
-def _lines(plot: Plot) -> go.Figure:
-    figure = go.Figure()
-    for number, series in enumerate(plot.series):
-        errors, colour = _errors(series) if series.low else None, LINES[number % len(LINES)]
-        name = escaped(series.name)
-        figure.add_scatter(name=name, x=series.x, y=series.y, error_y=errors, line_color=colour, mode="lines+markers")
-    figure.update_layout(layout(height=420, title=escaped(plot.title)), showlegend=len(plot.series) > 1)
-    figure.update_xaxes(title_text=escaped(plot.x))
-    return figure.update_yaxes(title_text=escaped(plot.y), rangemode="tozero")
+    return {"ratios": _ratios, "bars": _bars}[plot.kind](plot)
 
 
 def _bars(plot: Plot) -> go.Figure:

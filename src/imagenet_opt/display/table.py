@@ -44,7 +44,7 @@ class Plot:
     title: str
     x: str
     y: str
-    kind: Literal["bars", "lines", "ratios"]
+    kind: Literal["bars", "ratios"]
     series: tuple[Series, ...]
 
 

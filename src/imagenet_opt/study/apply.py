@@ -5,64 +5,48 @@ from collections.abc import Sequence
 from imagenet_opt import machine
 from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.compare.turn import Turn
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
-from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.progress import say
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.verdict import UNDECIDED
-from imagenet_opt.study.compare import RowResult, Worths, worths_of
-from imagenet_opt.study.losses import Parity
-from imagenet_opt.study.plan import Row, StepsFile, Study
-from imagenet_opt.study.speeds import stored_turn
+from imagenet_opt.study.losses import Parities
+from imagenet_opt.study.plan import PLAIN, Row, Study
+from imagenet_opt.study.turn import RowResult, Turn, Worths, stored_turn, worths_of
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
 
 
-def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache) -> Table:
+def keep_winners(study: Study, results: Sequence[RowResult], parities: Parities, cache: ResultCache) -> Table:
     """Decide which steps to keep, and write them as an experiment if they pass the test together.
 
     A step is kept if it is faster in one measure, slower in none, and trains with the same loss. All kept steps
     together must be faster than the start and than the user's present configuration; then
     conf/experiment/tuned_<host>_study.yaml is written. Returns the table of decisions.
     """
-    reasons = choose(results)
-    winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
+    reasons = choose(results, parities)
     answers = {None: "yes", UNDECIDED: UNDECIDED}
     rows = tuple((name, answers.get(reason, f"no: {reason}")) for name, reason in reasons.items())
     lines = ["No step was certainly useful; no experiment was written."]
-    if winners:
+    if winners := [result.row for result in results if reasons.get(result.row.name, "no step") is None]:
+        about = [
+            f"{row.name}: {result.worth}, loss {parities[row.name]} (beside {row.base})"
+            for result in results
+            if (row := result.row) in winners
+        ]
+        words = [word for row in winners for word in row.own]
         try:
-            words = words_of(study.plan.file, results, winners)
-            lines = _written(study, winners, words, cache, measure_together(study, words, cache))
+            lines = _written(study, words, about, cache, measure_together(study, words, cache))
         except ConfigError as error:
             lines = [f"No experiment was written: {error}."]
     return Table("Worth keeping", (Column("step"), Column("worth keeping")), rows, tuple(lines))
 
 
-def words_of(file: StepsFile, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
-    """Overrides that switch the kept steps on, after overrides that switch harmful settings off.
-
-    A setting is switched off if the start has it off and only harmful steps switched it on. Steps that made no
-    difference keep the user's value, since their effect may only be hidden in the plain start.
-    """
-    harmful, harmless = set[str](), set[str]()
-    for result in results:
-        if result.row.step:
-            can_blame = file.order != "leave_one_out"  # where the row that failed lacks the step
-            does_harm = result.differs or "slower" in result.worth.verdicts or (result.has_failed and can_blame)
-            (harmful if does_harm else harmless).update(result.row.own)
-    on = [word for result in winners for word in result.row.own]
-    off = set(map(key_of, harmful - harmless)) - set(map(key_of, on))
-    return [*(word for word in file.lasting if key_of(word) in off), *on]
-
-
-def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
+def choose(results: Sequence[RowResult], parities: Parities) -> dict[str, str | None]:
     """For each step the reason why it is not kept, or None if it is kept. Of steps that replace each other, the one
     whose interval has the largest low end is kept."""
-    reasons = {result.row.name: why_not(result) for result in results if result.row.step}
+    reasons = {result.row.name: _why_not(result, parities) for result in results if result.row.step}
     good: dict[str, list[RowResult]] = {}  # by the step that they replace
     for result in results:
         if (step := result.row.step) and reasons[step.name] is None:
@@ -74,22 +58,24 @@ def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
     return reasons
 
 
-def why_not(result: RowResult) -> str | None:
+def _why_not(result: RowResult, parities: Parities) -> str | None:
     """The reason why a step is not worth keeping by itself; None if it is."""
     if result.failure is not None:
         return "failed"
     if not result.worth.is_gain:
         both = result.worth.verdicts
         return UNDECIDED if UNDECIDED in both and "slower" not in both else ", ".join(sorted(both))
-    if not isinstance(result.parity, Parity):
-        return f"its loss was not compared ({result.parity or '--parity 0'})"
-    return f"another loss ({result.parity})" if result.differs else None
+    parity = parities.get(result.row.name, "--parity 0")
+    if isinstance(parity, str):
+        return f"its loss was not compared ({parity})"
+    return None if parity.agrees else f"another loss ({parity})"
 
 
 def measure_together(study: Study, words: list[str], cache: ResultCache) -> dict[str, Worths]:
     """Gain of these overrides over the start and over the user's present configuration, by its name, in rounds of their
     own; without the latter if it equals the start. Raises ConfigError if one of the configurations fails."""
-    own_by_name = {START: study.plan.file.lasting, NOW: (), TOGETHER: tuple(words)}
+    start = PLAIN if study.plan.file.start == "plain" else study.plan.file.below  # with the user's mixing
+    own_by_name = {START: start, NOW: (), TOGETHER: tuple(words)}
     rows = {name: Row(name, None, own, (*study.request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
@@ -109,22 +95,20 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> dict
 
 
 def _written(
-    study: Study, winners: Sequence[RowResult], words: list[str], cache: ResultCache, gains: dict[str, Worths]
+    study: Study, words: list[str], about: list[str], cache: ResultCache, gains: dict[str, Worths]
 ) -> list[str]:
-    """Write the experiment, and return lines about its gain or about the reason why none was written. Raises
-    ConfigError."""
+    """Write the experiment, and return lines about its gain or about the reason why none was written. about: lines on
+    each step. Raises ConfigError."""
     lines = [f"Together, over {name}: {worths}" for name, worths in gains.items()]
     if no_gain := [name for name, worths in gains.items() if not worths.is_gain]:
         return [*lines, f"No experiment was written: together the steps are not faster for sure than {no_gain[0]}."]
-    if off := [word for word in words if word in study.plan.file.lasting]:
-        lines.append(f"Switched off as harmful: {' '.join(off)}")
     request, where = study.request, cache.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
         f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.num_rounds} rounds",
         *lines,
-        *(f"{each.row.name}: {each.worth}, loss {each.parity} (beside {each.row.base})" for each in winners),
+        *about,
     ]
     file = write_tuned("study", words, header)
     return [*lines, f"{how_to_train(file, request.overrides)}."]

@@ -2,8 +2,9 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache as cached
 from functools import partial
 from itertools import combinations
 
@@ -12,7 +13,6 @@ from lightning.pytorch import seed_everything
 from omegaconf import open_dict
 
 from imagenet_opt.compare.result_cache import ResultCache
-from imagenet_opt.compare.turn import STOPS, Turn, apart
 from imagenet_opt.config.build import at_one_size, device_of, make, num_classes_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.speed import settle_acceleration
@@ -22,14 +22,13 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from imagenet_opt.run.numbers import METRICS
-from imagenet_opt.study.plan import Row, Study
+from imagenet_opt.study.plan import Study
+from imagenet_opt.study.turn import STOPS, RowResult, apart
 from imagenet_opt.training.build_run import build_run
 
 NUM_SEEDS = 3
 _NUM_LOSSES = 20
 """Points of a loss curve."""
-FAILED = "failed: "
-"""Start of the reason why the losses of a row were not compared, if its training failed."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,10 @@ class Parity:
         return f"{'same' if self.agrees else 'DIFFERS'}: {self.distance:.3f}, seeds {self.spread:.3f}"
 
 
+Parities = dict[str, Parity | str]
+"""By row, the comparison of its loss, or the reason why there is none."""
+
+
 def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
     """Compare a loss curve with `base`, which was trained on the same batches. All curves have the same length. seeds:
     curves of one configuration with different seeds."""
@@ -64,58 +67,43 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
     return root if math.isfinite(root) else math.nan
 
 
-@dataclass
-class Losses:
-    """curves: loss curve by row and seed. parities: by row, the comparison, or the reason why there is none."""
-
-    curves: dict[str, dict[int, list[float]]] = field(default_factory=dict)
-    parities: dict[str, Parity | str] = field(default_factory=dict)
-
-
-def measure_losses(
-    study: Study, rows: Sequence[Row], turns: Mapping[str, Sequence[Turn]], cache: ResultCache
-) -> Losses:
+def measure_losses(study: Study, results: Sequence[RowResult], cache: ResultCache) -> Parities:
     """Compare the loss of each row with the loss of its base, with the same seed. The tolerance is the spread of the
-    first row's losses over seeds. turns: by name; rows without turns are not compared."""
-    first, *others = [row for row in rows if turns.get(row.name)]
-    losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
-    if not (compared := [row for row in others if not row.other_loss]):
-        return losses
+    first row's losses over seeds. Rows without turns are not compared."""
+    measured = {result.row.name: result for result in results if result.turns}
+    first, *others = [result.row for result in measured.values()]
+    parities: Parities = {row.name: row.step.other_loss for row in others if row.step and row.step.other_loss}
+    if not (compared := [row for row in others if row.name not in parities]):
+        return parities
     num_steps, seed = study.request.parity_steps, int(first.config["seed"])
     say(f"comparing losses trains {num_steps} steps for each row; --parity 0 leaves it out")
-    failures: dict[LossJob, str] = {}
 
-    def curve_of(row: Row, number: int = 0) -> list[float] | str:
+    @cached
+    def curve_of(name: str, number: int = 0) -> list[float] | str:
         """Loss curve with the `number`th seed, or the reason for its failure."""
+        row, turn = measured[name].row, measured[name].turns[0]
         job = LossJob((*row.overrides, f"seed={seed + number}"), num_steps)
-        key = {"row": row.name, "config": row.config, "loss_steps": num_steps, "seed": seed + number}
-        one = turns[row.name][0]
-        seconds = num_steps * one.batch_size / one.full
+        key = {"row": name, "config": row.config, "loss_steps": num_steps, "seed": seed + number}
+        seconds = num_steps * turn.batch_size / turn.full
         train = partial(apart, f"{__name__}.train", job, cache.folder, timed_seconds=seconds)
-        label = f"loss of {num_steps} steps: {row.name}, seed {seed + number}"
-        if job not in failures:
-            try:
-                curve: list[float] = cache.take(key, train, label)
-                losses.curves.setdefault(row.name, {})[seed + number] = curve
-                return curve
-            except TurnFailed as error:
-                failures[job] = str(error)
-        return failures[job]
+        try:
+            curve: list[float] = cache.take(key, train, f"loss of {num_steps} steps: {name}, seed {seed + number}")
+            return curve
+        except TurnFailed as error:
+            return str(error)
 
-    by_name, seeds = {row.name: row for row in rows}, []
-    for number in range(NUM_SEEDS):
-        if isinstance(curve := curve_of(first, number), str):
-            losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in compared}
-            return losses
-        seeds.append(curve)
     for row in compared:
-        base = by_name[row.base or first.name]
-        if isinstance(without := curve_of(base), str):
-            losses.parities[row.name] = f"not compared, as {base.name} failed: {without}"
+        base, curves = row.base or first.name, list[list[float]]()
+        for name, number in (*((first.name, number) for number in range(NUM_SEEDS)), (base, 0), (row.name, 0)):
+            if isinstance(curve := curve_of(name, number), str):
+                why = "" if name == row.name else f"not compared, as {name} "
+                parities[row.name] = f"{why}failed: {curve}"
+                break
+            curves.append(curve)
         else:
-            curve = curve_of(row)
-            losses.parities[row.name] = FAILED + curve if isinstance(curve, str) else parity(curve, without, seeds)
-    return losses
+            *seeds, without, with_step = curves
+            parities[row.name] = parity(with_step, without, seeds)
+    return parities
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,29 @@
-"""Plans the rows of a study of steps: their overrides, what each is compared with, and which are left out."""
+"""A study before its measurements: its command line, its file, and the rows of a study of steps."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, PositiveFloat
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
-from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.overrides import key_of, value_of
-from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.study.request import Request
+from imagenet_opt.config.overrides import config_folder, key_of, value_of
+from imagenet_opt.errors import ConfigError, did_you_mean
 
+Options = TypeVar("Options", bound=BaseModel)
+Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+"""One or more positive numbers in a study's file."""
+DEFAULT_ROUNDS = 5
+FLAGS = ("repeats", "budget", "seconds", "parity", "apply")
+"""Options of the command line that only some kinds of study accept."""
+KINDS = {"steps": FLAGS, "queue": ("repeats",), "anatomy": ("seconds",)}
+KINDS |= dict.fromkeys(("scaling", "read", "shapes", "streams", "torchscript"), ("repeats", "seconds"))
+"""By kind of study, the FLAGS that it accepts."""
 PLAIN = (
     "trainer.precision=32-true",
     "trainer.deterministic=false",
@@ -37,7 +46,14 @@ _ROUNDED_FROM, _MULTIPLE = 64, 8
 sixteenth at most."""
 
 
-class Step(BaseModel):
+class StudyFile(BaseModel, extra="allow"):
+    """Keys that every file in conf/study has; each kind adds its own."""
+
+    title: str
+    kind: str
+
+
+class Step(BaseModel, extra="forbid"):
     """A step of a study's file.
 
     overrides: of train.py. batch_factor: multiplies the batch size. needs: "gpu" if the step does nothing without one.
@@ -45,7 +61,6 @@ class Step(BaseModel):
     this step replaces. Later steps build on the replaced step.
     """
 
-    model_config = ConfigDict(extra="forbid")
     name: str
     overrides: list[str] = []
     batch_factor: PositiveFloat | None = None
@@ -54,14 +69,13 @@ class Step(BaseModel):
     instead_of: str | None = None
 
 
-class StepsFile(BaseModel):
-    """A study's file.
+class StepsFile(BaseModel, extra="forbid"):
+    """The file of a study of steps.
 
     start: overrides that every row has before its steps, or "plain". order: whether each step is measured on top of
     the steps before it, alone, or by leaving it out of all steps.
     """
 
-    model_config = ConfigDict(extra="forbid")
     order: Literal["cumulative", "alone", "leave_one_out"]
     start: list[str] | Literal["plain"] = []
     steps: list[Step]
@@ -71,10 +85,88 @@ class StepsFile(BaseModel):
         """Overrides of the start."""
         return (*PLAIN, *UNMIXED) if self.start == "plain" else tuple(self.start)
 
+
+@dataclass(frozen=True)
+class Request:
+    """The command line of a study.
+
+    name: of the study, or its file, as typed. options: keys of the file, without title and kind. overrides: of
+    train.py, for all rows. repeats: number of rounds; None to measure as many as fit into budget_seconds. seconds: of
+    each timed stretch. parity_steps: training steps for comparing losses; 0 to skip the comparison. apply: whether to
+    write the useful steps as an experiment. folder: keeps the results, so that a stopped study resumes. command: the
+    complete command line.
+    """
+
+    name: str
+    title: str
+    kind: str
+    options: dict[str, Any]
+    overrides: tuple[str, ...]
+    repeats: int | None
+    seconds: float
+    parity_steps: int
+    folder: Path
+    apply: bool = False
+    command: str = ""
+    budget_seconds: float = 0.0
+
     @property
-    def lasting(self) -> tuple[str, ...]:
-        """The overrides of the start that an experiment from this study also sets."""
-        return PLAIN if self.start == "plain" else tuple(self.start)
+    def num_rounds(self) -> int:
+        """Number of rounds for measurements that are not limited by the budget."""
+        return self.repeats or DEFAULT_ROUNDS
+
+
+def read_study(name: str, changes: Sequence[str] = ()) -> StudyFile:
+    """Read a study by the name of a shipped study or by its path.
+
+    changes: new values of keys, such as "num_workers=[4,8]". Raises ConfigError for unknown names, with similar names,
+    and for invalid files.
+    """
+    file = _file_of(name)
+    try:
+        written: Any = OmegaConf.to_container(OmegaConf.load(file))
+        changed: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
+        study = StudyFile.model_validate(written | changed if isinstance(written, dict) else written)
+    except (YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"study={name}: {file} or study.KEY=VALUE: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise ConfigError(f"study={name}: {_first_mistake(error, StudyFile)}") from error
+    if study.kind not in KINDS:
+        raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)}")
+    return study
+
+
+def _file_of(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        if not (file := Path(name)).is_file():
+            raise ConfigError(f"study={name}: no such file ({file.absolute()})")
+        return file
+    shipped = {file.stem: file for file in sorted((config_folder() / "study").glob("*.yaml"))}
+    if name not in shipped:
+        hint = did_you_mean(name, shipped, f"expected {', '.join(shipped)}, or a YAML file")
+        raise ConfigError(f"study={name}: there is no such study; {hint}")
+    return shipped[name]
+
+
+def checked_options(model: type[Options], request: Request) -> Options:
+    """Validate the options of a study's file with the model of its kind. Raises ConfigError that names the key."""
+    try:
+        return model.model_validate(request.options)
+    except ValidationError as error:
+        raise ConfigError(f"study={request.name}: {_first_mistake(error, model)}") from error
+
+
+def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """Describe the first mistake of a study's file. Unknown keys come first, as a missing key is often misspelt."""
+    detail = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    *place, key = map(str, detail["loc"] or ("the file",))
+    where = ".".join((*place, key))
+    if detail["type"] == "extra_forbidden":
+        known = get_args(model.model_fields[place[0]].annotation)[0].model_fields if place else model.model_fields
+        expected = f"expected {', '.join(known)}"
+        return f"there is no key {where}; {did_you_mean(key, known, expected)}"
+    value = "" if detail["type"] == "missing" else f"={detail['input']}"
+    return f"{where}{value}: {detail['msg']}"
 
 
 @dataclass(frozen=True)
@@ -82,8 +174,7 @@ class Row:
     """A configuration that is measured.
 
     step: None for the first row. own: overrides of the step, or of the start in the first row. overrides: all overrides
-    of the row. pair: names of the row with the step and the row without it; None for the first row. is_ground: whether
-    later rows build on this step.
+    of the row. pair: names of the row with the step and the row without it; None for the first row.
     """
 
     name: str
@@ -91,24 +182,16 @@ class Row:
     own: tuple[str, ...]
     overrides: tuple[str, ...]
     pair: tuple[str, str] | None = None
-    is_ground: bool = False
 
     @property
     def base(self) -> str | None:
         """Name of the row that this row is compared with."""
         return next((name for name in self.pair or () if name != self.name), None)
 
-    @property
-    def other_loss(self) -> str | None:
-        """The reason why the loss differs from that of the base on purpose."""
-        return self.step.other_loss if self.step else None
-
     @cached_property
     def config(self) -> dict[str, Any]:
         """The composed configuration in plain values. Raises ConfigError."""
-        config = composed(self.overrides)
-        check_config(config)
-        plain: Any = OmegaConf.to_container(config)
+        plain: Any = OmegaConf.to_container(composed(self.overrides))
         return dict(plain)
 
 
@@ -123,7 +206,7 @@ class Plan:
         self, file: StepsFile, overrides: tuple[str, ...], *, batch_size: int, has_gpu: bool, mixed: str
     ) -> None:
         _check(file)
-        self.file, self.overrides, self.batch_size, self.has_gpu = file, overrides, batch_size, has_gpu
+        self.file, self.overrides, self.batch_size = file, overrides, batch_size
         self.absent: dict[str, str] = {}
         for step in file.steps:
             if step.needs == "gpu" and not has_gpu:
@@ -135,31 +218,24 @@ class Plan:
     def rows(self, failed: Collection[str] = ()) -> list[Row]:
         """Build the rows; the first row has no step. failed: names of rows that failed in the first round. In a ladder
         the rows after them are trained without their steps."""
-        is_leave_one_out = self.file.order == "leave_one_out"
-        name, steps = ("all of them", self.steps) if is_leave_one_out else ("start", [])
-        first = Row(name, None, self.file.below, self._overrides(steps))
-        return [first, *(self._row(step, first.name, failed) for step in self.steps)]
-
-    def _row(self, step: Step, first: str, failed: Collection[str]) -> Row:
-        own = tuple(self.words(step))
-        if self.file.order == "leave_one_out":
-            others = [other for other in self.steps if other is not step]
-            return Row(step.name, step, own, self._overrides(others), (first, step.name))
-        below = [other for other in self._below(step) if other.name not in failed]
-        base = below[-1].name if below else first
-        is_ground = self.file.order == "cumulative" and not step.instead_of
-        return Row(step.name, step, own, self._overrides([*below, step]), (step.name, base), is_ground)
+        leave_one_out, below = self.file.order == "leave_one_out", list[Step]()
+        name, steps = ("all of them", self.steps) if leave_one_out else ("start", [])
+        rows, below_of = [Row(name, None, self.file.below, self._overrides(steps))], dict[str, list[Step]]()
+        for step in self.file.steps:
+            below_of[step.name] = before = below_of[step.instead_of] if step.instead_of else below
+            if step.name in self.absent:
+                continue
+            base, trained = before[-1].name if before else name, [*before, step]
+            if leave_one_out:
+                trained = [other for other in self.steps if other is not step]
+            pair = (name, step.name) if leave_one_out else (step.name, base)
+            rows.append(Row(step.name, step, tuple(self.words(step)), self._overrides(trained), pair))
+            if self.file.order == "cumulative" and not step.instead_of and step.name not in failed:
+                below = trained
+        return rows
 
     def _overrides(self, steps: Iterable[Step]) -> tuple[str, ...]:
         return (*self.overrides, *self.file.below, *(word for step in steps for word in self.words(step)))
-
-    def _below(self, step: Step) -> list[Step]:
-        """The steps of a ladder that this step builds on."""
-        if self.file.order != "cumulative":
-            return []
-        names = [other.name for other in self.file.steps]
-        end = names.index(step.instead_of or step.name)
-        return [other for other in self.steps if not other.instead_of and names.index(other.name) < end]
 
     def replaced(self) -> list[str]:
         """The overrides of the command line to which the study's start gives another value."""
@@ -211,15 +287,3 @@ def _check(file: StepsFile) -> None:
             if file.order == "leave_one_out":
                 expected = "nothing with order: leave_one_out, which has all steps on at once"
             raise ConfigError(f"step '{step.name}': instead_of={step.instead_of} must name {expected}")
-
-
-def check_rows(rows: Iterable[Row]) -> None:
-    """Check the keys and values of all rows without reading data. Raises ConfigError with the row's name."""
-    for row in rows:
-        name = f"step '{row.name}'" if row.step else row.name
-        if row.step and not row.own:
-            raise ConfigError(f"{name}: it changes nothing; give it overrides or batch_factor")
-        try:
-            _ = row.config
-        except ImagenetOptError as error:
-            raise ConfigError(f"{name}: {error}") from error

@@ -8,9 +8,9 @@ import pytest
 
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.study.kinds.comparison import Setting
-from imagenet_opt.study.kinds.queue import Drained, hidden_steps, mean_step_seconds, queue_table, run
+from imagenet_opt.study.kinds.queue import Drained, hidden_steps, mean_step_seconds, queue_table
 from tests.conftest import write_images
-from tests.study.studies import small_request
+from tests.study.studies import table_of
 
 LOAD, COMPUTE, STEPS = 2.66, 1.0, 30
 MEASURED = {1: (2.5, 0), 2: (2.4, 3), 4: (2.2, 6), 8: (1.9, 13)}
@@ -42,14 +42,12 @@ def waits(num_ready: int) -> tuple[float, ...]:
 
 def test_measured_turns_are_beside_the_law() -> None:
     turns = {f"{depth}": [Drained(depth + 2, waits(depth + 2), LOAD)] * 2 for depth in (1, 4, 24)}
-    settings = {name: Setting((name,), lambda: turns["1"][0], x=float(name)) for name in turns}
+    settings = {name: Setting((name,), lambda: turns["1"][0]) for name in turns}
     table = queue_table(settings, Rounds(turns), COMPUTE)
     for row in table.rows:
-        rate, (law, ready, hidden, by_law, steady, for_ever) = row[1], row[-6:]
+        rate, (law, ready, hidden, by_law) = row[1], row[-4:]
         assert rate == pytest.approx(law) and ready == float(row[0] or 0) + 2
         assert hidden == min(STEPS, float(by_law or 0))
-        assert for_ever == 1 / LOAD and (steady is None) == (row[0] == "24")
-    assert table.rows[0][-2] == pytest.approx(1 / LOAD)
 
 
 @pytest.mark.slow
@@ -58,7 +56,6 @@ def test_a_real_loader_beside_the_law(tmp_path: Path) -> None:
     There are fewer images than the steps need."""
     root = write_images(tmp_path / "images", num_classes=3, per_class=30)
     words = (f"data.root={root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=6", "data.image_size=32")
-    options: dict[str, Any] = {"prefetch_factors": [1, 2], "num_steps": 6, "load_seconds": 0.1, "repeats": 1}
-    (table,) = run(small_request("queue", tmp_path, *words, **options))
-    ready = table.headings.index("ready at first")
-    assert [(row[0], row[ready]) for row in table.rows] == [("1", 3), ("2", 4)]
+    options: dict[str, Any] = {"prefetch_factors": [2], "num_steps": 6, "load_seconds": 0.1, "repeats": 1}
+    table = table_of("queue", tmp_path, *words, **options)
+    assert table.rows[0][0] == "2" and table.rows[0][table.headings.index("ready at first")] == 4

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch.profiler import ProfilerActivity, profile
 
-from imagenet_opt.display.progress import announced
-from imagenet_opt.display.table import Column, Plot, Series, Table
+from imagenet_opt.display.progress import say
+from imagenet_opt.display.table import Cell, Column, Table
 from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.measure.telemetry.torch_profile import (
     GROUPS,
@@ -19,13 +20,9 @@ from imagenet_opt.measure.telemetry.torch_profile import (
 from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.plan import Request
 
-
-class Options(BaseModel, extra="forbid"):
-    """num_steps: number of profiled steps."""
-
-    num_steps: int = Field(ge=1, le=1000)
+CONTRACTION = GROUPS[0]
 
 
 @dataclass(frozen=True)
@@ -44,16 +41,15 @@ class Anatomy:
     group_seconds: Mapping[str, float]
 
 
-def run(request: Request) -> list[Table]:
-    """Measure and return the table. Raises ImagenetOptError."""
-    options, subject = checked_options(Options, request), SyntheticStep(request.overrides)
-    with announced(1) as announce:
-        announce("one training step, taken apart")
-        try:
-            anatomy = measure(subject, seconds=request.seconds, num_steps=options.num_steps)
-        except RuntimeError as error:  # of torch: out of memory, unsupported operations
-            raise ConfigError(f"study={request.name}: no step could be measured ({first_line(error)})") from error
-    return [kinds_table(anatomy, str(subject))]
+def run(request: Request, num_steps: Annotated[int, Field(ge=1, le=1000)]) -> Table:
+    """num_steps: number of profiled steps. Raises ImagenetOptError."""
+    subject = SyntheticStep(request.overrides)
+    say("measuring: one training step, taken apart")
+    try:
+        anatomy = measure(subject, seconds=request.seconds, num_steps=num_steps)
+    except RuntimeError as error:  # of torch: out of memory, unsupported operations
+        raise ConfigError(f"study={request.name}: no step could be measured ({first_line(error)})") from error
+    return kinds_table(anatomy, str(subject))
 
 
 def measure(subject: SyntheticStep, *, seconds: float, num_steps: int) -> Anatomy:
@@ -98,15 +94,14 @@ def kinds_table(anatomy: Anatomy, title: str) -> Table:
         *(Column("GFLOP/step", "{:,.1f}"), Column("TFLOP/s", "{:,.3g}"), Column("% of the peak", "{:.1f}")),
     )
 
-    def work(duration: float) -> tuple[float, float, float]:
-        rate = anatomy.flops / duration / 1e12
-        return anatomy.flops / 1e9, rate, 100 * rate / peak
+    def row(name: str, duration: float, share: float | None, flops: float | None) -> tuple[Cell, ...]:
+        rate = flops and flops / duration / 1e12
+        return name, 1000 * duration, share, flops and flops / 1e9, rate, rate and 100 * rate / peak
 
-    contraction, *others = ((group, 1000 * each, 100 * each / total) for group, each in seconds.items())
+    kinds = ((group, each, 100 * each / total) for group, each in seconds.items())
     rows = (
-        (*contraction, *work(seconds["contraction"])),
-        *((*other, None, None, None) for other in others),
-        ("whole step", 1000 * anatomy.step_seconds, None, *work(anatomy.step_seconds)),
+        *(row(*kind, anatomy.flops if kind[0] == CONTRACTION else None) for kind in kinds),
+        row("whole step", anatomy.step_seconds, None, anatomy.flops),
     )
     notes = [
         f"The peak, {peak:,.3g} TFLOP/s, is the fastest square matrix product measured here, {anatomy.peak.size} x "
@@ -115,13 +110,8 @@ def kinds_table(anatomy: Anatomy, title: str) -> Table:
     ]
     if anatomy.kernel_seconds is not None:
         notes.append(gaps_sentence(anatomy.step_seconds, anatomy.kernel_seconds))
-    shares = Series("time", GROUPS, tuple(100 * each / total for each in seconds.values()))
-    return Table(
-        f"Kinds of operations: {title}",
-        columns,
-        rows,
-        tuple(notes),
-        (Plot("A training step", "operations", "% of the time", "bars", (shares,)),),
-        finding="Contractions (convolutions, matrix products) have nearly all FLOPs and "
-        f"{contraction[2]:.1f} % of the time; in BERT, 99.8 and 61 % (arXiv:2007.00072).",
+    finding = (
+        "Contractions (convolutions, matrix products) have nearly all FLOPs and "
+        f"{100 * seconds[CONTRACTION] / total:.1f} % of the time; in BERT, 99.8 and 61 % (arXiv:2007.00072)."
     )
+    return Table(f"Kinds of operations: {title}", columns, rows, tuple(notes), finding=finding)

@@ -1,6 +1,6 @@
 """Measures named settings in rounds, and shows them in one table: rates with intervals, ratios with verdicts."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -12,27 +12,22 @@ from imagenet_opt.compare.gain import Gain, gains
 from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.config.compose import composed
-from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, interval, series, shape_of
 from imagenet_opt.errors import ConfigError, ImagenetOptError, first_line
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.request import Request
+from imagenet_opt.study.plan import Request
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """labels: the first cells of its row. turn: measures it once. against: name of the setting to compare with. plot,
-    curve, x: place of its rate in the plots."""
+    """labels: the first cells of its row. turn: measures it once. against: name of the setting to compare with."""
 
     labels: tuple[str, ...]
     turn: Callable[[], T]
     against: str | None = None
-    plot: str = ""
-    curve: str = ""
-    x: float | str = ""
 
 
 @dataclass(frozen=True)
@@ -40,19 +35,17 @@ class Comparison(Generic[T]):
     """Results of settings. A setting that failed in a round has no numbers.
 
     labels: headings of `Setting.labels`. rate: of one turn, in `unit`; more is better. ratio: name of the rate over
-    the rate of the other setting. x: title of the plots' axis, "" for bars. more: last columns, each with the cell for
-    a setting and its turns.
+    the rate of the other setting. more: last columns, each with the cell for the turns of a setting.
     """
 
     title: str
     labels: tuple[str, ...]
     unit: str
-    rate: Callable[[T], float]
     settings: Mapping[str, Setting[T]]
     rounds: Rounds[T]
+    rate: Callable[[T], float] = float  # type: ignore[assignment]
     ratio: str = "ratio"
-    x: str = ""
-    more: Mapping[Column, Callable[[Setting[T], Sequence[T]], Cell]] = field(default_factory=dict)
+    more: Mapping[Column, Callable[[Sequence[T]], Cell]] = field(default_factory=dict)
 
     @cached_property
     def rates(self) -> dict[str, list[float]]:
@@ -75,11 +68,9 @@ class Comparison(Generic[T]):
         """Format of rates."""
         return shape_of(estimate.median for estimate in self.estimates.values())
 
-    def most(self, names: Iterable[str]) -> str:
-        """A sentence about the fastest of these settings; "" if none was measured."""
-        if not (measured := [name for name in names if name in self.estimates]):
-            return ""
-        best = max(measured, key=lambda name: self.estimates[name].median)
+    def _most(self) -> str:
+        """A sentence about the fastest setting."""
+        best = max(self.estimates, key=lambda name: self.estimates[name].median)
         text = f"Most {self.unit}: {best}, {self.shape.format(self.estimates[best].median)}"
         if gain := self.gains.get(best):
             text += f", {gain.ratio.ratio:.2f} times as much as {self.settings[best].against}: {gain.verdict}"
@@ -98,8 +89,8 @@ class Comparison(Generic[T]):
             columns,
             tuple(map(self._row, self.settings)),
             (*self.rounds.reasons, RATIOS, *notes),
-            self._plots(),
-            finding=self.most(self.settings) if finding is None else finding,
+            (Plot(self.title, "", self.unit, "bars", (series("", self.estimates),)),),
+            finding=self._most() if finding is None else finding,
             left_out=left_out,
         )
 
@@ -108,60 +99,39 @@ class Comparison(Generic[T]):
         if (estimate := self.estimates.get(name)) is None:
             return (*setting.labels, *[None] * (6 + len(self.more)))
         compared = (setting.against, *gain.cells[1:]) if (gain := self.gains.get(name)) else [None] * 4
-        of_turns = [cell(setting, self.rounds.results[name]) for cell in self.more.values()]
+        of_turns = [cell(self.rounds.results[name]) for cell in self.more.values()]
         return (*setting.labels, estimate.median, interval(estimate, self.shape), *compared, *of_turns)
-
-    def _plots(self) -> tuple[Plot, ...]:
-        plots: dict[str, dict[str, dict[Any, Estimate]]] = {}
-        for name, estimate in self.estimates.items():
-            at = self.settings[name]
-            plots.setdefault(at.plot or self.title, {}).setdefault(at.curve, {})[at.x] = estimate
-        kind: Any = "lines" if self.x else "bars"
-        return tuple(
-            Plot(title, self.x, self.unit, kind, tuple(series(*curve) for curve in curves.items()))
-            for title, curves in plots.items()
-        )
-
-
-def key_of_turn(name: str, number: int) -> dict[str, object]:
-    """Identifies the stored result of a setting in round `number`."""
-    return {"turn": name, "round": number}
 
 
 def run_rounds(settings: Mapping[str, Setting[T]], request: Request, answer: type[T]) -> Rounds[T]:
     """Measure the settings in rounds; results that are stored in the study's folder are not measured again.
 
-    answer: type of a turn's result, convertible to JSON. Raises ImagenetOptError if a turn raises it before anything
-    was measured, since the request itself is then wrong; later such a turn counts as failed, and so does any turn with
-    an error of torch. Raises ConfigError if all have failed.
+    answer: type of a turn's result, convertible to JSON. A turn with an error of this package or of torch counts as
+    failed. Raises ConfigError if all have failed.
     """
     asked = (request.kind, request.options, request.overrides, request.seconds)
     config = OmegaConf.to_container(composed(request.overrides))
-    cache = ResultCache(request.folder, {"request": asked, "subject": config})
-    adapter, any_result = TypeAdapter(answer), False
+    cache, adapter = ResultCache(request.folder, {"request": asked, "subject": config}), TypeAdapter(answer)
 
     def measured(name: str) -> Any:
         try:
             return adapter.dump_python(settings[name].turn(), mode="json")
-        except ImagenetOptError as error:
-            if not any_result:
-                raise
-            raise TurnFailed(str(error)) from error
-        except RuntimeError as error:  # of torch: out of memory, unsupported operations
+        except (ImagenetOptError, RuntimeError) as error:  # of torch: out of memory, unsupported operations
             raise TurnFailed(first_line(error)) from error
 
     def turn(name: str, number: int) -> T:
-        nonlocal any_result
         label = f"round {number + 1} of {request.num_rounds}: {name}"
-        values = cache.take(key_of_turn(name, number), lambda: measured(name), label)
-        any_result = True
-        return adapter.validate_python(values)
+        return adapter.validate_python(cache.take(_key_of_turn(name, number), lambda: measured(name), label))
 
     cache.report_resumed()
-    turns = (key_of_turn(name, number) for name in settings for number in range(request.num_rounds))
-    num_missing = cache.num_missing(turns)
-    with cache.report_if_stopped(), announced(num_missing) as cache.report:
+    turns = (_key_of_turn(name, number) for name in settings for number in range(request.num_rounds))
+    with cache.measuring(cache.num_missing(turns)):
         rounds = in_rounds(settings, turn, range(request.num_rounds))
     if len(rounds.failures) == len(settings):
         raise ConfigError(f"study={request.name}: {rounds.reasons[0]}")
     return rounds
+
+
+def _key_of_turn(name: str, number: int) -> dict[str, object]:
+    """Identifies the stored result of a setting in round `number`."""
+    return {"turn": name, "round": number}

@@ -11,9 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import Field
 
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
@@ -24,12 +24,10 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.plan import Request, Sizes
 
 WAITED = 0.2
 """A step waits for its batch if the wait exceeds this share of the loader's time per batch."""
-_STEADY = 3
-"""The last third of the steps shows the steady state."""
 _TIMED = 5
 """Batches that are timed for the loader's time per batch."""
 _POLL_SECONDS, _LEAST_PATIENCE_SECONDS, _PATIENCE = 0.01, 0.1, 3
@@ -53,16 +51,6 @@ def mean_step_seconds(load_seconds: float, compute_seconds: float, num_ready: fl
     return max(compute_seconds, ((num_steps - num_ready) * load_seconds + compute_seconds) / num_steps)
 
 
-class Options(BaseModel, extra="forbid"):
-    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: by which factor the loader
-    is slower than the device. load_seconds: time per batch, reached by slowing down the storage."""
-
-    prefetch_factors: tuple[PositiveInt, ...] = Field(min_length=1)
-    num_steps: int = Field(ge=6, le=10_000)
-    load_over_compute: float = Field(gt=1)
-    load_seconds: float = Field(gt=0)
-
-
 @dataclass(frozen=True)
 class Drained:
     """One turn. num_ready: batches made before the first step, with the one that the worker has read, not decoded.
@@ -72,29 +60,34 @@ class Drained:
     waits: tuple[float, ...]
     load_seconds: float
 
+    @property
     def num_hidden(self) -> int:
         """Number of steps before the first wait."""
         waits = enumerate(self.waits)
         return next((step for step, wait in waits if wait > WAITED * self.load_seconds), len(self.waits))
 
 
-def run(request: Request) -> list[Table]:
-    """Measure and return the table. Raises ImagenetOptError."""
-    options = checked_options(Options, request)
-    compute_seconds = options.load_seconds / options.load_over_compute
-    testbed = Testbed(composed(request.overrides))
-    loading = slowed(testbed, options.load_seconds)
+def run(
+    request: Request,
+    prefetch_factors: Sizes,
+    num_steps: Annotated[int, Field(ge=6, le=10_000)],
+    load_over_compute: Annotated[float, Field(gt=1)],
+    load_seconds: Annotated[float, Field(gt=0)],
+) -> Table:
+    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: by which factor the loader
+    is slower than the device. load_seconds: time per batch, reached by slowing down the storage. Raises
+    ImagenetOptError."""
+    compute_seconds, testbed = load_seconds / load_over_compute, Testbed(composed(request.overrides))
+    loading = slowed(testbed, load_seconds)
     settings = {
         f"data.prefetch_factor={depth}": Setting(
             (str(depth),),
-            partial(drain, testbed, replace(loading, prefetch_factor=depth), compute_seconds, options.num_steps),
-            against=f"data.prefetch_factor={options.prefetch_factors[0]}" if number else None,
-            curve="measured",
-            x=float(depth),
+            partial(drain, testbed, replace(loading, prefetch_factor=depth), compute_seconds, num_steps),
+            against=f"data.prefetch_factor={prefetch_factors[0]}" if number else None,
         )
-        for number, depth in enumerate(options.prefetch_factors)
+        for number, depth in enumerate(prefetch_factors)
     }
-    return [queue_table(settings, run_rounds(settings, request, Drained), compute_seconds)]
+    return queue_table(settings, run_rounds(settings, request, Drained), compute_seconds)
 
 
 def slowed(testbed: Testbed, load_seconds: float) -> LoaderOptions:
@@ -143,42 +136,27 @@ def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:
 def queue_table(settings: Mapping[str, Setting[Drained]], rounds: Rounds[Drained], compute: float) -> Table:
     """Table of measured and predicted steps. compute: seconds per batch of the device."""
 
-    def load(turns: Sequence[Drained]) -> float:
-        return median(turn.load_seconds for turn in turns)
+    def law(turns: Sequence[Drained]) -> tuple[float, float, float]:
+        """Load time, compute time and ready batches."""
+        load = median(turn.load_seconds for turn in turns)
+        return load, compute, median(turn.num_ready for turn in turns)
 
-    def ready(_: object, turns: Sequence[Drained]) -> float:
-        return median(turn.num_ready for turn in turns)
-
-    def hidden(_: object, turns: Sequence[Drained]) -> float:
-        return median(turn.num_hidden() for turn in turns)
-
-    def hidden_by_law(_: object, turns: Sequence[Drained]) -> float | None:
-        by_law = hidden_steps(load(turns), compute, ready(_, turns))
-        return math.floor(by_law) + 1 if math.isfinite(by_law) else None
-
-    def rate_by_law(_: object, turns: Sequence[Drained]) -> float:
-        return 1 / mean_step_seconds(load(turns), compute, ready(_, turns), len(turns[0].waits))
-
-    def steady(_: object, turns: Sequence[Drained]) -> float | None:
-        last = len(turns[0].waits) // _STEADY
-        is_empty = max(turn.num_hidden() for turn in turns) <= len(turns[0].waits) - last
-        return 1 / (compute + median(wait for turn in turns for wait in turn.waits[-last:])) if is_empty else None
+    def hidden_by_law(turns: Sequence[Drained]) -> float | None:
+        hidden = hidden_steps(*law(turns))
+        return math.floor(hidden) + 1 if math.isfinite(hidden) else None
 
     comparison = Comparison(
         f"A slow loader and a simulated device of C = {compute:.3f} s a batch",
         ("prefetch",),
         "steps/s",
-        lambda turn: 1 / (compute + fmean(turn.waits)),
         settings,
         rounds,
-        x="data.prefetch_factor",
+        lambda turn: 1 / (compute + fmean(turn.waits)),
         more={
-            Column("by the law", "{:.2f}"): rate_by_law,
-            Column("ready at first", "{:,.0f}"): ready,
-            Column("steps that do not wait", "{:,.0f}"): hidden,
+            Column("by the law", "{:.2f}"): lambda turns: 1 / mean_step_seconds(*law(turns), len(turns[0].waits)),
+            Column("ready at first", "{:,.0f}"): lambda turns: median(turn.num_ready for turn in turns),
+            Column("steps that do not wait", "{:,.0f}"): lambda turns: median(turn.num_hidden for turn in turns),
             Column("steps by the law", "{:,.0f}"): hidden_by_law,
-            Column("steady, steps/s", "{:.2f}"): steady,
-            Column("1 / max(L, C)", "{:.2f}"): lambda _, turns: 1 / max(load(turns), compute),
         },
     )
     note = (

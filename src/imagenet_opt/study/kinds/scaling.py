@@ -2,24 +2,22 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from omegaconf import open_dict
-from pydantic import BaseModel, PositiveInt, field_validator
 
 from imagenet_opt import machine
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.build import wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.isolated import call_isolated, limit
@@ -27,24 +25,11 @@ from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import removed_afterwards
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.plan import Request, Sizes
 
 _LEAST_STEPS = 8
 _LISTED, _MOST_EPOCHS = 100_000, 10_000
 """At least so many samples for each process, so that epochs seldom end within a turn."""
-
-
-class Scaling(BaseModel, extra="forbid"):
-    """Keys of conf/study/scaling.yaml."""
-
-    processes: list[PositiveInt]
-
-    @field_validator("processes")
-    @classmethod
-    def _has_baseline(cls, numbers: list[int]) -> list[int]:
-        if 1 not in numbers or len(numbers) != len(set(numbers)):
-            raise ValueError(f"{numbers} must hold 1, with which the other numbers are compared, and each number once")
-        return sorted(numbers)
 
 
 @dataclass(frozen=True)
@@ -56,48 +41,41 @@ class Job:
     seconds: float
 
 
-def run(request: Request) -> list[Table]:
-    """Measure all numbers of processes in rounds and return the table. Raises ImagenetOptError."""
-    processes = checked_options(Scaling, request).processes
+def run(request: Request, processes: Sizes) -> Table:
+    """Measure these numbers of processes and 1, with which they are compared. Raises ImagenetOptError."""
+    processes = tuple(sorted({1, *processes}))
     num_gpus = torch.cuda.device_count() if wants_gpu(composed(request.overrides)) else 0
     here = [num for num in processes if not num_gpus or num <= num_gpus]
     num_threads = max(1, machine.usable_cpus() // max(here))  # the same in every turn
     environment = {} if num_gpus else {"OMP_NUM_THREADS": str(num_threads)}
     settings = {
-        f"processes: {num}": Setting(
+        _name(num): Setting(
             (str(num),),
             partial(_apart, Job(request.overrides, num, request.seconds), environment),
-            against=None if num == 1 else "processes: 1",
-            curve="measured",
-            x=num,
+            against=None if num == 1 else _name(1),
         )
         for num in here
     }
-    left_out = [f"{num} processes: there are {num_gpus} GPUs here." for num in processes if num not in here]
-    return [scaling_table(settings, run_rounds(settings, request, float), left_out, on_gpu=num_gpus > 0)]
+    left_out = tuple(f"{num} processes: there are {num_gpus} GPUs here." for num in processes if num not in here)
+    return scaling_table(settings, run_rounds(settings, request, float), left_out, on_gpu=num_gpus > 0)
+
+
+def _name(num_processes: int) -> str:
+    return f"processes: {num_processes}"
 
 
 def scaling_table(
-    settings: Mapping[str, Setting[float]], rounds: Rounds[float], left_out: Sequence[str] = (), *, on_gpu: bool
+    settings: Mapping[str, Setting[float]], rounds: Rounds[float], left_out: tuple[str, ...] = (), *, on_gpu: bool
 ) -> Table:
-    """rounds: images/s of each process. left_out: sentences about numbers that were not measured."""
-    comparison = Comparison(
-        "Weak scaling",
-        ("processes",),
-        "images/s of each process",
-        float,
-        settings,
-        rounds,
-        ratio="efficiency",
-        x="processes",
-        more={Column("images/s of all", "{:,.0f}"): lambda setting, turns: float(setting.x) * median(turns)},
-    )
+    """left_out: sentences about numbers that were not measured."""
+    unit = "images/s of each process"
+    comparison = Comparison("Weak scaling", ("processes",), unit, settings, rounds, ratio="efficiency")
     finding, shared = "", "Without GPUs all processes share the CPUs: this does not predict the scaling of GPUs."
     if comparison.gains:
         most, gain = list(comparison.gains.items())[-1]
         finding = f"{most}: {gain.ratio.ratio:.0%} of ideal scaling ({gain.verdict})."
     note = "Each process has a batch of data.batch_size. Efficiency: the rate of each process over that of one alone."
-    return comparison.table(note, *(() if on_gpu else (shared,)), finding=finding, left_out=tuple(left_out))
+    return comparison.table(note, *(() if on_gpu else (shared,)), finding=finding, left_out=left_out)
 
 
 def _apart(job: Job, environment: dict[str, str]) -> float:
@@ -121,8 +99,6 @@ def train(job: Job) -> float:
     trainer = {"devices": job.num_processes, "strategy": "ddp" if job.num_processes > 1 else "auto"}
     with named_out_of_memory(testbed.config):
         testbed.train_until(stretch, data, testbed.config, trainer | {"max_epochs": _MOST_EPOCHS})
-    for process in stretch.others:
-        process.wait(60)  # until it has removed its run folder
     if stretch.images_per_second is None:
         raise TurnFailed("too few images for a measurement; lower data.batch_size or --seconds")
     return stretch.images_per_second
@@ -132,33 +108,27 @@ class Stretch(Callback):
     """Callback that uses up prefetched batches, times the steps of about `seconds`, and ends the fit.
 
     The first process chooses the last step for all processes, since DDP steps wait for each other; FitTimer would
-    choose a last step in each process. others: processes that this process has started.
+    choose a last step in each process.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.others: tuple[Any, ...] = ()
         self.images_per_second: float | None = None
         self._warm = self._last = self._step = -1
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.others = getattr(trainer.strategy.launcher, "procs", ())
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._step += 1  # of all epochs
-        if self._step == 0:
+        if self._step == 0:  # which compiles
             ahead = -(-images_ahead(batch, trainer.train_dataloader) // len(batch))
-            self._warm = trainer.strategy.broadcast(min(2 + ahead, int(trainer.num_training_batches) // 3))
-        if self._step == self._warm:
+            self._warm, self._began = trainer.strategy.broadcast(_LEAST_STEPS + ahead), self._now()
+        elif self._step == self._warm:
+            num_steps = math.ceil(self.seconds * self._warm / (self._now() - self._began))
+            self._last = self._warm + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
             self._began = self._now()
-        elif self._step == self._warm + _LEAST_STEPS and self._last < 0:
-            num_steps = math.ceil(self.seconds * _LEAST_STEPS / (self._now() - self._began))
-            self._last = self._step + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
-            self._began, self._first = self._now(), self._step
         elif self._step == self._last:
-            self.images_per_second = (self._last - self._first) * len(batch) / (self._now() - self._began)
+            self.images_per_second = (self._last - self._warm) * len(batch) / (self._now() - self._began)
             trainer.should_stop = True
 
     def _now(self) -> float:

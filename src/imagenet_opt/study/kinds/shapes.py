@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt
 from torch import nn
 
 from imagenet_opt.display.table import Table
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.plan import Request, Sizes
 
 CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
 _MULTIPLES = (64, 8)
@@ -33,46 +32,26 @@ def neighbour(size: int, sizes: Sequence[int]) -> int | None:
     return min(better, key=lambda other: (abs(other - size), -other), default=None)
 
 
-class Options(BaseModel, extra="forbid"):
-    """channels: input and output channels of the convolution. batches, outputs: of the last layer."""
-
-    channels: tuple[PositiveInt, ...] = Field(min_length=2)
-    batches: tuple[PositiveInt, ...] = Field(min_length=2)
-    outputs: tuple[PositiveInt, ...] = Field(min_length=2)
-
-
-def run(request: Request) -> list[Table]:
-    """Measure and return the table. Raises ImagenetOptError."""
-    options, subject = checked_options(Options, request), SyntheticStep(request.overrides)
-    sizes = {CHANNELS: options.channels, BATCH: options.batches, OUTPUTS: options.outputs}
+def run(request: Request, channels: Sizes, batches: Sizes, outputs: Sizes) -> Table:
+    """channels: input and output channels of the convolution. batches, outputs: of the last layer. Raises
+    ImagenetOptError."""
+    subject, sizes = SyntheticStep(request.overrides), {CHANNELS: channels, BATCH: batches, OUTPUTS: outputs}
     settings = {
         f"{varies} {size}": Setting(
             (varies, str(size), str(multiple_of(size))),
             partial(gflops_per_second, subject, varies, size, request.seconds),
             against=f"{varies} {better}" if (better := neighbour(size, of_layer)) else None,
-            plot=varies,
-            x=float(size),
         )
         for varies, of_layer in sizes.items()
         for size in of_layer
     }
-    comparison = Comparison(
-        f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
-        ("what varies", "size", "multiple of"),
-        "GFLOP/s",
-        float,
-        settings,
-        run_rounds(settings, request, float),
-        x="size",
-    )
-    slower = ", ".join(
-        f"{name} ({gain.ratio.ratio:.2f})"
-        for name, gain in comparison.gains.items()
-        if gain.verdict == "slower" and settings[name].labels[2] == "1"
-    )
+    title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
+    rounds = run_rounds(settings, request, float)
+    comparison = Comparison(title, ("what varies", "size", "multiple of"), "GFLOP/s", settings, rounds)
+    slower = [name for name, gain in comparison.gains.items() if gain.verdict == "slower"]
     note = "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
-    start = "Sizes that are not a multiple of 8 and whose FLOPs are slower than those of the nearest multiple"
-    return [comparison.table(note, finding=f"{start}: {slower or 'none'}.")]
+    start = "Sizes whose FLOPs are slower than those of the nearest better multiple"
+    return comparison.table(note, finding=f"{start}: {', '.join(slower) or 'none'}.")
 
 
 def gflops_per_second(subject: SyntheticStep, varies: str, size: int, seconds: float) -> float:

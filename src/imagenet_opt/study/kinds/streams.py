@@ -1,18 +1,15 @@
 """Study `streams`: speed of training several batches at the same time on CUDA streams of their own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor, nn
 
-from imagenet_opt.display.table import Column, Table
-from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from imagenet_opt.display.table import Table
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
-from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.plan import Request, Sizes
 
 Loss = Callable[[], Tensor]
 """Mean loss of one batch, computed when called."""
@@ -53,57 +50,33 @@ WHOLE = "as one batch"
 _BASELINES = {ADDED: None, STREAMS: ADDED, WHOLE: ADDED}
 
 
-class Options(BaseModel, extra="forbid"):
-    """num_batches: numbers of batches that are trained together; each number is a part of the table."""
-
-    num_batches: tuple[PositiveInt, ...] = Field(min_length=1)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """peak_gib: peak GPU memory reserved by torch; None on a CPU."""
-
-    images_per_second: float
-    peak_gib: float | None
-
-
-def run(request: Request) -> list[Table]:
-    """Measure and return the table. Raises ImagenetOptError."""
-    options, subject = checked_options(Options, request), SyntheticStep(request.overrides)
+def run(request: Request, num_batches: Sizes) -> Table:
+    """num_batches: numbers of batches that are trained together; each number is a part of the table. Raises
+    ImagenetOptError."""
+    subject = SyntheticStep(request.overrides)
     settings = {
         f"{num} batches {way}": Setting(
             (str(num), way),
-            partial(train, subject, num, way, request.seconds),
+            partial(images_per_second, subject, num, way, request.seconds),
             against=base and f"{num} batches {base}",
-            curve=f"{num} batches",
-            x=way,
         )
-        for num in options.num_batches
+        for num in num_batches
         for way, base in _BASELINES.items()
         if subject.on_gpu or way != STREAMS
     }
-    comparison = Comparison(
-        f"Several batches of {subject}",
-        ("batches", "how"),
-        "images/s",
-        lambda trained: trained.images_per_second,
-        settings,
-        run_rounds(settings, request, Trained),
-        more={Column("peak GiB", "{:.2f}"): lambda _, turns: turns[-1].peak_gib} if subject.on_gpu else {},
-    )
+    rounds = run_rounds(settings, request, float)
+    comparison = Comparison(f"Several batches of {subject}", ("batches", "how"), "images/s", settings, rounds)
     note = "All rows train with a larger batch, which needs its own learning rate; an epoch has fewer steps."
     left_out = () if subject.on_gpu else ("Streams: they need a GPU.",)
-    return [comparison.table(note, left_out=left_out)]
+    return comparison.table(note, left_out=left_out)
 
 
-def train(subject: SyntheticStep, num_batches: int, way: str, seconds: float) -> Trained:
-    """Train this many batches repeatedly."""
+def images_per_second(subject: SyntheticStep, num_batches: int, way: str, seconds: float) -> float:
+    """Of steps that train this many batches."""
     if subject.on_gpu:
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(subject.device)
     step_seconds = subject.seconds(_step(subject, num_batches, way), seconds)
-    peak = peak_gib(subject.device) if subject.on_gpu else None
-    return Trained(num_batches * subject.num_images / step_seconds, peak)
+    return float(num_batches * subject.num_images / step_seconds)
 
 
 def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], object]:

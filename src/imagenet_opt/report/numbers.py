@@ -100,18 +100,12 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
 
 
 def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[tuple[str, ...]]:
-    mine, other = _verdict(ours), _verdict(theirs)
-    return [(name, mine[name], other[name]) for name in mine]
+    def texts(found: Diagnosis) -> tuple[str, ...]:
+        stage = found.measurements.stages.get(found.next_stage or "", found.next_stage or "none")
+        return found.meaning, found.sentence, found.confidence.level, stage, found.measurements.date
 
-
-def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
-    return {
-        "cause": diagnosis.meaning,
-        "verdict": diagnosis.sentence,
-        "confidence": diagnosis.confidence.level,
-        "next limit": diagnosis.measurements.stages.get(diagnosis.next_stage or "", diagnosis.next_stage or "none"),
-        "date": diagnosis.measurements.date,
-    }
+    names = ("cause", "verdict", "confidence", "next limit", "date")
+    return list(zip(names, texts(ours), texts(theirs), strict=True))
 
 
 def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[tuple[str, ...]]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -55,11 +56,6 @@ class Eviction:
     def verified(self) -> bool:
         """Whether the files are cold."""
         return self.left.share is not None and self.left.share <= COLD_SHARE
-
-    @property
-    def unknown(self) -> bool:
-        """Whether the share in memory is unknown."""
-        return self.left.share is None
 
     @property
     def evidence(self) -> str:
@@ -116,7 +112,7 @@ def evicted(extents: Iterable[Extent]) -> Eviction:
     """Evict the extents and check the result; files that cannot be opened are left out."""
     unique = list(dict.fromkeys(extents))
     with ThreadPoolExecutor(_THREADS) as threads:
-        return Eviction(_mean(threads.map(_emptied, _joined(unique))), len(unique))
+        return Eviction(_mean(threads.map(partial(_left, evicts=True), _joined(unique))), len(unique))
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
@@ -135,26 +131,19 @@ def _joined(extents: Iterable[Extent]) -> list[Extent]:
 def residency_of(extents: Iterable[Extent]) -> Residency:
     """Mean residency; files that do not open do not count."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean(threads.map(_residency_or_none, extents))
+        return _mean(threads.map(_left, extents))
 
 
-def _residency_or_none(extent: Extent) -> Residency | None:
-    """Residency of an extent; None for a file that cannot be opened."""
+def _left(extent: Extent, *, evicts: bool = False) -> Residency | None:
+    """Residency of an extent, after an eviction if `evicts`; None for a file that cannot be opened."""
     try:
-        return residency(*extent)
-    except OSError:
-        return None
-
-
-def _emptied(extent: Extent) -> Residency | None:
-    """Evict an extent, with fsync only if pages stay; returns the residency, None if the file cannot be opened."""
-    try:
-        evict(*extent)
+        if evicts:
+            evict(*extent)
         left = residency(*extent)
-        if left.share == 0:
-            return left
-        evict(*extent, write_out=True)
-        return residency(*extent)
+        if evicts and left.share:  # pages that were not yet written stay
+            evict(*extent, write_out=True)
+            left = residency(*extent)
+        return left
     except OSError:
         return None
 
@@ -165,8 +154,7 @@ def _mean(found: Iterable[Residency | None]) -> Residency:
     unknown = next((residency for residency in residencies if residency.share is None), None)
     if unknown is not None or not residencies:
         return unknown or Residency(None, "no files")
-    methods = sorted({residency.method for residency in residencies})
-    return Residency(float(np.mean([residency.share for residency in residencies])), " and ".join(methods))
+    return Residency(float(np.mean([residency.share for residency in residencies])), "mincore")
 
 
 def _mincore(file: int, start: int, size: int) -> float | None:

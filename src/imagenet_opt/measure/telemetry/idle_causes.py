@@ -128,15 +128,11 @@ CAUSES = {
 
 def sentence(shares: Mapping[str, float], device: str = "the device") -> str:
     """A sentence about the largest cause of idleness in a window with enough steps. shares: of Attribution."""
-    busy = shares["busy"]
-    if busy >= HEALTHY_BUSY:
-        return f"none, {device} is busy {_percent(busy)} of the time"
+    percent = {name: f"{100 * share:.0f} %" for name, share in shares.items()}
+    if shares["busy"] >= HEALTHY_BUSY:
+        return f"none, {device} is busy {percent['busy']} of the time"
     cause = max(CAUSES, key=lambda name: shares[name])
     name, remedy = CAUSES[cause]
     # the doctor does not measure validation
     proof = "" if cause == "validation" else "; `imagenet-opt doctor` confirms the cause"
-    return f"{name}, {_percent(shares[cause])} of the time; {device} is busy {_percent(busy)}. Next: {remedy}{proof}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{name}, {percent[cause]} of the time; {device} is busy {percent['busy']}. Next: {remedy}{proof}"

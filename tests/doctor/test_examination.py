@@ -1,6 +1,7 @@
 """The order and the length of the experiments, on a testbed whose experiments take no time."""
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from omegaconf import DictConfig
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor import examination as module
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import STAGES, Evidence
 from imagenet_opt.doctor.examination import EXPERIMENTS, UNITS, Examination, main_cpu_seconds, planned_seconds
-from imagenet_opt.doctor.first_look import host_of
+from imagenet_opt.doctor.first_look import PackForecast, host_of
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
@@ -28,13 +30,21 @@ COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
 WITHOUT_COPIES = STAGES.keys() - {"copy", "copy_overlapped"}
 
 
-class Brief(Testbed):
-    """Its experiments take no time. spans: seconds that they should take."""
+@cache
+def small_config() -> DictConfig:
+    small = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")
+    return composed(("data.root=.", "data.train_folder=.", "data.val_folder=.", "model.name=test_resnet", *small))
 
-    def __init__(self, root: Path, *overrides: str) -> None:
-        small = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")
-        data = (f"data.root={root}", f"data.cache_dir={root}/cache", "model.name=test_resnet")
-        super().__init__(composed((*data, *small, *overrides)))
+
+class Brief(Testbed):
+    """Its experiments take no time. spans: seconds that they should take. changes: of the configuration."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        config = small_config().copy()
+        config.trainer.devices = changes.pop("devices", "auto")
+        folders = {"root": str(root), "cache_dir": f"{root}/cache", "train_folder": "train", "val_folder": "val"}
+        config.data.update(folders | changes)
+        super().__init__(config)
         self.spans: list[float] = []
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
@@ -64,7 +74,7 @@ class Brief(Testbed):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("examined"), num_classes=3, per_class=40)
+    return write_images(tmp_path_factory.mktemp("examined"), num_classes=3, per_class=22)
 
 
 @pytest.fixture
@@ -82,6 +92,8 @@ def latencies(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, latency, 0.1) for depth in depths)
 
     monkeypatch.setattr(module, "read_at_depths", read_at_depths)
+    packed = SimpleNamespace(speedup=SimpleNamespace(ratio=2.0), bytes_ratio=0.5)
+    monkeypatch.setattr(module, "forecast", lambda testbed, options: packed)
     return seconds
 
 
@@ -101,7 +113,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief) -> No
     assert evidence.requests_in_flight == 16.0
     assert evidence.fact("gpu", "main_cpu_seconds") == 0.02
     assert (evidence.waits_per_step, evidence.waits) == (0.5, ("item at mine.py:7",))
-    assert judge(evidence).is_judged
+    assert judge(evidence).is_judged and evidence.pack == PackForecast("for=176", 2.0, 0.5)
     planned = np.subtract(planned_seconds(UNITS), planned_seconds(0))
     assert sum(testbed.spans) == pytest.approx(sum(planned[5:]) - 2.0 - 1.0, rel=0.1), "one worker, and no copy"
 
@@ -110,7 +122,7 @@ def test_a_cut_loader_is_noted_and_its_workers_are_those_that_ran(root: Path, mo
     """8 of 32 configured workers have a CPU each; 64 KiB of /dev/shm have room for one batch ahead of one worker."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
-    evidence, _ = examined(Brief(root, "data.num_workers=32", "data.prefetch_factor=4"))
+    evidence, _ = examined(Brief(root, num_workers=32, prefetch_factor=4))
     setup = evidence.setup
     assert (setup.asked_workers, setup.num_workers, setup.lacks_memory) == (8, 1, True)
     assert [workers for workers, _ in evidence.curves["workers"]] == [COLD["num_workers"]]
@@ -119,7 +131,7 @@ def test_a_cut_loader_is_noted_and_its_workers_are_those_that_ran(root: Path, mo
 def test_one_of_several_processes_has_its_share(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
     monkeypatch.setattr("imagenet_opt.machine.cpu_limits", lambda: {"affinity": 8})
-    testbed = Brief(root, "trainer.devices=4", "data.num_workers=auto")
+    testbed = Brief(root, devices=4, num_workers="auto")
     setup = Examination(testbed, budget_seconds=90, announce=lambda name: None).setup
     assert (setup.num_processes, setup.usable_cpus, setup.num_workers) == (4, 2, 2)
 
@@ -169,7 +181,7 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
 
 def test_a_slow_storage_is_read_in_smaller_batches(root: Path) -> None:
     """In 4 x 1 s at 100 images/s 400 images arrive: six batches of one worker hold 66 each."""
-    examination = Examination(Brief(root, "data.batch_size=256"), budget_seconds=30, announce=lambda name: None)
+    examination = Examination(Brief(root, batch_size=256), budget_seconds=30, announce=lambda name: None)
     assert examination.batch_in(Span(1)) == 256
     for rate, batch in ((1e6, 256), (100.0, 66), (0.1, 8)):
         examination.ceilings["storage_cold"] = Ceiling((rate,))

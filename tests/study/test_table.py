@@ -1,17 +1,14 @@
 """Tables and notes of a study of steps."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from imagenet_opt.compare.gain import Gain
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Table
-from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.measure.stats.verdict import Ratio
 from imagenet_opt.study.losses import Parities, Parity
 from imagenet_opt.study.plan import Plan, StepsFile, Study
@@ -67,12 +64,6 @@ def test_the_tables_have_ratios_verdicts_and_details(measured: Measured) -> None
     assert rows["start"][headings.index("pipeline / alone")] == "10%"
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
     assert [rows[name][1] for name in ("start", "fast")] == ["-", "start"]
-
-
-def test_a_row_fits_into_one_line_of_80_columns(measured: Measured) -> None:
-    out = io.StringIO()
-    Console(file=out, width=80).print(*(terminal_table(table, 80) for table in measured.tables()[:2]))
-    assert sum(line.split()[:1] == ["fast"] for line in out.getvalue().splitlines()) == 2
 
 
 def test_the_plot_shows_all_ratios(measured: Measured) -> None:

@@ -179,17 +179,17 @@ def stored_turn(row: Row, number: int, study: Study, cache: ResultCache, label: 
 
     def measure() -> dict[str, Any]:
         began = time.perf_counter()
-        values: Any = apart(f"{__name__}.measured", job, cache.folder, timed_seconds=2 * job.seconds)
+        values = apart(f"{__name__}.measured", job, cache.folder, timed_seconds=2 * job.seconds)
         return {**values, "seconds": time.perf_counter() - began}
 
     return Turn(**cache.take(key_of_turn(row, number), measure, label))
 
 
-def apart(function: str, job: object, folder: Path, *, timed_seconds: float) -> object:
+def apart(function: str, job: object, folder: Path, *, timed_seconds: float, **environment: str) -> Any:
     """Call a function that trains, in a process of its own whose run folders are removed afterwards. folder: keeps the
-    compiled code. Raises TurnFailed."""
+    compiled code. environment: more variables of the process. Raises TurnFailed."""
     with removed_afterwards() as runs:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve()), **runs}
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str((folder / "compiled").resolve()), **runs}
         seconds = _COMPILING_SECONDS + limit(timed_seconds)
         try:
             return call_isolated(function, job, limit_seconds=seconds, environment=environment)

@@ -48,6 +48,7 @@ def test_slow_first_steps_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 def test_two_processes_train_and_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Job((*TINY, f"data.cache_dir={tmp_path}/cache", "data.num_workers=0", "trainer.accelerator=cpu"), 2, 0.1)
+    few = ("data.num_train=100", "data.num_val=20", "data.num_workers=0", f"data.cache_dir={tmp_path}/cache")
+    job = Job((*TINY, *few, "trainer.accelerator=cpu"), 2, 0.1)
     assert min(on_ranks(lambda rank: train(job))) > 0
     assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == []

@@ -20,12 +20,11 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.ahead import images_ahead
-from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.probe.throwaway_run import removed_afterwards
 from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
 from imagenet_opt.study.plan import Request, Sizes
+from imagenet_opt.study.turn import apart
 
 _LEAST_STEPS = 8
 _LISTED, _MOST_EPOCHS = 100_000, 10_000
@@ -48,20 +47,17 @@ def run(request: Request, processes: Sizes) -> Table:
     here = [num for num in processes if not num_gpus or num <= num_gpus]
     num_threads = max(1, machine.usable_cpus() // max(here))  # the same in every turn
     environment = {} if num_gpus else {"OMP_NUM_THREADS": str(num_threads)}
-    settings = {
-        _name(num): Setting(
+    measure = partial(apart, f"{__name__}.train", folder=request.folder, timed_seconds=request.seconds, **environment)
+    settings: dict[str, Setting[float]] = {
+        f"processes: {num}": Setting(
             (str(num),),
-            partial(_apart, Job(request.overrides, num, request.seconds), environment),
-            against=None if num == 1 else _name(1),
+            partial(measure, Job(request.overrides, num, request.seconds)),
+            against=None if num == 1 else "processes: 1",
         )
         for num in here
     }
     left_out = tuple(f"{num} processes: there are {num_gpus} GPUs here." for num in processes if num not in here)
     return scaling_table(settings, run_rounds(settings, request, float), left_out, on_gpu=num_gpus > 0)
-
-
-def _name(num_processes: int) -> str:
-    return f"processes: {num_processes}"
 
 
 def scaling_table(
@@ -76,13 +72,6 @@ def scaling_table(
         finding = f"{most}: {gain.ratio.ratio:.0%} of ideal scaling ({gain.verdict})."
     note = "Each process has a batch of data.batch_size. Efficiency: the rate of each process over that of one alone."
     return comparison.table(note, *(() if on_gpu else (shared,)), finding=finding, left_out=left_out)
-
-
-def _apart(job: Job, environment: dict[str, str]) -> float:
-    with removed_afterwards() as runs:
-        environment = environment | runs
-        rate: Any = call_isolated(f"{__name__}.train", job, limit_seconds=limit(job.seconds), environment=environment)
-    return float(rate)
 
 
 def train(job: Job) -> float:

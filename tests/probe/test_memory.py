@@ -28,16 +28,13 @@ class Capacity:
     capacity=st.integers(0, 4096),
     start=st.integers(1, 2000),
     most=st.integers(1, 4096),
-    stride=st.none() | st.integers(1, 200),
 )
-def test_the_largest_size_that_fits_is_found_in_few_trials(
-    capacity: int, start: int, most: int, stride: int | None
-) -> None:
+def test_the_largest_size_that_fits_is_found_in_few_trials(capacity: int, start: int, most: int) -> None:
     device = Capacity(capacity)
-    largest = largest_that_fits(device.fits, start=start, most=most, stride=stride)
+    largest = largest_that_fits(device.fits, start=start, most=most)
     assert largest == max((size for size in SIZES if size <= min(capacity, most)), default=0)
     assert len(set(device.tried)) == len(device.tried) and max(device.tried) <= most
-    assert len(device.tried) <= 4 + 2 * log2(max(most, 8))
+    assert len(device.tried) <= 2 + log2(max(most, 8))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_search_starts_at_the_computed_batch(
 
     monkeypatch.setattr(MemoryTrials, "_try", attempt)
     assert build_run(config).data.loading.batch_size == allowed_size(capacity)
-    assert tried[0] == allowed_size(300) and len(tried) <= 6
+    assert tried[0] == allowed_size(300 - 300 // 8) and len(tried) <= 6
 
 
 @pytest.mark.slow

@@ -59,9 +59,9 @@ class MemoryTrials:
         self.tried.append(Trial(batch, peak_gib, why))
         return peak_gib is not None
 
-    def largest(self, *, start: int, most: int, stride: int | None = None) -> int:
-        """The largest batch that fits at once; 0 for none. stride: the first step away from a good guess `start`."""
-        return largest_that_fits(self.fits, start=start, most=most, stride=stride)
+    def largest(self, *, start: int, most: int) -> int:
+        """The largest batch that fits at once; 0 for none."""
+        return largest_that_fits(self.fits, start=start, most=most)
 
     def nothing_fits(self) -> OutOfMemory:
         why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
@@ -114,31 +114,18 @@ MULTIPLE = 8
 """Tensor cores use whole tiles of this many 16-bit values (NVIDIA, Matrix Multiplication Background, User's Guide)."""
 
 
-def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, stride: int | None = None) -> int:
+def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int) -> int:
     """The largest size up to `most` for which `fits` returns True; 0 if not even one image fits.
 
-    Sizes are multiples of 8, and 4, 2, 1. The search doubles or halves from `start` until it has a size that fits and
-    one that does not, then bisects: at most about 2 log2(most / 8) trials. Smaller sizes are assumed to fit if a larger
-    one does. stride: the first step away from a good guess `start`; each further step is twice as long.
+    Sizes are multiples of 8, and 4, 2, 1. The search begins at `start` and bisects: at most about log2(most) trials.
+    Smaller sizes are assumed to fit if a larger one does.
     """
     most = allowed_size(most)
-    stride = max(MULTIPLE, stride or most)
-    fitting, failing = 0, most + MULTIPLE
-    size = allowed_size(min(max(1, start), most))
+    fitting, failing, size = 0, most + MULTIPLE, allowed_size(min(start, most))
     while size > fitting:
         fitting, failing = (size, failing) if fits(size) else (fitting, size)
-        size = _next(fitting, failing, most, stride)
-        stride *= 2
+        size = allowed_size(min((fitting + failing) // 2, most)) if failing > 1 else 0
     return fitting
-
-
-def _next(fitting: int, failing: int, most: int, stride: int) -> int:
-    """The next size to try; not above `fitting` if the search is finished."""
-    if failing > most:
-        return allowed_size(min(2 * fitting, fitting + stride, most))
-    if not fitting:
-        return allowed_size(max(failing // 2, failing - stride)) if failing > 1 else 0
-    return allowed_size((fitting + failing) // 2)
 
 
 def allowed_size(size: int) -> int:

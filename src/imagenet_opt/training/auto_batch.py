@@ -18,9 +18,9 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
-_STRIDES = 16
-"""The search starts with a stride of 1/16 of the computed batch. The number is our choice: cuDNN and torch's allocator
-take about this share of memory in addition to the tensors."""
+_MARGIN = 8
+"""The search begins 1/8 below the computed batch and ends 1/8 above it. The number is our choice: cuDNN and torch's
+allocator take about half of this share of memory in addition to the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
@@ -73,7 +73,8 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
         size = trials.largest(start=REFERENCE_BATCH, most=most)
     else:
         log.info(f"data.batch_size=auto: about {estimate} images should fit, computed from the tensors of a step")
-        size = trials.largest(start=estimate, most=most, stride=estimate // _STRIDES)
+        margin = estimate // _MARGIN
+        size = trials.largest(start=max(1, estimate - margin), most=min(most, estimate + margin))
     if not size:
         raise trials.nothing_fits()
     if size < most:

@@ -61,6 +61,7 @@ def test_samples_on_storage_are_requests_and_samples_in_memory_come_from_the_cac
     assert own.store_for(listed, cold=True).read_many(index) and num_requests(proxy) == 5
 
 
+@pytest.mark.slow
 def test_only_samples_that_the_cache_keeps_are_brought_there(url: str, tmp_path: Path) -> None:
     whole = samples(url, tmp_path / "cache")
     assert whole.cache is not None

@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
+from tests.processes import run_script
 
 KILLED = """
 import os, signal
@@ -28,7 +27,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_its_parent(
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with removed_afterwards() as variables:
-        end = subprocess.run([sys.executable, "-c", KILLED], env=os.environ | variables)
+        end = run_script(KILLED, [], cwd=tmp_path, environment=os.environ | variables)
         assert end.returncode == -signal.SIGKILL
         assert list(Path("runs").rglob("checkpoint"))
     assert not list(Path("runs").iterdir())

@@ -133,9 +133,7 @@ def _improves(climbed: Climb, setting: Setting, turn: Callable[[Setting], float]
         climbed.outcomes.setdefault(name, UNTRIED)
         return True
     if rounds.failures:
-        climbed.outcomes[name] = rounds.failures.get(name, UNDECIDED)
-        if best in rounds.failures:
-            climbed.outcomes[best] = f"kept, though once: {rounds.failures[best]}"
+        climbed.outcomes[name] = rounds.failures.get(name, f"{UNDECIDED}: {best} failed")
         return False
     gain = gain_of(rounds, name, best)
     climbed.outcomes[name] = gain.verdict_in_words

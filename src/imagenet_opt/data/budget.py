@@ -48,14 +48,12 @@ def fit_loader(
     memory: int | None = None,
     shared_memory: int | None = None,
 ) -> LoaderBudget:
-    """Fit a loader to the CPUs and the memory of this machine, on which `processes` training processes have two loaders
-    each.
+    """Fit a loader to this machine, on which `processes` training processes have two loaders each.
 
     Batches are in shared memory, which is part of the memory. Files that are read ahead, the image in decoding and the
-    order of the samples are in each worker's ordinary memory. num_workers: "auto" requests one per usable CPU.
-    prefetch_factor: "auto" requests 4. batch_bytes: shared memory of one batch, see `slot_bytes`. order_bytes: see
-    `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all `processes`. cpus, memory,
-    shared_memory (bytes): None for the values of this machine.
+    order of the samples are in each worker's ordinary memory. batch_bytes: shared memory of one batch, see
+    `slot_bytes`. order_bytes: see `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all
+    `processes`. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
     share = _MEMORY_SHARE / (processes * _LOADERS)
     memory = int(share * (machine.available_memory() if memory is None else memory))

@@ -24,6 +24,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.processes import start_server
 from imagenet_opt.run.checkpoint.position import Position, position
 
+OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
 """Defaults for the small images of the demo."""
 
@@ -175,9 +176,6 @@ def folder_loader(
 
 _OPTIONS = ", ".join(f"{option.name}={option.default!r}" for option in fields(LoaderOptions))
 folder_loader.__doc__ = f"{folder_loader.__doc__}{fill(f'Options: {_OPTIONS}', 116, subsequent_indent='    ')}\n"
-
-
-OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
 
 
 def demo_data(

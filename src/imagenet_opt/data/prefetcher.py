@@ -26,8 +26,8 @@ from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
+
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 _SIGNAL_SECONDS = 1.0
@@ -105,8 +105,9 @@ class BackgroundIterator(Iterator[T]):
 
     def stop(self) -> None:
         """Free the item ahead, and make no further item. Does not wait for the thread."""
+        self._source = iter(())
         self._next.cancel()
-        self._next = self._thread.submit(next, iter(()))
+        self._next = self._thread.submit(next, self._source)
 
     def close(self) -> None:
         """Stop, and wait for the thread. `source` may be used elsewhere afterwards."""

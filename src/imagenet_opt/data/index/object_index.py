@@ -115,23 +115,16 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
         )
     place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
     cached = cache_dir / "index" / hashlib.sha256(place.encode()).hexdigest()[:24]
-    if (index := _load(cached, url)) is not None:
-        return _reported(index)
-    with alone(cache_dir / "locks" / f"{cached.name}.lock"):
-        if (index := _load(cached, url)) is not None:  # another process has listed the objects meanwhile
-            return _reported(index)
-        index = _list(cached, url)
-        columns = {name: getattr(index, name) for name in _COLUMNS}
-        about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
-        about["etag_bytes"] = index.etags.itemsize
-        save_columns(cached, columns, about, url)
-    return _load(cached, url) or replace(index, is_whole=False)
-
-
-def _reported(index: ObjectIndex) -> ObjectIndex:
+    if (index := _load(cached, url)) is None:
+        with alone(cache_dir / "locks" / f"{cached.name}.lock"):
+            if (index := _load(cached, url)) is None:  # else another process has listed the objects meanwhile
+                index = _list(cached, url)
+                columns = {name: getattr(index, name) for name in _COLUMNS}
+                about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
+                save_columns(cached, columns, about | {"etag_bytes": index.etags.itemsize}, url)
+                return _load(cached, url) or replace(index, is_whole=False)
     tell_once(
-        f"{len(index)} images below {index.url}, as listed on {index.listed[:16]} UTC; to list them again, remove "
-        f"{index.folder}"
+        f"{len(index)} images below {url}, as listed on {index.listed[:16]} UTC; to list them again, remove {cached}"
     )
     return index
 

@@ -86,7 +86,6 @@ class ShardIndex:
 
     @property
     def place(self) -> str:
-        """Folder or URL of the shards, for messages."""
         return str(self.folder)
 
     def __len__(self) -> int:

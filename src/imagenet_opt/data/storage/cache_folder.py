@@ -132,14 +132,11 @@ class CacheFolder:
         return f"{self.path}/{_SEGMENTS}/{segment:05d}", offset, end - start
 
     def _pread(self, segment: str, offset: int, size: int) -> bytes:
-        descriptor = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            encoded = os.pread(descriptor, size, offset)
+        with open(segment, "rb", buffering=0) as file:
+            encoded = os.pread(file.fileno(), size, offset)
             if self.drop_pages:
-                drop_pages(descriptor, offset, size)
+                drop_pages(file.fileno(), offset, size)
             return encoded
-        finally:
-            os.close(descriptor)
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason

@@ -186,7 +186,12 @@ class CachedStore:
         indices, found = self._in_whole(indices), dict[int, bytes]()
         wanted = np.unique(indices)
         held = self.folder.holds(wanted)
-        self._read_present(wanted[held], found)
+        for index in wanted[held].tolist():
+            if (encoded := self.folder.read(index)) is None:
+                self.events.add("cache_damaged")
+            else:
+                found[index] = encoded
+        self.events.add("cache_hits", len(found))
         absent = np.array([index for index in wanted.tolist() if index not in found], np.int64)
         for group in self.store.groups(absent) if len(absent) else []:
             self._fetch(absent[group], found)
@@ -195,17 +200,6 @@ class CachedStore:
     def _in_whole(self, indices: Indices) -> Indices:
         """The same samples, as samples of `store`."""
         return indices if self.rows is None else self.rows[indices]
-
-    def _read_present(self, indices: Indices, found: dict[int, bytes]) -> None:
-        num_damaged = 0
-        for index in indices.tolist():
-            encoded = self.folder.read(index)
-            if encoded is None:
-                num_damaged += 1
-            else:
-                found[index] = encoded
-        self.events.add("cache_hits", len(indices) - num_damaged)
-        self.events.add("cache_damaged", num_damaged)
 
     def _fetch(self, indices: Indices, found: dict[int, bytes]) -> None:
         fetched = self.store.read_many(indices)

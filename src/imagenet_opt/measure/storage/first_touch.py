@@ -32,8 +32,8 @@ class FirstTouch:
     @property
     def lazy(self) -> bool | None:
         """Whether the mount fetches files at the first read; None with few reads, or if memory may have answered."""
-        was_read = self.eviction.verified or (self.eviction.unknown and self.second_seconds >= NOT_MEMORY_SECONDS)
-        if self.num < _LEAST_TOUCHES or not was_read:
+        is_unknown, is_slow = self.eviction.left.share is None, self.second_seconds >= NOT_MEMORY_SECONDS
+        if self.num < _LEAST_TOUCHES or not (self.eviction.verified or (is_unknown and is_slow)):
             return None
         return self.first_seconds >= max(LAZY_SECONDS, LAZY_RATIO * self.second_seconds)
 

@@ -7,8 +7,7 @@ from rich.console import Console
 
 from imagenet_opt.doctor.evidence import STAGES
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.probe.model_flops import SizePhase
-from tests.doctor.diagnoses import QUIET, RATES, make_diagnosis
+from tests.doctor.diagnoses import QUIET, make_diagnosis
 
 
 def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
@@ -37,15 +36,6 @@ def test_verdict_ceilings_and_remedies_are_in_this_order() -> None:
         assert words in text
     lines = {name: line.count("━") for line in text.splitlines() for name in STAGES.values() if name in line}
     assert lines[STAGES["gpu"]] == pytest.approx(12, abs=1) and lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
-
-
-def test_each_phase_of_growing_images_is_judged() -> None:
-    phases = (SizePhase(0, 12, 112, 4.0), SizePhase(12, 1, 224, 1.0), SizePhase(13, 2, 448, 0.2))
-    lines = [" ".join(line.split()).strip("│ ") for line in printed(150, growing=phases).splitlines()]
-    rates = "the GPU takes about {:,.0f} images/s, the loader delivers {:,.0f}; "
-    gpu, loader = RATES["gpu"], RATES["loader_cold"]
-    assert "at 112 px epochs 1 to 12: " + rates.format(4 * gpu, loader) + "the GPU waits" in lines
-    assert "at 448 px epochs 14 to 15: " + rates.format(0.2 * gpu, loader) + "the loader keeps up" in lines
 
 
 def test_the_remedy_of_the_cause_comes_first_and_an_unpredictable_gain_is_named() -> None:

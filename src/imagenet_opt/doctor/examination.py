@@ -84,7 +84,6 @@ class Examination:
             curves=self.curves,
             others_cpus=neighbours.stop(),
             failed=self.failed,
-            growing=testbed.growing,
             machine=hardware_of(testbed),
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]

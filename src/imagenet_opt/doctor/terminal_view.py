@@ -10,7 +10,7 @@ from rich.text import Text
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH
 
 _BAR = 24  # characters of the longest bar, if the other columns leave enough room
 _REACH = 2.0  # a full bar is this many times the rate of the GPU
@@ -67,21 +67,8 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows.append((label, f"{rate(diagnosis.next_rate)}, {diagnosis.next_gain:.2f} times as fast"))
     elif diagnosis.is_judged and diagnosis.cause != "healthy":
         rows.append(("if fixed", "gain not predictable"))
-    if diagnosis.is_judged:
-        rows += _growing_rows(evidence)
     if diagnosis.next_stage is not None:
         rows.append(("next limit", evidence.stages.get(diagnosis.next_stage, diagnosis.next_stage)))
-    return rows
-
-
-def _growing_rows(evidence: Evidence) -> list[tuple[str, str]]:
-    """For a run whose images grow: whether the loader keeps up in each phase."""
-    supply, rows = evidence.supply_rate, []
-    for phase in evidence.growing:
-        needed = phase.speed * evidence.rate("gpu")
-        rates = f"{evidence.device} takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
-        verdict = f"{evidence.device} waits" if supply < needed else "the loader keeps up"
-        rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))
     return rows
 
 

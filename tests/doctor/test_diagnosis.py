@@ -78,6 +78,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_diagnosis(file)
     contents = {
+        f'{{"format": {FORMAT}, "verdict": "", "measured": "many"}}': "measurements: simulated: Field required",
         f'{{"format": {FORMAT}}}': "not a file of",
         '{"format": 2}': f"expected {FORMAT}",
         "\ud800": "not a file of",

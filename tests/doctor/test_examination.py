@@ -17,6 +17,7 @@ from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import STAGES, Evidence
 from imagenet_opt.doctor.examination import EXPERIMENTS, UNITS, Examination, main_cpu_seconds, planned_seconds
 from imagenet_opt.doctor.first_look import PackForecast, host_of
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
@@ -186,3 +187,12 @@ def test_a_slow_storage_is_read_in_smaller_batches(root: Path) -> None:
     for rate, batch in ((1e6, 256), (100.0, 66), (0.1, 8)):
         examination.ceilings["storage_cold"] = Ceiling((rate,))
         assert examination.batch_in(Span(1)) == batch
+
+
+def test_a_run_that_would_take_too_long_is_not_begun(testbed: Brief) -> None:
+    """3 batches of 8 images at 0.5 images/s take 48 s, of 30 s."""
+    examination = Examination(testbed, budget_seconds=30, announce=lambda name: None)
+    examination.ceilings["loader_cold"] = Ceiling((0.5,))
+    with pytest.raises(ConfigError, match="--budget to 48s"):
+        examination.train_from_storage(Span(1, longest=30))
+    assert not testbed.spans

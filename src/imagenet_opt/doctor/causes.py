@@ -97,9 +97,7 @@ def _fewer_requests(e: Evidence) -> Texts:
 def _passes(e: Evidence, otherwise: str) -> str:
     """The remedy; of a cause that passes after the first epoch, first that it passes."""
     then = ", which fills the local cache" * (e.setup.cache_room is not None)
-    once = (
-        f"this passes after the first epoch{then}; to wait once, instead of in each run, hydrate before training; or "
-    )
+    once = f"this passes after the first epoch{then}; to wait once and not in each run, hydrate before training; or "
     return once * _is_slow_at_first(e) + otherwise
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.errors import ConfigError
@@ -35,5 +35,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
         return _DIAGNOSIS.validate_python({**plain, "sentence": plain["verdict"], "measurements": plain})
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
-    except (ValueError, KeyError, TypeError) as error:  # pydantic's error is a ValueError
-        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({error})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            reason = ": ".join(map(str, (*error.errors()[0]["loc"], error.errors()[0]["msg"])))
+        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({reason})") from error

@@ -50,14 +50,14 @@ class Evidence:
 
     simulated: name of the simulated device's profile; None on real hardware. ceilings: keys of STAGES. curves: points
     (x, y) by name: "workers" (workers, images/s decoded from memory), "reads_in_flight" (requests in flight, images/s
-    read cold). mb_per_image: mean of some images. images_per_request: of a request to the storage.
-    others_cpus: CPUs that processes outside this run used. touches, pack, gpu: None if the experiment failed or does
-    not apply. left_out: why the stages with files in memory are left out; "" if they are not. unverified: why files
-    that were to be read from storage may have been in memory. no_kernels: why the profiler recorded no kernel of the
-    GPU. failed: experiment -> reason. phases: seconds of a step of the full run that the main process spent in "fetch",
-    "logging", "checkpoint", "step", "callback NAME", ... step_seconds: each step of the full run. waits_per_step,
-    waits: how often the host waits for the GPU in an ordinary step of the full run, and the most frequent places, as
-    "item at mine.py:7". config: the configuration without secrets.
+    read cold). mb_per_image: mean of some images. images_per_request: of a request to the storage. others_cpus: CPUs
+    that processes outside this run used. touches, pack, gpu: None if the experiment failed or does not apply. left_out:
+    why the stages with files in memory are left out; "" if they are not. unverified: why files that were to be read
+    from storage may have been in memory. no_kernels: why the profiler recorded no kernel of the GPU. failed: experiment
+    -> reason. phases: seconds of a step of the full run that the main process spent in "fetch", "logging",
+    "checkpoint", "step", "callback NAME", ... step_seconds: each step of the full run. waits_per_step, waits: how often
+    the host waits for the GPU in an ordinary step of the full run, and the most frequent places, as "item at
+    mine.py:7". config: the configuration without secrets.
     """
 
     simulated: str | None

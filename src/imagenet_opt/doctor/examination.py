@@ -17,7 +17,7 @@ from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Neighbours, PackForecast, Touches, hardware_of, host_of, setup_of
-from imagenet_opt.errors import ImagenetOptError, printable
+from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
@@ -131,10 +131,8 @@ class Examination:
         groups = itertools.cycle(self._groups(self.samples.warm_rows, self.samples.store))
         seconds = span.seconds / len(_DEPTHS_CACHED)
         curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=seconds, patience_seconds=_PATIENCE)
-        latency = curve[0].latency_median
-        if (
-            self.setup.cache_room is None and latency >= NOT_MEMORY_SECONDS
-        ):  # opening may wait, though the bytes are here
+        latency = curve[0].latency_median  # opening may wait, though the bytes are here
+        if self.setup.cache_room is None and latency >= NOT_MEMORY_SECONDS:
             self._leave_out_memory(f"a repeated read takes {1000 * latency:.0f} ms")
         else:
             self.ceilings["storage_cached"] = _fastest(curve)
@@ -228,6 +226,14 @@ class Examination:
             self._train("warm", self.samples.warm_rows, span)
 
     def train_from_storage(self, span: Span) -> None:
+        """Raise ConfigError if the loader is too slow to give enough batches in time."""
+        num_batches, size = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round, self.testbed.loading.batch_size
+        loader = self.ceilings.get("loader_cold")
+        if loader and (needed := num_batches * size / loader.images_per_second) > span.last:
+            raise ConfigError(
+                f"not measured: storage too slow for the budget ({num_batches} batches of {size} images take "
+                f"{needed:.0f} s); raise --budget to {needed:.0f}s"
+            )
         self._train("cold", self._cold_rows(), span)
 
     def _train(self, state: str, rows: Rows, span: Span) -> None:

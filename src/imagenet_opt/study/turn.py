@@ -135,6 +135,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
 
 
 def results_of(rows: Sequence[Row], rounds: Rounds[Turn], *, is_ladder: bool) -> list[RowResult]:
+    """Compare each row with its base; a row without turns, or whose base has none, has no gain."""
     turns = {name: of_row for name, of_row in rounds.results.items() if of_row}
     pairs = [row.pair for row in rows if row.pair and turns.keys() >= set(row.pair)]
     built_on = [row for row in rows if row.name in turns and row.step and not row.step.instead_of]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,17 +43,11 @@ def equal(actual: Batch, known: list[Batch]) -> bool:
     return all(torch.equal(getattr(actual, n), torch.cat([getattr(one, n) for one in known])) for n in names)
 
 
-@pytest.mark.parametrize(
-    ("workers", "options"),
-    [
-        (0, {"resize_on": "worker", "shuffle": "block"}),
-        pytest.param(2, {"resize_on": "device", **AUGMENTED}, marks=pytest.mark.slow),
-    ],
-)
-def test_a_batch_of_parts_is_the_batch(long: MakeLong, workers: int, options: dict[str, Any]) -> None:
+def test_a_batch_of_parts_is_the_batch(long: MakeLong) -> None:
     """Small batches follow each other in the order of large ones: the order of samples does not depend on the batch."""
+    options = {"resize_on": "device", "shuffle": "block", **AUGMENTED}
     small = batches(long(batch_size=SMALL, **options))
-    made = long(num_workers=workers, prefetch_factor=1, **options)
+    made = long(num_workers=2, prefetch_factor=1, **options)
     for epoch in (2, 1):  # workers stay
         actual = batches(made, epoch=epoch)
     assert [batch.key[:2] for batch in actual] == [(1, 0), (1, 1)] and len(made) == 2

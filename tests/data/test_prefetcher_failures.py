@@ -73,6 +73,7 @@ def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
 
 def test_workers_that_wait_for_storage_end_together_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # torch's wait for each worker
+    monkeypatch.setattr("imagenet_opt.data.prefetcher._CLOSE_SECONDS", 0.1)
     here, there = os.pipe()
 
     def hang() -> None:

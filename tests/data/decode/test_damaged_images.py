@@ -1,16 +1,16 @@
 """Damaged, huge and hostile images: an error that names the file, little memory, and no crash."""
 
 import struct
-import subprocess
-import sys
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from imagenet_opt.errors import BadSample
-from tests.data.conftest import encoded, picture
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from tests.data.conftest import CPU, encoded, end_of, picture
 from tests.data.decode.crops import crop, decoding, part, whole
 
 
@@ -38,22 +38,19 @@ def test_padding_behind_the_end_does_no_harm() -> None:
         assert np.array_equal(crop(data + more), part(whole(data)))
 
 
-@pytest.mark.slow
 def test_a_crop_takes_its_own_memory_and_a_large_crop_takes_little() -> None:
     """Peaks in another process: of a small crop of 10,000 x 10,000 pixels, and then of all of them."""
-    command = (
-        "import sys, torch; from imagenet_opt.data.decode.decoder import Decoder;"
-        "from imagenet_opt.data.decode.decoder import load_codec; load_codec();"
-        "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
-        "decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, max_pixels=2**29);"
-        "image, peaks = decoder.open(sys.stdin.buffer.read(), 'large'), [peak_gib(cpu)];"
-        "sizes = [decoder.crop(image, box).size * (peaks.append(peak_gib(cpu)) is None)"
-        " for box in ((7000, 7000, 300, 300), (0, 0, 10000, 10000))];"
-        "print(*sizes, *(1074 * (after - before) for before, after in zip(peaks, peaks[1:])))"
-    )
     data = encoded(Image.new("RGB", (10000, 10000), (10, 200, 30)), quality=50)
-    done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
-    small, large, small_mb, large_mb = map(float, done.stdout.split())
+
+    def work() -> None:
+        decoder, sizes = decoding(), []
+        image, peaks = decoder.open(data, "large"), [peak_gib(CPU)]
+        for box in ((7000, 7000, 300, 300), (0, 0, 10000, 10000)):
+            sizes.append(decoder.crop(image, box).size)
+            peaks.append(peak_gib(CPU))
+        raise LookupError(*sizes, *(1074 * (after - before) for before, after in pairwise(peaks)))
+
+    small, large, small_mb, large_mb = end_of(work).args
     assert small == 3 * 300 * 300 and large <= 3 * 2**22
     assert small_mb < 50 and large_mb < 150  # of 300
 

@@ -36,12 +36,12 @@ def shards(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("packed", "workers"), [(False, 2), (True, 0)])
 def test_batches_are_those_of_the_folder(
-    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool
+    images_root: Path, shards: Path, bucket: str, loader: MakeLoader, packed: bool, workers: int
 ) -> None:
     folder = shards if packed else images_root
-    options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": 2}
+    options = {"batch_size": 8, "shuffle": "block" if packed else "global", "num_workers": workers}
     expected = batches(loader(folder, **options))
     made = loader(upload(folder, f"{bucket}/in1k"), added_latency_ms=1 if packed else 0, **options)
     for epoch in (1, 2, 1):

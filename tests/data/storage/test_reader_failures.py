@@ -58,13 +58,13 @@ def test_a_file_that_fails_alone_is_a_bad_sample(group: int, code: int) -> None:
 
 @pytest.mark.parametrize(("reads_in_flight", "group"), [(5, 4), ("auto", 1)])
 def test_storage_that_fails_as_a_whole_ends_the_run_with_one_line(reads_in_flight: int | str, group: int) -> None:
-    reader = reading(Numbers(group=group), reads_in_flight=reads_in_flight, timeout_seconds=1.0)
+    reader = reading(Numbers(group=group), reads_in_flight=reads_in_flight, timeout_seconds=0.4)
     reader.read((0, 0), batch(0))
     reader.store.each = failing(errno.EIO, "Input/output error")
-    words = r"/proc .*fails: Input/output error for 0\.5 s, reading /proc/sample\d+"
+    words = r"/proc .*fails: Input/output error for 0\.2 s, reading /proc/sample\d+"
     with pytest.raises(StorageFailed, match=words) as error:
         reader.read((0, 1), batch(1))
-    assert "data.read_timeout=1" in str(error.value)
+    assert "data.read_timeout=0.4" in str(error.value)
     assert "\n" not in str(error.value)
 
 

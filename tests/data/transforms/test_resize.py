@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,30 +97,32 @@ def check_pixels(actual: torch.Tensor, normalised: torch.Tensor) -> None:
     assert (actual.float() - 255 * (normalised * std + mean)).abs().max() <= 0.501
 
 
-def kernel_matches() -> None:
-    """Run in a process of its own, where Triton's interpreter is on."""
-    from imagenet_opt.data.transforms.resize_kernel import resize_kernel
-
-    for interpolation in ("bilinear", "bicubic", "area"):
-        format = ImageFormat(interpolation=interpolation)
-        for size, most, num in ((5, 7, 5), (16, 24, 2)):
-            sources, ragged = crops(num, most, seed=size * most)
-            images = resize_kernel(*ragged, size=size, format=format)
-            assert images.is_contiguous(memory_format=torch.channels_last)
-            check(images, sources, size, interpolation)
-            if (size, interpolation) != (5, "bilinear"):
-                continue
-            check_pixels(resize_kernel(*ragged, size=size, format=replace(format, dtype=torch.uint8)), images)
-            for dtype in (torch.bfloat16, torch.float16):
-                rounded = resize_kernel(*ragged, size=size, format=replace(format, dtype=dtype))
-                assert rounded.dtype == dtype
-                torch.testing.assert_close(rounded.float(), images, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+IN_INTERPRETER = """
+import sys, torch
+from imagenet_opt.data.transforms.resize import ImageFormat
+from imagenet_opt.data.transforms.resize_kernel import resize_kernel
+ragged, kinds = torch.load(sys.argv[1])
+formats = [ImageFormat(interpolation=name, dtype=dtype) for name, dtype in kinds]
+torch.save([resize_kernel(*ragged, size=9, format=format) for format in formats], sys.argv[2])
+"""
 
 
 @pytest.mark.slow
-def test_the_kernel_is_torchvision_in_tritons_interpreter() -> None:
+def test_the_kernel_is_torchvision_in_tritons_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    command = "from tests.data.transforms.test_resize import kernel_matches; kernel_matches()"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=300)
+    sources, ragged = crops(5, 16, seed=0)  # smaller and larger than the images, and of one pixel a side
+    filters, dtypes = ("bilinear", "bicubic", "area"), (torch.uint8, torch.bfloat16, torch.float16)
+    kinds = [*((name, torch.float32) for name in filters), *(("bilinear", dtype) for dtype in dtypes)]
+    torch.save((ragged, kinds), tmp_path / "ragged")
+    command = [sys.executable, "-c", IN_INTERPRETER, tmp_path / "ragged", tmp_path / "images"]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    found = torch.load(tmp_path / "images")
+    for images, name in zip(found, filters, strict=False):
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        check(images, sources, 9, name)
+    check_pixels(found[3], found[0])
+    for rounded, dtype in zip(found[3:], dtypes, strict=True):
+        assert rounded.dtype == dtype
+        if dtype.is_floating_point:
+            torch.testing.assert_close(rounded.float(), found[0], rtol=2 * torch.finfo(dtype).eps, atol=1e-6)

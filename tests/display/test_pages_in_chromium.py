@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,15 @@ from imagenet_opt.tune.climb import climb, each
 from imagenet_opt.tune.outputs import page as tune_page
 from imagenet_opt.tune.tuner import Tuning
 from tests.bench.test_report import measured
-from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
 from tests.conftest import write_images
 from tests.doctor.diagnoses import write_run
 from tests.study.studies import small_request
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--enable-logging=stderr", "--virtual-time-budget=20000",
+)  # fmt: skip
 WIDTHS = (390, 1200)
 FACTS: dict[str, Any] = {
     "date": "2026-03-02 10:12",

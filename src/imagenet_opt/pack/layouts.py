@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.folder_index import FileIndex, scan_split
 from imagenet_opt.data.index.object_index import KEY, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
@@ -16,7 +17,7 @@ from imagenet_opt.data.index.split_folder import IMAGE_SUFFIXES, split_url
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.pack.source import PATIENCE, Source, file_index
+from imagenet_opt.pack.source import READ_TIMEOUT, ArchiveIndex
 from imagenet_opt.regular_file import open_regular, read_file
 
 _LIST = "LOC_val_solution.csv"
@@ -24,44 +25,36 @@ _THREADS = 32
 _HEADER_BYTES = 2**16
 
 
-def open_train(root: Path | str, split: str, cache_dir: Path) -> Source:
+def open_train(root: Path | str, split: str, cache_dir: Path) -> FileIndex:
     """Open `root`/`split` with a folder or a tar file per class; of a URL, with a folder per class, whose list is kept
     in `cache_dir`. Raises DatasetNotFound, EmptyClass, DataError."""
     if isinstance(root, str):
-        return _open_url(split_url(root, split), cache_dir)
+        url = split_url(root, split)
+        with ObjectStorage(url, KEY).explained():
+            if open_object_shards(url, cache_dir) is not None:
+                raise _packed_already(url)
+            return open_objects(url, cache_dir)
     folder = (root.expanduser() / split).resolve()
     if is_packed(folder):
         raise _packed_already(folder)
     if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
         return _open_archives(folder)
-    return Source(scan_split(root, split), nested=True)
+    return scan_split(root, split)
 
 
-def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> Source:
+def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> FileIndex:
     """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
 
     Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
     """
-    if isinstance(root, str):
-        if labels is not None:
-            raise ConfigError(f"val_labels={labels} is for a folder of images, and data.root={root} is a URL")
-        return _open_url(split_url(root, split), cache_dir)
-    folder = (root.expanduser() / split).resolve()
-    if _kinds(folder) == {"image"}:
+    if isinstance(root, Path) and _kinds(folder := (root.expanduser() / split).resolve()) == {"image"}:
         return _open_flat(folder, classes, labels or _find_labels(folder))
     if labels is not None:
         raise ConfigError(
-            f"val_labels={labels} is for images directly in {folder}, but this folder has subfolders or archives: "
-            "leave val_labels out"
+            f"val_labels={labels} is for images directly in a folder, but {root}/{split} is a URL, or has subfolders "
+            "or archives: leave val_labels out"
         )
     return open_train(root, split, cache_dir)
-
-
-def _open_url(url: str, cache_dir: Path) -> Source:
-    with ObjectStorage(url, KEY).explained():
-        if open_object_shards(url, cache_dir) is not None:
-            raise _packed_already(url)
-        return Source(open_objects(url, cache_dir), nested=True)
 
 
 def _packed_already(place: Path | str) -> ConfigError:
@@ -79,21 +72,21 @@ def _kinds(folder: Path) -> set[str]:
     return {kind for kind in entries if kind}
 
 
-def _open_archives(folder: Path) -> Source:
+def _open_archives(folder: Path) -> FileIndex:
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
     with ThreadPoolExecutor(_THREADS) as threads:
         archives = list(threads.map(_members, paths))
     members = [member for archive in archives for member in archive]
     labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in archives])
-    files = file_index(folder, tuple(path.stem for path in paths), labels, (name for name, _, _ in members))
-    starts, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
-    return Source(files, False, starts, sizes)
+    offsets, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
+    classes, names = tuple(path.stem for path in paths), _columns([name for name, _, _ in members])
+    return ArchiveIndex(folder, classes, labels, *names, offsets, sizes)
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int]]:
     """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for a damaged file."""
     try:
-        images = retry_transient(lambda: _read_members(path), str(path), PATIENCE)
+        images = retry_transient(lambda: _read_members(path), str(path), READ_TIMEOUT / 2)
     except OSError as error:
         raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
     except (ValueError, RecursionError, tarfile.TarError) as error:
@@ -139,7 +132,7 @@ def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | 
     return os.fsencode(name), member.offset_data, member.size
 
 
-def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Source:
+def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> FileIndex:
     class_of = _read_labels(list_path)
     numbers = {name: number for number, name in enumerate(classes)}
     if strange := sorted(set(class_of.values()) - set(classes)):
@@ -155,7 +148,12 @@ def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Sourc
             f"such as {unknown[0]!r}; complete the list or move those files away"
         )
     labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
-    return Source(file_index(folder, classes, labels, map(os.fsencode, names)), nested=False)
+    return FileIndex(folder, classes, labels, *_columns([os.fsencode(name) for name in names]))
+
+
+def _columns(names: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """names and name_offsets of a FileIndex."""
+    return np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)], dtype=np.int64)
 
 
 def _find_labels(folder: Path) -> Path:

@@ -1,124 +1,107 @@
-"""Reads the images of one split for packing, from files or parts of tar files, on storage that may fail."""
+"""Reads the images of a split for packing: files, objects, or parts of tar files."""
 
-import errno
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
-from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.storage.object_store import ObjectStore
-from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
-from imagenet_opt.errors import PackStopped, StorageForbidden
-from imagenet_opt.regular_file import open_regular, read_file, read_part
+from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
+from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.store import FolderStore, Indices
+from imagenet_opt.errors import BadSample, StorageFailed
+from imagenet_opt.regular_file import open_regular, read_part
 
-_THREADS = 32
-PATIENCE = 60.0
-"""Seconds for which reads of a file are retried."""
+READ_TIMEOUT = 120.0
+"""Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
+_READS_IN_FLIGHT, _STATS_IN_FLIGHT = 16, 32
 
 
 @dataclass(frozen=True)
-class Source:
-    """Images of one split. With starts and sizes, int64 (n,), image i is a part of <class>.tar; otherwise a file, or an
-    object of an ObjectIndex.
+class ArchiveIndex(FileIndex):
+    """Images in the tar files <class>.tar of a folder. offsets, sizes: int64 (num_samples,), place of each in its tar
+    file, in bytes. names: those in the tar files."""
 
-    nested: whether file names begin with the class.
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def archive(self, i: int) -> str:
+        return os.path.join(self.folder, f"{self.classes[self.labels[i]]}.tar")
+
+    def path(self, i: int) -> str:
+        return f"{self.archive(i)}: {_file(self, i)}"
+
+
+class _ArchiveStore(FolderStore):
+    index: ArchiveIndex
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        return [self._part(i) for i in indices.tolist()]
+
+    def _part(self, i: int) -> bytes:
+        with open(self.index.archive(i), "rb", opener=open_regular) as file:
+            return read_part(file.fileno(), int(self.index.offsets[i]), int(self.index.sizes[i]))
+
+
+def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
+    """The images in order; several are read at a time. One that cannot be read is a BadSample.
+
+    Raises StorageFailed, ReadTimeout if the storage fails.
     """
+    is_remote = isinstance(index, ObjectIndex)
+    kind = ObjectStore if is_remote else _ArchiveStore if isinstance(index, ArchiveIndex) else FolderStore
+    pool = ReadPool(kind(index), timeout_seconds=read_timeout)  # type: ignore[arg-type]
+    running: deque[ReadTask] = deque()
 
-    files: FileIndex
-    nested: bool
-    starts: NDArray[np.int64] | None = None
-    sizes: NDArray[np.int64] | None = None
+    def finish() -> Sample:
+        ((sample,),) = pool.answer(running.popleft())
+        if isinstance(sample, BadSample) and not is_remote and not os.path.isdir(index.folder):
+            raise StorageFailed(
+                f"{index.folder} has disappeared; reconnect the storage (data.root), and run the same command again: "
+                "it resumes where it stopped"
+            )
+        return sample
 
-    def __len__(self) -> int:
-        return len(self.files)
+    for row in np.arange(len(index))[:, None]:
+        running.append(pool.start([np.array([0])], [row], _READS_IN_FLIGHT, stop_when_slow=False))
+        if len(running) > _READS_IN_FLIGHT:
+            yield finish()
+    while running:
+        yield finish()
 
-    def name(self, i: int) -> str:
-        """Name of image i as class/file."""
-        name = os.fsdecode(self._file(i))
-        return name if self.nested else f"{self.files.classes[self.files.labels[i]]}/{name}"
 
-    def place(self, i: int) -> str:
-        """Path of image i, for messages."""
-        if self.starts is None:
-            return self.files.path(i)
-        return f"{self._archive(i)}: {os.fsdecode(self._file(i))}"
+def name_of(index: FileIndex, i: int) -> str:
+    """Name of image i as class/file."""
+    name, folder = _file(index, i), index.classes[index.labels[i]]
+    return name if name.startswith(f"{folder}/") else f"{folder}/{name}"
 
-    def read(self, i: int) -> bytes:
-        """Read image i with retries. Raises OSError if this file fails, PackStopped if other files fail as well."""
+
+def sizes_of(index: FileIndex, rows: Indices, read_timeout: float) -> NDArray[np.int64]:
+    """Bytes of these images; -1 for a file whose size cannot be read. Raises StorageFailed."""
+    if isinstance(index, ObjectIndex | ArchiveIndex):
+        return index.sizes[rows]
+
+    def size(i: int) -> int:
+        path = index.path(i)
         try:
-            return retry_transient(lambda: self.read_once(i), self.place(i), PATIENCE)
+            return retry_transient(lambda: os.stat(path), path, read_timeout / 2).st_size
         except OSError as error:
-            self._check_storage(error, i)
-            raise
-        except StorageForbidden as error:
-            if is_out(i, len(self), self.read_once):
-                raise
-            raise PermissionError(errno.EACCES, str(error)) from error
+            if error.errno not in TRANSIENT:
+                return -1
+            raise StorageFailed(
+                f"{path}: {error.strerror}; check that ls works on the mount (data.root), then run the same command "
+                "again"
+            ) from error
 
-    def read_once(self, i: int) -> bytes:
-        if self._objects is not None:
-            return self._objects.read_many(np.array([i]))[0]
-        if self.starts is None or self.sizes is None:
-            return read_file(self.files.path(i))
-        with open(self._archive(i), "rb", opener=open_regular) as file:
-            return read_part(file.fileno(), int(self.starts[i]), int(self.sizes[i]))
-
-    def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of these files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
-        sizes = self.files.sizes if isinstance(self.files, ObjectIndex) else self.sizes
-        if sizes is not None:
-            return sizes[indices]
-        with ThreadPoolExecutor(_THREADS) as threads:
-            return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
-
-    def take(self, indices: NDArray[np.int64]) -> "Source":
-        """The source with only these images, to send to another process."""
-        files: Any = subset(self.files, indices)
-        columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
-        return Source(files, self.nested, *columns)
-
-    @cached_property
-    def _objects(self) -> ObjectStore | None:
-        return ObjectStore(self.files) if isinstance(self.files, ObjectIndex) else None
-
-    def _file(self, i: int) -> bytes:
-        return self.files.names[self.files.name_offsets[i] : self.files.name_offsets[i + 1]].tobytes()
-
-    def _archive(self, i: int) -> str:
-        return os.path.join(self.files.folder, f"{self.files.classes[self.files.labels[i]]}.tar")
-
-    def _size(self, i: int) -> int:
-        path = self.files.path(i)
-        try:
-            return retry_transient(lambda: os.stat(path), path, PATIENCE).st_size
-        except OSError as error:
-            self._check_storage(error, i)
-            return -1
-
-    def _check_storage(self, error: OSError, i: int) -> None:
-        """Raises PackStopped if the error of file i comes from the storage."""
-        if self._objects is None and not os.path.isdir(self.files.folder):
-            failure = f"{self.files.folder} has disappeared"
-        elif error.errno in TRANSIENT and is_out(i, len(self), self.read_once):
-            failure = f"{self.place(i)} and other files cannot be read"
-        else:
-            return
-        raise PackStopped(
-            f"{failure} ({error.strerror}); reconnect the storage (data.root), and run the same command again: "
-            "it resumes where it stopped"
-        ) from error
+    with ThreadPoolExecutor(_STATS_IN_FLIGHT) as threads:
+        return np.fromiter(threads.map(size, rows.tolist()), np.int64)
 
 
-def file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:
-    names = list(names)
-    flat = np.frombuffer(b"".join(names), dtype=np.uint8)
-    return FileIndex(folder, classes, labels, flat, np.cumsum([0, *map(len, names)], dtype=np.int64))
+def _file(index: FileIndex, i: int) -> str:
+    return os.fsdecode(index.names[index.name_offsets[i] : index.name_offsets[i + 1]].tobytes())

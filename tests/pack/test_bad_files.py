@@ -15,9 +15,9 @@ from imagenet_opt.data.index.shard_index import open_shards, shard_name
 from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.errors import BadSample, DataError, StorageFailed
 from imagenet_opt.pack.image import PackOptions, prepare
-from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.shard_writer import ShardPart, ShardTask, write_shard
+from imagenet_opt.pack.source import open_train
 from imagenet_opt.pack.target import FolderTarget, part_name
 from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
 

@@ -18,10 +18,10 @@ CHOSEN = ("data", "model", "optimizer", "schedule", "trainer")
 """Groups of which a configuration has one member."""
 COLLECTED = ("logger", "callbacks")
 """Groups of which a configuration has several members; the list in train.yaml has the keys of most members."""
-CHANGING = ("rehearse",)
+CHANGING = ("experiment", "rehearse")
 """Groups that set keys of the others."""
-SEPARATE = ("experiment", "study")
-"""Groups whose files have no keys but those that are written in them."""
+SEPARATE = ("study",)
+"""Groups that are no part of the configuration of a run."""
 
 
 def keys_of_all() -> list[str]:
@@ -43,8 +43,7 @@ def keys_of_all() -> list[str]:
         lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
         known |= keys
     for group, member in _members(SEPARATE):
-        file = OmegaConf.load(config_folder() / group / f"{member}.yaml")
-        keys = {key for key in _flat(file) if not key.startswith("defaults")}
+        keys = set(_flat(OmegaConf.load(config_folder() / group / f"{member}.yaml")))
         lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
         known |= keys
     return lines

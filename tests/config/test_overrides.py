@@ -52,7 +52,6 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
     assert callbacks() == callbacks("callbacks.early_stop.stopping_threshold=null", "+callbacks=early_stop") == set()
     assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.half_life_steps=9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
-    assert "checkpoint" not in composed(("data=demo", "callbacks.checkpoint=null")).callbacks
     assert callbacks("experiment=rn50_mild", "callbacks.ema.half_life_steps=null") == {"resolution_schedule"}
     with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):
         composed(("callbacks.profiler.num_steps=2",))

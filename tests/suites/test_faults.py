@@ -25,15 +25,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def trial(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Trial]:
-    trial = Trial(lab, request.function.__name__, 0, kills=1, epochs=EPOCHS)
+    trial = Trial(lab, request.function.__name__, 0, kills=3, epochs=EPOCHS)
     yield trial
     trial.clear_up()
 
 
-def test_killed_and_its_newest_checkpoint_damaged_it_ends_bit_for_bit_as_if_not(trial: Trial) -> None:
-    run = trial.start("data.num_workers=0")
-    run.until_step(27)
-    run.kill()
+def test_killed_three_times_and_its_newest_checkpoint_damaged_it_ends_bit_for_bit_as_if_not(trial: Trial) -> None:
+    for step, num_workers in ((9, 2), (14, 1), (27, 0)):  # whose number does not matter
+        run = trial.start(f"data.num_workers={num_workers}")
+        run.until_step(step)
+        run.kill()
     newest = step_files(trial.run_folder)[-1]
     flip_bit(newest, newest.stat().st_size // 2)
     run = trial.goes_on("checkpoint skipped")

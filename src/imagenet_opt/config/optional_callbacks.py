@@ -39,13 +39,10 @@ def switched_on(words: list[str]) -> list[str]:
 
 
 def leave_out_idle(config: DictConfig, words: list[str]) -> None:
-    """Remove the callbacks that are null, and the optional ones that no key switches on. words: the overrides.
+    """Remove the optional callbacks that no key switches on. words: the overrides.
 
     Raises ConfigError if a key of such a callback was changed, unless a word switches the callback off.
     """
-    with open_dict(config):
-        for name in [name for name, node in (config.get("callbacks") or {}).items() if node is None]:
-            config.callbacks.pop(name)
     for name, switches in SWITCHES.items():
         node = (config.get("callbacks") or {}).get(name)
         if node is None or any(node.get(key) is not None for key in switches):

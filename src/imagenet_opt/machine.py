@@ -150,6 +150,11 @@ def find_mount(path: str) -> Mount | None:
     return mount and Mount(mount.mountpoint, mount.fstype, mount.device, tuple(mount.opts.split(",")))
 
 
+def is_lustre(folder: Path) -> bool:
+    mount = find_mount(str(folder))
+    return mount is not None and mount.kind == "lustre"
+
+
 def facts() -> dict[str, Any]:
     """Facts about this machine that decide speed, and its present load; call the function before a measurement."""
     import torch

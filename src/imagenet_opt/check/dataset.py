@@ -22,8 +22,7 @@ from imagenet_opt.data.index.subset import spread_over_classes, subset
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.evaluate.network import saved
-from imagenet_opt.machine import usable_cpus
-from imagenet_opt.measure.storage.lustre import is_lustre
+from imagenet_opt.machine import is_lustre, usable_cpus
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
 Index = FileIndex | ShardIndex

@@ -34,11 +34,12 @@ MOST_IN_FLIGHT = 900
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
     options = parse(argv)
-    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import data_of
     from imagenet_opt.hydrate.hydrate import hydrate
 
     try:
-        tally = hydrate(compose_data(options.overrides), in_flight=options.in_flight)
+        tally = hydrate(data_of(composed(tuple(options.overrides))), in_flight=options.in_flight)
     except KeyboardInterrupt:
         print("stopped; run the same command again to fetch the rest", file=sys.stderr)
         raise

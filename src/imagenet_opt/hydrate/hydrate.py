@@ -26,7 +26,6 @@ from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.display.terminal_table import print_sentence
 from imagenet_opt.errors import BadSample, ConfigError, StorageFailed, printable
-from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import open_regular
 
@@ -144,7 +143,7 @@ class FileReader:
 
     def __init__(self, files: SplitFiles, patience: float) -> None:
         self.files, self.patience, self.numbers = files, patience, list(range(files.num))
-        if is_lustre(files.folder):
+        if machine.is_lustre(files.folder):
             with progress("looking", "files") as show:
                 self.numbers = np.flatnonzero(status_of(files, show).without_data).tolist()
             line = f"{files.folder}: Lustre does not hold the data of {len(self.numbers)} of {files.num} files"

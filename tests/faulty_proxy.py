@@ -17,8 +17,8 @@ Fault = Callable[[int, str], str]
 the end of the connection; "short": half of the body, as if it were all; "away": no answer, and the end of the
 connection; "weak": an answer without a strong ETag."""
 _ERRORS = {
-    "403": "AccessDenied", "404": "NoSuchKey", "429": "TooManyRequests", "500": "InternalError", "503": "SlowDown",
-    "skewed": "RequestTimeTooSkewed", "key": "InvalidAccessKeyId", "301": "PermanentRedirect",
+    "301": "PermanentRedirect", "403": "AccessDenied", "404": "NoSuchKey", "429": "TooManyRequests",
+    "500": "InternalError", "503": "SlowDown",
 }  # fmt: skip
 
 
@@ -28,14 +28,14 @@ class _Server(ThreadingHTTPServer):
 
 class FaultyProxy:
     """address: of the proxy. fault, delay_seconds: may be replaced at any time. paths: of all requests so far.
-    num_faults: so far. most_at_once: most requests that waited for their answer at the same time."""
+    num_faults: so far."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream.removeprefix("http://")
         self.fault: Fault = lambda number, path: ""
         self.delay_seconds = 0.0
         self.paths: list[str] = []
-        self.num_faults = self.at_once = self.most_at_once = 0
+        self.num_faults = 0
         self.numbers, self.lock = count(1), threading.Lock()
         proxy = self
 
@@ -60,18 +60,13 @@ class FaultyProxy:
             fault = self.fault(next(self.numbers), request.path)
             self.paths.append(request.path)
             self.num_faults += bool(fault)
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
         time.sleep(self.delay_seconds)
-        with self.lock:
-            self.at_once -= 1
         if fault == "away":
             request.close_connection = True
             return
         if fault in _ERRORS:
-            status = int(fault) if fault.isdecimal() else 403
             answer = f"<Error><Code>{_ERRORS[fault]}</Code><Message>{fault}</Message></Error>".encode()
-            self._send(request, status, [("Content-Type", "application/xml")], answer)
+            self._send(request, int(fault), [("Content-Type", "application/xml")], answer)
             return
         upstream = http.client.HTTPConnection(self.upstream)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "expect"}

@@ -55,11 +55,3 @@ def is_known(key: str, value: str, told: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_of_a_page_have_only_words_that_exist(page: Path) -> None:
     assert list(mistakes(page.read_text())) == []
-
-
-def test_mistakes_are_found() -> None:
-    text = (
-        "Type `imagenet-opt doctor data.rot=/d` or\n\n    python train.py experiment=rn50_fcv data.root=/d\n"
-        "    imagenet-opt plan experiment=rn50_ffcv \\\n  --loader-rat 1100\n    imagenet-opt pack data.root=/d fro=2\n"
-    )
-    assert list(mistakes(text)) == ["data.rot=/d", "experiment=rn50_fcv", "--loader-rat", "fro=2"]

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import imagenet_opt
-from imagenet_opt.cli.init import copy_project
 from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
-from tests.object_server import upload
+from tests.processes import run_forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -28,16 +27,8 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return demo_folder(tmp_path_factory.mktemp("demo"), num_train=200, num_val=60)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("plain_loop.py", "own_trainer.py", "lightning_loader.py")
-        ),
-        "lightning_callbacks.py",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain_loop.py", "own_trainer.py", "lightning_loader.py", "lightning_callbacks.py"])
 def test_an_example_runs(
     name: str, small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,19 +76,23 @@ def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: py
 
 
 @pytest.mark.slow
-def test_a_new_project_passes_its_own_test(tmp_path: Path) -> None:
+def test_a_new_project_passes_its_own_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "mine"
-    copy_project(folder)
+    init([str(folder)])
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def run(command: list[object], *, check: bool) -> None:
+        done = run_forked([str(word) for word in command[1:]], cwd=folder, environment=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    monkeypatch.setattr(subprocess, "run", run)
+    runpy.run_path(str(folder / "test_project.py"))["test_a_run_logs_the_gradient_norm"](tmp_path / "run")
 
 
 def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
-        copy_project(tmp_path)
+        init([str(tmp_path)])
 
 
 def test_validation_marks_padding(small_demo: Path) -> None:
@@ -107,10 +102,3 @@ def test_validation_marks_padding(small_demo: Path) -> None:
     batches = list(loader)
     assert [int(batch.valid.sum()) for batch in batches] == [50, 10]
     assert batches[0].images.shape == (50, 3, 32, 32)
-
-
-@pytest.mark.slow
-def test_a_url_gives_the_batches_of_the_folder(small_demo: Path, bucket: str, tmp_path: Path) -> None:
-    options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(tmp_path / "cache")}
-    here, there = (list(imagenet_opt.loader(root, **options)) for root in (small_demo, upload(small_demo, bucket)))
-    assert all(torch.equal(one.images, other.images) for one, other in zip(here, there, strict=True))

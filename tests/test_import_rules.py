@@ -115,17 +115,3 @@ def test_no_file_imports_itself_through_others() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
-
-
-@pytest.mark.parametrize(
-    ("file", "module"),
-    [
-        (PACKAGE / "data/loader.py", "imagenet_opt.model.network"),
-        (PACKAGE / "model/classifier.py", "imagenet_opt.data.batch"),
-        (PACKAGE / "run/stop/signals.py", "omegaconf"),
-        (PACKAGE / "config/build.py", "imagenet_opt.callbacks.mixing"),
-        (CALLBACKS / "mixing.py", "imagenet_opt.callbacks.throughput"),
-    ],
-)
-def test_forbidden_imports_are_found(file: Path, module: str) -> None:
-    assert not may_import(file, module)

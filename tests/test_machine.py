@@ -117,16 +117,6 @@ def test_the_later_of_two_mounts_at_one_place_holds_the_files(monkeypatch: pytes
     assert machine.mount_of("/fsx-other") == "/ (ext4)"
 
 
-def test_a_partition_has_the_model_of_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_BLOCK", tmp_path / "class")
-    (tmp_path / "class").mkdir()
-    (tmp_path / "nvme0n1/nvme0n1p1").mkdir(parents=True)
-    (tmp_path / "class/nvme0n1p1").symlink_to(tmp_path / "nvme0n1/nvme0n1p1")
-    assert machine.disk_model("/dev/nvme0n1p1") == ""
-    write(tmp_path / "nvme0n1/device", model="Amazon Elastic Block Store              ")
-    assert machine.disk_model("/dev/nvme0n1p1") == "Amazon Elastic Block Store"
-
-
 @pytest.mark.parametrize(
     ("num", "soft", "hard", "expected"),
     [

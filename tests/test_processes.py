@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,13 +14,16 @@ from imagenet_opt.processes import FOR_CALLS, FOR_WORKERS
 
 CALLS = """
 print("once", flush=True)
+from imagenet_opt.processes import start_server
+start_server(())
 from imagenet_opt.probe.isolated import call_isolated as call
 print(call("os.path.basename", "folder/name"))
 print(call("os.getenv", "OMP_NUM_THREADS", environment={"OMP_NUM_THREADS": "3"}))
 """
 POOL = """
 import time
-from imagenet_opt.processes import pool
+from imagenet_opt.processes import pool, start_server
+start_server(())
 with pool(2, int) as processes:
     print(*[process.pid for process in processes._processes.values()], flush=True)
     list(processes.map(time.sleep, [1000] * 2))
@@ -34,15 +36,6 @@ def started(code: str, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, str(folder / "script.py")], env=env, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.fixture
-def children(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
-    """A program with a pool, and the processes of the pool."""
-    with started(POOL, tmp_path) as program:
-        assert program.stdout is not None
-        yield program, [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
-        program.kill()
-
-
 @pytest.mark.slow
 def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Path) -> None:
     with started(CALLS, tmp_path) as program:
@@ -51,12 +44,14 @@ def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_pool_ends_with_the_program(children, number: signal.Signals) -> None:
-    program, processes = children
-    assert len(processes) == 2
-    program.send_signal(number)
-    _, alive = psutil.wait_procs(processes, 300)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+def test_a_pool_ends_with_the_program(tmp_path: Path, number: signal.Signals) -> None:
+    with started(POOL, tmp_path) as program:
+        assert program.stdout is not None
+        processes = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+        assert len(processes) == 2
+        program.send_signal(number)
+        _, alive = psutil.wait_procs(processes, 300)
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from imagenet_opt import __version__
 GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-_BLOCK = Path("/sys/class/block")
 _OPEN_FILES = 2**16
 """Enough for batches in flight (two files each, up to thousands of batches), reads in flight, libraries and logs."""
 
@@ -156,15 +155,6 @@ def is_lustre(folder: Path) -> bool:
     return mount is not None and mount.kind == "lustre"
 
 
-def disk_model(device: str) -> str:
-    """Model of a disk such as /dev/nvme0n1p1, for example "Amazon Elastic Block Store"; empty if unknown."""
-    disk = (_BLOCK / Path(device).name).resolve()
-    for folder in (disk, disk.parent):  # the folder of a partition is inside the folder of its disk
-        with suppress(OSError):
-            return (folder / "device/model").read_text().strip()
-    return ""
-
-
 def facts() -> dict[str, Any]:
     """Facts about this machine that decide speed, and its present load; call the function before a measurement."""
     import torch
@@ -190,12 +180,7 @@ def cpu_name() -> str:
 
 def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
     """RAM and the storage of the data; with a GPU also CUDA, and the driver if NVML knows it."""
-    mount = find_mount(data_root)
-    model = disk_model(mount.device) if mount else ""
-    facts = {
-        "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
-        "storage": ", ".join(filter(None, [mount_of(data_root), model])),
-    }
+    facts = {"memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB", "storage": mount_of(data_root)}
     if on_gpu:
         import pynvml
         import torch

@@ -5,7 +5,6 @@ its own client at its first request, and a process that was forked from a proces
 """
 
 import errno
-import io
 import logging
 import math
 import os
@@ -152,14 +151,6 @@ class ObjectStorage:
         with self._request(path) as (obstore, client):
             obstore.put(client, path, content)
 
-    def create(self, path: str, content: bytes) -> None:
-        """Write an object unless there is one. Raises FileExistsError; also after a repeated request of this call."""
-        with self._request(path) as (obstore, client):
-            try:
-                obstore.put(client, path, content, mode="create")
-            except obstore.exceptions.AlreadyExistsError as error:
-                raise FileExistsError(errno.EEXIST, "there is such an object") from error
-
     def upload(self, path: str, file: Path) -> None:
         """Write the content of a file, and compare the size of the object with that of the file."""
         self.write(path, file)
@@ -208,28 +199,6 @@ class ObjectStorage:
                 f"({self.key}); requests of a forked process never end. Start processes with multiprocessing's "
                 "forkserver or spawn"
             )
-
-
-class ObjectFile(io.RawIOBase):
-    """An object as a file to read. size: bytes. Reads raise StorageFailed. Use it in an io.BufferedReader, since each
-    read is a request."""
-
-    def __init__(self, storage: ObjectStorage, path: str, size: int, etag: str = "") -> None:
-        self._storage, self._path, self._size, self._etag, self._at = storage, path, size, etag, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = min(len(buffer), self._size - self._at)
-        if size > 0:
-            with self._storage.explained():
-                buffer[:size] = self._storage.read(self._path, start=self._at, size=size, etag=self._etag)
-            self._at += size
-        return size
-
-    def tell(self) -> int:
-        return self._at
 
 
 def _found(path: str, meta: Any) -> FoundObject:

@@ -1,13 +1,15 @@
 """Small data sets, and commands that are called in this process."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.cli.check import main
-from tests.cli.checks import Check
 from tests.conftest import write_images
+
+Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]
 
 
 @pytest.fixture
@@ -25,6 +27,7 @@ def check(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Che
             "model.name=test_resnet",
             "data.image_size=32",
             "data.batch_size=24",
+            "trainer.accelerator=cpu",  # without the memory of a GPU
             f"hydra.run.dir={tmp_path}/runs/new",
         ]
         given = [f"data.root={root}", *small, *words]  # a later data.root counts

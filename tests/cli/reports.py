@@ -7,13 +7,13 @@ from imagenet_opt.cli.main import run
 
 
 class Page(HTMLParser):
-    """Texts outside scripts, addresses that tags load, and the number of drawings by the id of their plot."""
+    """Texts outside scripts, addresses that tags load, and the ids of the plots."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.words: list[str] = []
         self.loads: list[str] = []
-        self.drawings: dict[str, int] = {}
+        self.drawings: list[str] = []
         self.parts: list[str] = []
         self._tag = ""
         self.feed(html)
@@ -25,10 +25,7 @@ class Page(HTMLParser):
         loading = ("src", "srcset", "data", "href") if tag == "link" else ("src", "srcset", "data")
         self.loads += [value for name, value in values.items() if name in loading]
         if values.get("id", "").startswith("plot-"):
-            self._plot = values["id"]
-            self.drawings[self._plot] = 0
-        if tag == "svg" and "main-svg" in values.get("class", ""):
-            self.drawings[self._plot] += 1
+            self.drawings.append(values["id"])
 
     def handle_data(self, data: str) -> None:
         if self._tag not in ("script", "style"):

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.model.network import build_network
-from tests.cli.checks import Check
+from tests.cli.conftest import Check
 from tests.conftest import loading, write_images
 
 SIZE = 32

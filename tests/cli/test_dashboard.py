@@ -8,11 +8,9 @@ from imagenet_opt.cli.dashboard import SECTIONS, SWEEP, axis, main, workspace
 from imagenet_opt.errors import ConfigError
 
 
-def test_each_chart_has_the_axis_of_its_metric(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_chart_has_the_axis_of_its_metric() -> None:
     assert {axis("val/acc1"), axis("throughput/epoch_seconds")} == {"epoch"}
     assert {axis("train/loss"), axis("throughput/it_per_second")} == {"trainer/global_step"}
-    main(["--dry-run"])
-    assert "  val/acc1 by epoch" in capsys.readouterr().out
 
 
 def test_a_workspace_needs_an_owner() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -59,26 +58,20 @@ def logits(network: nn.Module, images: Tensor) -> Tensor:
 def test_safetensors_opens_in_plain_timm_with_the_same_logits(
     ckpt: Path, network: nn.Module, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([f"ckpt={ckpt.parent}"])
+    main([f"ckpt={ckpt.parent}", "image_size=48"])
     file = ckpt.with_suffix(".safetensors")
     opened = timm.create_model("test_resnet", num_classes=3, checkpoint_path=str(file)).eval()
     assert torch.equal(logits(opened, images(4)), logits(network.to(memory_format=torch.contiguous_format), images(4)))
     line = rf"wrote {file} \({file.stat().st_size / 1e6:.1f} MB\); largest difference of logits \S+ on 8 images, "
     assert re.fullmatch(rf"{line}same top-1 on 8 of 8\n", capsys.readouterr().out)
     assert sorted(path.name for path in ckpt.parent.iterdir()) == ["last.ckpt", "last.safetensors"]
-
-
-def test_metadata_describe_the_network_and_its_images(ckpt: Path) -> None:
-    main([f"ckpt={ckpt}", "image_size=48"])
-    file = ckpt.with_suffix(".safetensors")
-    with safe_open(file, "pt") as opened:
-        metadata = opened.metadata()
+    with safe_open(file, "pt") as opened_file:
+        metadata = opened_file.metadata()
     assert metadata.pop("name") == "test_resnet"
     expected = {"num_classes": 3, "blurpool": False, "small_stem": False, "image_size": 48}
-    images = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-    assert {key: json.loads(value) for key, value in metadata.items()} == expected | images
-    umask_allows = stat.S_IMODE(ckpt.stat().st_mode)
-    assert stat.S_IMODE(file.stat().st_mode) == umask_allows
+    normalised = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    assert {key: json.loads(value) for key, value in metadata.items()} == expected | normalised
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(ckpt.stat().st_mode), "as the umask allows"
 
 
 @pytest.mark.slow
@@ -142,13 +135,6 @@ def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, t
         main([f"ckpt={vit}", "image_size=32"])
     with pytest.raises(ConfigError, match=r"cannot write .*out=FILE"):
         main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
-    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))  # as a full disk: another error of the system
-    try:
-        with pytest.raises(ConfigError, match=r"cannot write .*large.*out=FILE"):
-            main([f"ckpt={ckpt}", f"out={tmp_path}/model.safetensors"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
     assert not list(tmp_path.glob("*model*"))
 
 

@@ -21,14 +21,14 @@ def test_every_file_is_read_and_bad_files_are_listed(
 ) -> None:
     num_bytes = sum(path.stat().st_size for path in tiny_root.glob("*/*/*"))
     main([*words, "--in-flight", "5"])
-    assert capsys.readouterr().out.startswith(f"hydrated 24 files, {num_bytes / 1e6:.2f} MB, in ")
+    assert capsys.readouterr().out.startswith(f"fetched 24 files, {num_bytes / 1e6:.2f} MB, in ")
     bad = tiny_root / "train/class1/image003.JPEG"
     bad.unlink()
     bad.symlink_to(tiny_root / "gone")
     with pytest.raises(SystemExit, match="1"):
         main(words)
     printed = capsys.readouterr().out
-    assert f"{bad}: No such file or directory\n" in printed and "hydrated 23 files" in printed
+    assert f"{bad}: No such file or directory\n" in printed and "fetched 23 files" in printed
     assert printed.endswith("1 could not be read (above)\n")
 
 
@@ -38,7 +38,7 @@ def test_shards_are_files_too(tiny_root: Path, tmp_path: Path, capsys: pytest.Ca
     shards = list(packed.glob("*/*.tar"))
     main([f"data.root={packed}", f"data.cache_dir={tmp_path}/cache"])
     num_bytes = sum(shard.stat().st_size for shard in shards)
-    assert f"hydrated {len(shards)} files, {num_bytes / 1e6:.2f} MB" in capsys.readouterr().out
+    assert f"fetched {len(shards)} files, {num_bytes / 1e6:.2f} MB" in capsys.readouterr().out
     assert len(shards) > 4
 
 
@@ -58,14 +58,14 @@ def test_on_lustre_only_files_without_data_are_fetched(
     for file in tiny_root.glob("*/*/*"):
         file.write_bytes(bytes(8192))
     main(words)
-    assert capsys.readouterr().out.endswith("nothing to do: Lustre holds the data of all files\n")
+    assert capsys.readouterr().out.endswith("nothing to do: no file is left to fetch\n")
     released = tiny_root / "train/class0/image001.JPEG"
     released.write_bytes(b"")
     os.truncate(released, 100_000)  # no blocks, as a released file
     main(words)
     output = capsys.readouterr().out
     assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files\n" in output
-    assert "hydrated 1 files, 0.10 MB" in output
+    assert "fetched 1 files, 0.10 MB" in output
 
 
 def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.EIO, "Input/output error")
 
     files, tally = SplitFiles(tmp_path, 40, lambda i: f"{tmp_path}/{i}.JPEG"), Tally()
-    opened = open
+    reader, opened = FileReader(files, patience=0.01), open
     monkeypatch.setattr(os, "open", fail)
     monkeypatch.setattr("builtins.open", lambda file, *a, **k: fail() if "JPEG" in str(file) else opened(file, *a, **k))
     with pytest.raises(StorageFailed, match="Input/output error"):
-        FileReader(files, tally, patience=0.01).read_all(list(range(40)), 8, lambda: None)
+        reader.fetch(tally, 8, lambda: None)
     assert tally.num_files == 0

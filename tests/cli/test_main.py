@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from imagenet_opt.cli.main import COMMANDS, main
+from imagenet_opt.config.compose import composed
 
 
 def test_help_lists_every_command_on_one_line(
@@ -55,3 +56,7 @@ def test_help_and_the_check_of_the_data_root_import_no_heavy_module() -> None:
     check = f"sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", f"{code}; {check}"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_callback_that_is_null_is_left_out() -> None:
+    assert "checkpoint" not in composed(("data=demo", "callbacks.checkpoint=null")).callbacks

@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,9 +14,8 @@ import psutil
 import pytest
 
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.target import CLAIM
-from tests.object_server import objects
 from tests.pack.packs import SMALL, contents, jpeg, tree
+from tests.processes import Forked
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +34,15 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byt
     return contents(out)
 
 
-def start(data: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Pack in a process group of its own, as a terminal starts it."""
+def start(data: Path, log: Path, *arguments: str) -> Forked:
+    """Pack in a process group of its own, as a terminal starts it. log: for its output."""
     words = [f"data.root={data}", "shard_mb=0.02", "workers=1", *arguments]
     command = [sys.executable, "-m", "imagenet_opt.cli.main", "pack", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with log.open("w") as file:
+        return Forked(command, stdout=file, env=os.environ)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
-
-
-def worker_of(process: subprocess.Popen[str]) -> psutil.Process | None:
+def worker_of(process: Forked) -> psutil.Process | None:
     """The child of the server from which the pack forks its worker."""
     with suppress(psutil.NoSuchProcess):
         for each in psutil.Process(process.pid).children(recursive=True):
@@ -57,10 +51,10 @@ def worker_of(process: subprocess.Popen[str]) -> psutil.Process | None:
     return None
 
 
-def stop_at(finished: Callable[[], bool], process: subprocess.Popen[str]) -> psutil.Process:
+def stop_at(finished: Callable[[], bool], process: Forked) -> psutil.Process:
     """Let the one worker pack in slices of a hundredth of a second until `finished`; returns the stopped worker."""
     while True:
-        assert process.poll() is None, finish(process)
+        assert process.poll() is None
         with suppress(psutil.NoSuchProcess):
             if (worker := worker_of(process)) is not None:
                 worker.resume()
@@ -87,8 +81,8 @@ def shards(files: dict[str, bytes]) -> set[str]:
 def test_an_interrupted_pack_resumes_to_the_same_bytes(
     data: Path, whole: dict[str, bytes], tmp_path: Path, stop: str, status: int, last_line: str
 ) -> None:
-    out = tmp_path / "out"
-    process = start(data, f"out={out}")
+    out, log = tmp_path / "out", tmp_path / "log"
+    process = start(data, log, f"out={out}")
     worker = stop_at(lambda: any(out.glob("train/parts/*.json")), process)
     if stop == "kill -9":
         process.kill()
@@ -98,9 +92,8 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(
         worker.kill()
     else:
         worker.resume()
-    code, output, errors = finish(process)
-    assert (code, output) == (status, "") and "Traceback" not in errors
-    assert re.match(last_line, errors.splitlines()[-1] if last_line else "")
+    assert process.wait(60) == status and "Traceback" not in log.read_text()
+    assert re.match(last_line, log.read_text().splitlines()[-1] if last_line else "")
     assert psutil.wait_procs([worker], timeout=20)[1] == []  # no worker is left
     half = contents(out)
     finished = shards(half)
@@ -113,32 +106,14 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_after_kill_9_a_pack_into_a_bucket_resumes(
-    data: Path, whole: dict[str, bytes], bucket: str, tmp_path: Path
-) -> None:
-    out = f"{bucket}/packed"
-    process = start(data, f"out={out}", f"data.cache_dir={tmp_path}/cache")
-    worker = stop_at(lambda: any("/parts/" in name for name in objects(out)), process)
-    process.kill()
-    worker.resume()
-    finish(process)
-    half = objects(out)
-    finished = shards(half)
-    assert finished and finished < shards(whole) and "val/index.json" not in half
-    assert all(half[name] == whole[name] for name in finished)
-    assert pack(data, out, SMALL, cache_dir=f"{tmp_path}/cache").images_seen < 32
-    assert objects(out) == {name: content for name, content in whole.items() if name != CLAIM}
-
-
-@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_pack_resumes(data: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the same calls fail, with another word for it."""
-    out = tmp_path / "out"
-    process = start(data, f"out={out}")
+    out, log = tmp_path / "out", tmp_path / "log"
+    process = start(data, log, f"out={out}")
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))  # before it starts its workers
-    code, _, err = finish(process)
+    code = process.wait(60)
     line = rf"PackStopped: cannot write {out}/val/shard-0000\d\.tar: File too large; .* resumes"
-    assert code == 2 and re.search(line, err)
+    assert code == 2 and re.search(line, log.read_text())
     half = contents(out)
     assert len(shards(half)) > 2 and not any(name.endswith(".new") for name in half)
     assert all(half[name] == whole[name] for name in shards(half))

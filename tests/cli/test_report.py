@@ -1,4 +1,4 @@
-"""The report of a run on the terminal and as a page; test_report_in_browser.py opens the page."""
+"""The report of a run on the terminal and as a page, which holds hostile texts as texts."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import pytest
 
 from imagenet_opt.cli.main import run
 from imagenet_opt.cli.report import parse
+from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.report.page import PARTS
@@ -37,7 +38,7 @@ def test_a_run_and_its_baseline_on_the_page_and_on_the_terminal(
     page = report(write_run(tmp_path / "mine"), "--baseline", before)
     assert page.loads == ["data:,"], "nothing is fetched"
     assert page.parts == list(dict.fromkeys(part for part, _ in ORDER)) == list(PARTS)
-    assert list(page.drawings) == [f"plot-{figure}" for _, figure in ORDER if figure]
+    assert page.drawings == [f"plot-{figure}" for _, figure in ORDER if figure]
     for words in (
         *PARTS.values(), "0.83 it/s", "3.02 it/s", "data.reads_in_flight=64", "sudo sh -c 'echo 4096",
         "measured images/s 212 100 2.12", "Careful: gpu differs: mine has NVIDIA A10G, before has NVIDIA H100.",
@@ -87,7 +88,7 @@ def test_a_doctor_file_alone_is_enough_and_its_long_reason_is_not_the_headline(t
     reason = "Not judged: the GPU's kernels are hidden; run sudo sh -c 'modprobe nvidia'"
     write_diagnosis(make_diagnosis(sentence=reason, **changes), tmp_path / "found.json")
     page = report(tmp_path / "found.json")
-    assert page.drawings.keys() == {"plot-ceilings"}
+    assert page.drawings == ["plot-ceilings"]
     assert page.parts == ["ceilings", "timeline", "rules", "about"]
     (headline,) = re.findall(r"<h1>(.*?)</h1>", (tmp_path / "report.html").read_text())
     assert "modprobe" not in headline and "modprobe nvidia" in page.text
@@ -118,3 +119,19 @@ def test_an_empty_run_folder_and_an_unwritable_file_are_refused(tmp_path: Path) 
     (tmp_path / "summary.json").write_text('{"steps": 7}')
     with pytest.raises(ConfigError, match="--out"):
         run("report", [str(tmp_path), "--out", str(tmp_path / "none" / "a.html")])
+
+
+EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;"
+
+
+def test_no_text_of_a_file_becomes_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "a<script>b"
+    finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
+    texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
+    values = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
+    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, unverified=EVIL, **values)
+    (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
+    page = report(folder, "--baseline", folder)
+    assert "owned" in page.text and page.loads == ["data:,"]
+    scripts = (folder / "report.html").read_text().split("<script")[1:]
+    assert not any("document.title=" in script.partition("</script>")[0][:200] for script in scripts)

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,14 @@ from imagenet_opt.cli.study import write_outputs
 from imagenet_opt.display.table import Column, Plot, Series, Table
 from imagenet_opt.report.page import render
 from imagenet_opt.report.run_files import read_record
-from tests.cli.test_report_in_browser import CHROMIUM, FLAGS
 from tests.doctor.diagnoses import write_run
 from tests.study.studies import small_request
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--enable-logging=stderr", "--virtual-time-budget=20000",
+)  # fmt: skip
 WIDTHS = (390, 1200)
 FACTS: dict[str, Any] = {
     "date": "2026-03-02 10:12",

@@ -6,20 +6,19 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import BadSample, DataError, PackStopped
+from imagenet_opt.data.index.shard_index import open_shards, shard_name
+from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.errors import BadSample, DataError, StorageFailed
 from imagenet_opt.pack.image import PackOptions, prepare
-from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.shard_writer import ShardPart, ShardTask, write_shard
-from imagenet_opt.pack.source import Source
-from imagenet_opt.pack.target import FolderTarget
+from imagenet_opt.pack.source import open_train
+from imagenet_opt.pack.target import FolderTarget, part_name
 from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
 
 
@@ -54,8 +53,8 @@ def test_bad_files_are_left_out_and_listed_with_the_reason(tmp_path: Path) -> No
         assert reasons[name].startswith(reason)
     assert all("not a regular file" in reasons[f"b/{name}.JPEG"] for name in ("endless", "pipe"))
     assert reasons[r"b/clear\x1b[2J\xff.JPEG"] == "the file is empty"
-    assert reasons["b/gone.JPEG"] == "No such file or directory"
-    assert reasons["b/loop.JPEG"] == "Too many levels of symbolic links"
+    assert "No such file or directory" in reasons["b/gone.JPEG"]
+    assert "Too many levels of symbolic links" in reasons["b/loop.JPEG"]
     assert rejected(tmp_path / "out/train") == [["file", "reason"]]
     assert [sample["png"] for sample in samples(tmp_path / "out/val") if "png" in sample] == [picture]
 
@@ -107,58 +106,47 @@ def test_pack_and_training_accept_the_same_images(encoded: bytes, fits: bool) ->
                 check()
 
 
-class Faulty(Source):
-    """Fails some reads with EIO. fails: whether a read fails, by file and number of the attempt."""
-
-    fails: ClassVar[Callable[[int, int], bool]]
-    tries: ClassVar[Counter[int]]
-
-    def read_once(self, i: int) -> bytes:
-        self.tries[i] += 1
-        if type(self).fails(i, self.tries[i]):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().read_once(i)
-
-
 @pytest.fixture
 def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
-    """A function that writes a shard of eight files whose reads fail as `fails` says, with 0.3 s of retries."""
-    monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
-    source = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
+    """A function that writes a shard of 8 files; reads fail as `fails` says, by class/file and number of the try."""
+    index = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
+    read = FolderStore._read
 
-    def write(fails: Callable[[int, int], bool]) -> ShardPart:
-        Faulty.fails, Faulty.tries = staticmethod(fails), Counter()
-        faulty = Faulty(source.files, nested=True)
-        write_shard(ShardTask(FolderTarget(tmp_path), "a.tar", "a.json", faulty, 0, PackOptions()))
-        return ShardPart(**json.loads((tmp_path / "a.json").read_text()))
+    def write(fails: Callable[[str, int], bool]) -> ShardPart:
+        tries = Counter[str]()
+
+        def faulty(store: FolderStore, path: str) -> bytes:
+            tries[path] += 1
+            if fails(os.path.relpath(path, index.folder), tries[path]):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(store, path)
+
+        monkeypatch.setattr(FolderStore, "_read", faulty)
+        write_shard(ShardTask(FolderTarget(tmp_path), 0, index, 0, PackOptions(), read_timeout=2.0))
+        return ShardPart(**json.loads((tmp_path / part_name(0)).read_text()))
 
     return write
 
 
-def test_a_read_that_fails_once_is_retried(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
-    undisturbed = shard_from(lambda i, number: False)
-    content = (tmp_path / "a.tar").read_bytes()
-    assert shard_from(lambda i, number: number == 1) == undisturbed
-    assert (tmp_path / "a.tar").read_bytes() == content and undisturbed.rejected == []
-
-
-def test_one_file_that_stays_unreadable_is_listed(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
-    part = shard_from(lambda i, number: i == 3)
-    assert part.rejected == [[str(tmp_path / "data/train/a/3.JPEG"), "Input/output error"]]
+def test_a_read_is_repeated_and_a_file_that_stays_unreadable_is_listed(
+    shard_from: Callable[..., ShardPart], tmp_path: Path
+) -> None:
+    undisturbed = shard_from(lambda name, number: False)
+    content = (tmp_path / shard_name(0)).read_bytes()
+    assert shard_from(lambda name, number: number == 1) == undisturbed
+    assert (tmp_path / shard_name(0)).read_bytes() == content and undisturbed.rejected == []
+    part = shard_from(lambda name, number: name == "a/3.JPEG")
+    ((place, reason),) = part.rejected
+    assert place == str(tmp_path / "data/train/a/3.JPEG") and "Input/output error" in reason
     assert len(part.samples) == 7
 
 
-def test_a_storage_outage_stops_the_pack_and_rejects_nothing(
+def test_an_outage_of_the_storage_stops_the_pack_and_rejects_nothing(
     shard_from: Callable[..., ShardPart], tmp_path: Path
 ) -> None:
-    words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); reconnect the storage .*$"
-    with pytest.raises(PackStopped, match=words):
-        shard_from(lambda i, number: True)
-    assert not list(tmp_path.glob("*.tar*"))
-
-
-def test_a_source_that_disappears_stops_the_pack(tmp_path: Path) -> None:
-    source = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
+    with pytest.raises(StorageFailed, match=r"Input/output error .*/train/\w/\d\.JPEG and other files"):
+        shard_from(lambda name, number: True)
     (tmp_path / "data").rename(tmp_path / "unmounted")
-    with pytest.raises(PackStopped, match=r"has disappeared \(No such file or directory\)"):
-        source.read(0)
+    with pytest.raises(StorageFailed, match=r"has disappeared; reconnect the storage \(data\.root\)"):
+        shard_from(lambda name, number: False)
+    assert not list(tmp_path.glob("*.tar*"))

@@ -20,9 +20,9 @@ def test_bytes_are_those_of_the_pack(tmp_path: Path) -> None:
     for split, num in (("train", 64), ("val", 2)):
         (tmp_path / "data" / split / "a").mkdir(parents=True)
         for i in range(num):
-            noise = Image.fromarray(rng.integers(0, 256, (60, 80, 3), np.uint8)).resize((800, 600))
+            noise = Image.fromarray(rng.integers(0, 256, (60, 80, 3), np.uint8)).resize((400, 300))
             noise.save(tmp_path / "data" / split / "a" / f"{i}.jpg", quality=95)
-    options = PackOptions(max_side=200)
+    options = PackOptions(max_side=100)
     testbed = Testbed(composed(f"data.root={tmp_path}/data", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8"))
     testbed.samples.read_into_memory(np.arange(64), least=64, seconds=0)
     actual = forecast(testbed, options)

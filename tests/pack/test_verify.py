@@ -1,9 +1,8 @@
-"""A finished pack is checked against its index, sample by sample."""
+"""A finished pack is compared with the checksums of its index."""
 
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
@@ -20,22 +19,15 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
         file.write(content)
 
 
-def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
+def test_each_damaged_shard_is_named(out: Path) -> None:
     index, folder = open_shards(out / "train"), out / "train"
-    first = np.searchsorted(index.shard_ids, np.arange(4)).tolist()
     overwrite(folder / index.shards[0], int(index.offsets[1]) + 30, b"\x55\xaa\x55")
-    overwrite(folder / index.shards[1], int(index.offsets[first[1]]) - 512, b"x")  # in a member's name
-    last = first[3] - 1
-    os.truncate(folder / index.shards[2], int(index.offsets[last]) + 7)
+    os.truncate(folder / index.shards[2], 700)
     (folder / index.shards[3]).unlink()
-    size = (out.parent / "out/train" / index.shards[2]).stat().st_size
-    lines = verify(open_packed(folder), 2)
-    assert lines[0] == f"{index.path(1)}: the bytes do not match the checksum"
-    assert lines[1] == f"{folder}/shard-00001.tar: the images are intact, but a label, a name or padding is damaged"
-    assert lines[2] == f"{index.path(last)}: truncated, 7 of {index.sizes[last]} bytes"
-    assert lines[3].startswith(f"{folder}/shard-00002.tar: {size} bytes, not ")
-    assert lines[4].startswith(f"{folder}/shard-00003.tar: No such file or directory; this shard holds ")
-    assert len(lines) == 5
+    changed, cut, lost = verify(open_packed(folder), 2)
+    assert changed == f"{folder}/shard-00000.tar: the bytes do not match the checksum"
+    assert cut.startswith(f"{folder}/shard-00002.tar: 700 bytes, not ")
+    assert lost == f"{folder}/shard-00003.tar: No such file or directory"
 
 
 def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:

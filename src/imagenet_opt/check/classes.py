@@ -25,7 +25,6 @@ def judge_classes(train: Split, val: Split) -> Iterator[CheckResult]:
     """Verdicts that need only the two indexes."""
     yield _agreement(train, val)
     if is_imagenet(train):
-        yield _imagenet_classes(train)
         yield _imagenet_counts("training images", train, NUM_TRAIN, LEAST_TRAIN, MOST_TRAIN)
         yield _imagenet_counts("validation images", val, NUM_VAL, VAL_PER_CLASS, VAL_PER_CLASS)
     else:
@@ -51,21 +50,16 @@ def _agreement(train: Split, val: Split) -> CheckResult:
     return CheckResult("classes", "ok", f"train and val have the same {len(train.classes)} classes")
 
 
-def _imagenet_classes(train: Split) -> CheckResult:
-    if (num := len(train.classes)) == NUM_CLASSES:
-        return CheckResult("ImageNet's classes", "ok", f"{NUM_CLASSES} classes")
-    text = f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing"
-    return CheckResult("ImageNet's classes", "warning", text)
-
-
 def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: int) -> CheckResult:
     counts = np.bincount(split.labels, minlength=len(split.classes))
     odd = np.flatnonzero((counts < low) | (counts > high))
-    total, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    if len(odd) or (len(split.classes) == NUM_CLASSES and len(split) != num_images):
-        text = f"{total}, not {num_images:,}; {len(odd)} classes do not have {each} images as in ImageNet"
-        return CheckResult(check, "warning", f"{text}. Is the archive fully unpacked?", _each(split, odd))
-    return CheckResult(check, "ok", f"{total}, {each} a class, as in ImageNet")
+    total, each = f"{len(split):,} in {len(counts):,} classes", f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if not len(odd) and (len(split), len(counts)) == (num_images, NUM_CLASSES):
+        return CheckResult(check, "ok", f"{total}, {each} a class, as in ImageNet")
+    text = (
+        f"{total}, not {num_images:,} in {NUM_CLASSES:,}; {len(odd)} classes do not have {each} images as in ImageNet"
+    )
+    return CheckResult(check, "warning", f"{text}. Is the archive fully unpacked?", _each(split, odd))
 
 
 def _counts(check: str, split: Split) -> CheckResult:

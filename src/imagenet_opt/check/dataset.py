@@ -1,5 +1,6 @@
-"""All checks of a data set and a run: classes, counts, batch, files, decoding, duplicates, memory, labels."""
+"""All checks of a data set and a run: classes, counts, files, decoding, duplicates, memory, labels."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from imagenet_opt.check.classes import judge_classes
-from imagenet_opt.check.corrupt import examine
-from imagenet_opt.check.duplicates import find_twins
-from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
+from imagenet_opt.check.files import judge_decoding, judge_duplicates
 from imagenet_opt.check.labels import check_labels
 from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
@@ -19,10 +18,8 @@ from imagenet_opt.data.index.files import Status, files_of, spread_over_classes,
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.loader import train_order
-from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import BatchTooLarge, ConfigError, EmptyClass
+from imagenet_opt.errors import EmptyClass
 from imagenet_opt.evaluate.network import saved
 from imagenet_opt.machine import is_lustre, usable_cpus
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
@@ -42,8 +39,7 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     """
     config = composed(overrides)
     is_demo = "data=demo" in overrides
-    data = data_of(config, or_demo=is_demo)
-    opened, verdicts = [], []
+    data, opened, verdicts = data_of(config, or_demo=is_demo), [], []
     for split in ("train", "val"):
         try:
             opened.append(data.open(split))
@@ -54,7 +50,6 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     train, val = opened
     rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
-    verdicts.append(_batch(config, data.loading, num_images=len(train)))
     verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
     if ckpt is None:
@@ -64,47 +59,56 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     network = saved(ckpt)
     as_validated = composed((*network.overrides, *overrides))
     loading = data_of(as_validated, or_demo=is_demo).loading
-    chosen, val_chosen = subset(train, rows[0]), subset(val, rows[1])
     with progress("labels", "images") as show:
-        return [*verdicts, check_labels(network, chosen, val_chosen, loading, show)]
-
-
-def _batch(config: DictConfig, loading: LoaderOptions, num_images: int) -> CheckResult:
-    """Whether the training images fill a batch, by the code that refuses to train."""
-    try:
-        order = train_order(num_images, loading, world_size=num_processes(config, device_of(config))[1])
-    except ConfigError as error:  # a smaller batch trains with the same files
-        return CheckResult("batch", "warning" if isinstance(error, BatchTooLarge) else "error", str(error))
-    return CheckResult("batch", "ok", f"{order.epoch_samples:,} training images an epoch, {order.global_batch} a step")
+        return [*verdicts, check_labels(network, subset(train, rows[0]), subset(val, rows[1]), loading, show)]
 
 
 def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
-    (train_sizes, results), (val_sizes, val_results) = _sizes("train", train), _sizes("val", val)
-    results += val_results
-    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    results, sizes = list[CheckResult](), []
+    for name, index in (("train", train), ("val", val)):
+        status = _status(name, index)
+        sizes.append(status.sizes)
+        if not isinstance(index, ShardIndex):
+            results += _judge_status(name, index, status)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
             workers = usable_cpus() if len(decoded) > _FEW else 1
-            damaged = examine(index, decoded, workers=workers, loading=data.loading, on_progress=show)
-        results += judge_examined(name, len(decoded), damaged)
+            results += judge_decoding(name, index, decoded, workers=workers, loading=data.loading, on_progress=show)
     if train.place == val.place:
-        return [*results, same_folder(train)]
+        text = f"train and val are the same folder, {train.place}: accuracy will be meaningless (data.val_folder)"
+        return [*results, CheckResult("val in train", "error", text)]
+    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), (train_sizes, val_sizes), compared, data.loading, show)
-    return [*results, *judge_twins(train, val, compared, twins)]
+        return [*results, *judge_duplicates((train, val), sizes, compared, data.loading, show)]
 
 
-def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[CheckResult]]:
-    """Size of each sample in bytes, and verdicts on empty and not yet fetched files; indexes of shards and of objects
-    have the sizes."""
-    if isinstance(index, ShardIndex):
-        return index.sizes, []
-    if isinstance(index, ObjectIndex):
-        return index.sizes, list(judge_status(name, index, Status(index.sizes, index.sizes), on_lustre=False))
+def _status(name: str, index: Index) -> Status:
+    """Size of each sample in bytes, by the index of shards and of objects; blocks: of files."""
+    if isinstance(index, ShardIndex | ObjectIndex):
+        return Status(index.sizes, index.sizes)
     with progress(f"sizes, {name}", "files") as show:
-        status = status_of(files_of(index), show)
-    return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
+        return status_of(files_of(index), show)
+
+
+def _judge_status(name: str, index: Index, status: Status) -> Iterator[CheckResult]:
+    """Verdicts on empty files, and on Lustre on files that are not fetched yet."""
+    empty, gone = np.flatnonzero(status.sizes == 0), np.flatnonzero(status.sizes < 0)
+    if bad := tuple(index.path(int(i)) for i in (*empty, *gone)):
+        text = f"{len(empty)} of {len(index):,} files have 0 bytes, {len(gone)} cannot be accessed"
+        yield CheckResult(f"empty files, {name}", "error", f"{text}; restore or remove them", bad)
+    else:
+        yield CheckResult(f"empty files, {name}", "ok", f"none of {len(index):,}")
+    if isinstance(index, ObjectIndex) or not is_lustre(index.folder):
+        return
+    if released := status.released.sum():
+        text = (
+            f"Lustre does not hold the data of {released:,} of {len(index):,} files: the first read of each file waits "
+            "for the archive; imagenet-opt hydrate fetches them before training"
+        )
+        yield CheckResult(f"lazy files, {name}", "warning", text)
+    else:
+        yield CheckResult(f"lazy files, {name}", "ok", "Lustre holds the data of all files")
 
 
 def _memory(config: DictConfig, num_classes: int) -> list[CheckResult]:

@@ -1,74 +1,179 @@
-"""Verdicts on the files of a data set: sizes, decoding, and duplicates."""
+"""Verdicts on the bytes of samples: damaged ones, by decoding them completely, and duplicates."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.check.corrupt import Damaged
-from imagenet_opt.check.duplicates import Duplicate
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.data.index.files import Status
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.decode.image_file import is_jpeg, is_whole_jpeg
 from imagenet_opt.data.index.folder_index import Split
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.loader import store_of
+from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.storage.read_ahead import ReadAhead
+from imagenet_opt.errors import BadSample
+from imagenet_opt.processes import pool
 
+Rows = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+"""Size in the upper half, CRC-32 of the content in the lower half. Two files of one size collide with probability
+1/4e9."""
+Damaged = tuple[str, str]
+"""Name of a sample, and why the sample cannot be used; "" for a truncated JPEG, whose missing part decoders fill in."""
+Match = tuple[int, int, int]
+"""A validation sample; the split of another sample with the same bytes, 0 for train and 1 for val; its row there."""
+
+_DECODED, _COMPARED = 64, 512
+"""Samples that are read together, to decode or to compare them."""
+_READS_TO_DECODE, _READS_TO_COMPARE = 32, 64
+"""Reads in flight of each process; no samples are read ahead."""
 _MANY = 0.01
 """Share of validation images with a duplicate from which the validation accuracy is misleading."""
 
 
-def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) -> Iterator[CheckResult]:
-    """Verdicts on every file of a folder tree, from `stat` only."""
-    empty, gone = np.flatnonzero(status.sizes == 0), np.flatnonzero(status.sizes < 0)
-    bad = tuple(split.path(int(i)) for i in (*empty, *gone))
-    check = f"empty files, {name}"
-    if bad:
-        text = (
-            f"{len(empty)} of {len(split):,} files have 0 bytes, {len(gone)} cannot be accessed; restore or remove them"
-        )
-        yield CheckResult(check, "error", text, bad)
+def judge_decoding(
+    split: str,
+    index: Split,
+    rows: Rows,
+    *,
+    workers: int,
+    loading: LoaderOptions,
+    on_progress: Callable[[int, int], None],
+) -> Iterator[CheckResult]:
+    """Verdicts on samples that are read and decoded completely.
+
+    split: train or val. workers: number of processes; 1 decodes in this process. on_progress: called with (samples
+    done, all samples). Raises StorageFailed, ReadTimeout.
+    """
+    chunks = [rows[i : i + _DECODED] for i in range(0, len(rows), _DECODED)]
+    damaged, done = list[Damaged](), 0
+    with ExitStack() as stack:
+        if workers > 1:
+            processes = stack.enter_context(pool(min(workers, len(chunks)), _begin, (index, loading)))
+            examined = processes.map(_examine, chunks)
+        else:
+            _begin(index, loading)
+            examined = map(_examine, chunks)
+        for chunk, of_chunk in zip(chunks, examined, strict=True):
+            damaged += of_chunk
+            on_progress(done := done + len(chunk), len(rows))
+    if bad := tuple(reason for _, reason in damaged if reason):
+        text = f"{len(bad)} of {len(rows):,} cannot be used; training skips them up to data.max_bad_fraction"
+        yield CheckResult(f"decoding, {split}", "error", text, bad)
     else:
-        yield CheckResult(check, "ok", f"none of {len(split):,}")
-    if on_lustre and not status.released.any():
-        yield CheckResult(f"lazy files, {name}", "ok", "Lustre holds the data of all files")
-    elif on_lustre:
-        text = (
-            f"Lustre does not hold the data of {status.released.sum():,} of {len(split):,} files: the first read of "
-            "each file waits for the archive; imagenet-opt hydrate fetches them before training"
-        )
-        yield CheckResult(f"lazy files, {name}", "warning", text)
+        yield CheckResult(f"decoding, {split}", "ok", f"all {len(rows):,} tested images can be decoded")
+    if cut := tuple(name for name, reason in damaged if not reason):
+        text = f"{len(cut)} of {len(rows):,} are truncated; decoders fill in the missing part. Copy these files again"
+        yield CheckResult(f"truncated, {split}", "warning", text, cut)
 
 
-def judge_examined(name: str, num: int, damaged: Sequence[Damaged]) -> Iterator[CheckResult]:
-    """Verdicts on `num` samples that were decoded completely."""
-    bad = tuple(sample.reason for sample in damaged if sample.reason)
-    if bad:
-        text = f"{len(bad)} of {num:,} cannot be used; training skips them up to data.max_bad_fraction"
-        yield CheckResult(f"decoding, {name}", "error", text, bad)
-    else:
-        yield CheckResult(f"decoding, {name}", "ok", f"all {num:,} tested images can be decoded")
-    if cut := tuple(sample.name for sample in damaged if not sample.reason):
-        text = f"{len(cut)} of {num:,} are truncated; decoders fill in the missing part. Copy these files again"
-        yield CheckResult(f"truncated, {name}", "warning", text, cut)
+_reader: ReadAhead
+_decoder: Decoder
+"""Those of this process; `_begin` sets both."""
 
 
-def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Duplicate]) -> Iterator[CheckResult]:
-    """Verdicts on the duplicates of the validation samples `rows`."""
-    in_train = [twin for twin in twins if twin.other_split == 0]
+def _begin(index: Split, loading: LoaderOptions) -> None:
+    global _reader, _decoder
+    store, patience = store_of(index, loading), loading.read_timeout
+    _reader = ReadAhead(store, reads_in_flight=_READS_TO_DECODE, timeout_seconds=patience)
+    _decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62, max_pixels=loading.max_pixels)
+
+
+def _examine(rows: Rows) -> list[Damaged]:
+    names, samples = map(_reader.store.name, rows.tolist()), _reader.read_unplanned(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns about metadata
+        found = [_judge(name, sample) for name, sample in zip(names, samples, strict=True)]
+    return list(filter(None, found))
+
+
+def _judge(name: str, sample: bytes | BadSample) -> Damaged | None:
+    try:
+        if isinstance(sample, BadSample):
+            raise sample
+        opened = _decoder.open(sample, name)
+        _decoder.crop(opened, (0, 0, opened.height, opened.width))
+    except BadSample as error:
+        return name, str(error)
+    return (name, "") if is_jpeg(sample) and not is_whole_jpeg(sample) else None
+
+
+def judge_duplicates(
+    splits: Sequence[Split],
+    sizes: Sequence[Rows],
+    rows: Rows,
+    loading: LoaderOptions,
+    on_progress: Callable[[int, int], None],
+) -> Iterator[CheckResult]:
+    """Verdicts on the duplicates of the samples `rows` of val, among all samples of train and val.
+
+    splits: train and val. sizes: sizes of all samples, per split; only samples that share their size with another one
+    are read. Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates.
+    Raises StorageFailed, ReadTimeout.
+    """
+    wanted = np.unique(sizes[1][rows])
+    values, counts = np.unique(np.concatenate(sizes), return_counts=True)
+    shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
+    candidates = [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
+    total = sum(
+        len(files) for index, files in zip(splits, candidates, strict=True) if not isinstance(index, ShardIndex)
+    )
+    done = 0
+
+    def advance(num: int) -> None:
+        nonlocal done
+        done += num
+        on_progress(done, total)
+
+    keys = [_keys(*split, loading, advance) for split in zip(splits, sizes, candidates, strict=True)]
+    matches, labels = _matches(candidates, keys, rows), splits[1].labels
     effect = "train contains them, so the validation accuracy is too high"
-    yield _twins("val in train", val, train, len(rows), in_train, effect)
-    two_labels = [twin for twin in twins if twin.other_split and val.labels[twin.row] != val.labels[twin.other_row]]
-    yield _twins("twice in val", val, val, len(rows), two_labels, "they have two labels, and one label is wrong")
+    yield _verdict("val in train", splits, len(rows), [match for match in matches if match[1] == 0], effect)
+    two_labels = [match for match in matches if match[1] and labels[match[0]] != labels[match[2]]]
+    effect = "they have two labels, and one label is wrong"
+    yield _verdict("twice in val", splits, len(rows), two_labels, effect)
 
 
-def same_folder(index: Split) -> CheckResult:
-    """The verdict when train and val are one folder, in place of a list of all images."""
-    text = f"train and val are the same folder, {index.place}: accuracy will be meaningless (data.val_folder)"
-    return CheckResult("val in train", "error", text)
-
-
-def _twins(check: str, val: Split, other: Split, num: int, twins: Sequence[Duplicate], effect: str) -> CheckResult:
-    if not twins:
+def _verdict(check: str, splits: Sequence[Split], num: int, matches: Sequence[Match], effect: str) -> CheckResult:
+    if not matches:
         return CheckResult(check, "ok", f"none of {num:,} validation images, byte for byte")
-    images = len({twin.row for twin in twins})
+    images = len({row for row, _, _ in matches})
     text = f"{images} of {num:,} validation images, byte for byte: {effect}"
-    lines = tuple(f"{val.path(twin.row)} = {other.path(twin.other_row)}" for twin in twins)
+    lines = tuple(f"{splits[1].path(row)} = {splits[split].path(other)}" for row, split, other in matches)
     return CheckResult(check, "error" if images > _MANY * num else "warning", text, lines)
+
+
+def _keys(index: Split, sizes: Rows, rows: Rows, loading: LoaderOptions, advance: Callable[[int], None]) -> Keys:
+    """Keys of the samples `rows`; 0 for a sample that cannot be read."""
+    if isinstance(index, ShardIndex):
+        return (sizes[rows].astype(np.uint64) << np.uint64(32)) | index.checksums[rows].astype(np.uint64)
+    patience = loading.read_timeout
+    reader = ReadAhead(store_of(index, loading), reads_in_flight=_READS_TO_COMPARE, timeout_seconds=patience)
+    keys = np.zeros(len(rows), np.uint64)
+    for first in range(0, len(rows), _COMPARED):
+        chunk = rows[first : first + _COMPARED]
+        keys[first : first + _COMPARED] = [_key_of(sample) for sample in reader.read_unplanned(chunk)]
+        advance(len(chunk))
+    return keys
+
+
+def _key_of(sample: bytes | BadSample) -> int:
+    return 0 if isinstance(sample, BadSample) else len(sample) << 32 | zlib.crc32(sample)
+
+
+def _matches(candidates: Sequence[Rows], keys: Sequence[Keys], rows: Rows) -> list[Match]:
+    compared = np.isin(candidates[1], rows) & (keys[1] != 0)
+    matches = list[Match]()
+    for split, (others, other_keys) in enumerate(zip(candidates, keys, strict=True)):
+        order = np.argsort(other_keys, kind="stable")
+        first = np.searchsorted(other_keys[order], keys[1][compared], "left")
+        end = np.searchsorted(other_keys[order], keys[1][compared], "right")
+        for row, low, high in zip(candidates[1][compared].tolist(), first.tolist(), end.tolist(), strict=True):
+            twins = others[order[low:high]].tolist()
+            matches += [(row, split, other) for other in twins if (split, other) != (1, row)]
+    return matches

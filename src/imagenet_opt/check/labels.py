@@ -5,7 +5,7 @@ With wrong folders, two images of one folder get the same prediction, which is n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -33,16 +33,11 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Labels:
-    """kind: `permuted`: folders of val hold other classes; `partly`: some folders do; `wrong`: the network fails on
-    val without such a pattern; `unknown`: the network has not learned train; else `right`.
-
-    mapping: (class of the folder, class that the images of the folder seem to have), the most certain first.
-    """
-
-    kind: Literal["right", "partly", "permuted", "wrong", "unknown"]
-    mapping: tuple[tuple[int, int], ...] = ()
+Kind = Literal["right", "partly", "permuted", "wrong", "unknown"]
+"""`permuted`: folders of val hold other classes; `partly`: some folders do; `wrong`: the network fails on val without
+such a pattern; `unknown`: the network has not learned train; else `right`."""
+Mapping = tuple[tuple[int, int], ...]
+"""(class of the folder, class that the images of the folder seem to have), the most certain first."""
 
 
 def check_labels(
@@ -72,18 +67,18 @@ def check_labels(
     return _result(confusions[0], confusions[1], val)
 
 
-def judge_labels(train: Confusion, val: Confusion) -> Labels:
+def judge_labels(train: Confusion, val: Confusion) -> tuple[Kind, Mapping]:
     """Compare the predictions of one network on both splits."""
     if accuracy(train) < LEARNED:
-        return Labels("unknown")
+        return "unknown", ()
     if accuracy(val) < accuracy(train) / 3:
         mapping = _elsewhere(val, least_images=2)
         several = len({answer for _, answer in mapping}) > len(mapping) / 2  # else most of val gets one prediction
         permuted = several and consistency(val) > consistency(train) / 2
-        return Labels("permuted", mapping) if permuted else Labels("wrong")
+        return ("permuted", mapping) if permuted else ("wrong", ())
     learned = 2 * np.diagonal(train) >= np.maximum(train.sum(1), 1)
     swapped = tuple(pair for pair in _elsewhere(val, least_images=LEAST_IMAGES) if learned[pair[0]])
-    return Labels("partly" if swapped else "right", swapped)
+    return "partly" if swapped else "right", swapped
 
 
 def accuracy(confusion: Confusion) -> float:
@@ -98,7 +93,7 @@ def consistency(confusion: Confusion) -> float:
     return float((confusion * (confusion - 1)).sum() / pairs) if pairs else 0.0
 
 
-def _elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, int], ...]:
+def _elsewhere(confusion: Confusion, *, least_images: int) -> Mapping:
     """(class, prediction) for classes with at least `least_images` images whose usual prediction is another class."""
     counts, answers = confusion.sum(1), confusion.argmax(1)
     share = confusion.max(1) / np.maximum(counts, 1)
@@ -108,24 +103,27 @@ def _elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, i
 
 
 def _result(train: Confusion, val: Confusion, split: Split) -> CheckResult:
-    labels, val_accuracy = judge_labels(train, val), accuracy(val)
-    text = f"the network is right on {100 * accuracy(train):.1f} % of train and {100 * val_accuracy:.1f} % of val"
-    mapping = tuple(f"{split.place}/{split.classes[a]} seems to hold {split.classes[b]}" for a, b in labels.mapping)
-    first = "; ".join(mapping[:_MOST_NAMED])
+    kind, pairs = judge_labels(train, val)
+    mapping = tuple(f"{split.place}/{split.classes[a]} seems to hold {split.classes[b]}" for a, b in pairs)
     level: Level = "ok"
-    if labels.kind == "permuted":
+    rates, first = (
+        f"{100 * accuracy(train):.1f} % of train and {100 * accuracy(val):.1f} % of val",
+        mapping[:_MOST_NAMED],
+    )
+    text = f"the network is right on {rates}"
+    if kind == "permuted":
         level = "error"
         text += (
             f", yet two images of one folder of val get the same prediction in {100 * consistency(val):.0f} % of "
-            f"cases: the folders hold other classes than their names say. {first}. {_REMEDY}"
+            f"cases: the folders hold other classes than their names say. {'; '.join(first)}. {_REMEDY}"
         )
-    elif labels.kind == "partly":
+    elif kind == "partly":
         level = "warning"
-        text += f"; {len(mapping)} folders of val seem to hold another class: {first}. Look at their images"
-    elif labels.kind == "wrong":
-        level = "error" if val_accuracy <= 2 / len(split.classes) else "warning"
+        text += f"; {len(mapping)} folders of val seem to hold another class: {'; '.join(first)}. Look at their images"
+    elif kind == "wrong":
+        level = "error" if accuracy(val) <= 2 / len(split.classes) else "warning"
         text += ": single files of val have wrong labels, val is damaged, or the network is overfitted"
-    elif labels.kind == "unknown":
+    elif kind == "unknown":
         level = "info"
         text += ": the network has learned too little to judge labels; choose a ckpt= with more training"
     return CheckResult("labels", level, text, mapping)

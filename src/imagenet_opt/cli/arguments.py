@@ -1,40 +1,57 @@
 """Parsing of arguments that several commands have."""
 
 import argparse
-import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.object_storage import check_package, is_url
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _LEAST_SECONDS = 10
+_FLAG = re.compile(r"^argument (--[\w-]+):")
+T = TypeVar("T", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of `imagenet-opt <command>`; its errors are ConfigErrors that name the command's help."""
+    """Parser of `imagenet-opt <command>`; its errors are ConfigErrors that name the command's help.
 
-    def __init__(self, command: str) -> None:
+    overrides: whether the command takes overrides of train.py, in any order with its flags.
+    """
+
+    def __init__(self, command: str, *, overrides: bool = True) -> None:
         super().__init__(f"imagenet-opt {command}", add_help=False, allow_abbrev=False)
+        if overrides:
+            self.add_argument("overrides", nargs="*")
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} ({self.prog} --help)")
+        raise ConfigError(_FLAG.sub(r"\1", message) + f" ({self.prog} --help)")
 
 
-def check_writable(file: Path | None, flag: str = "--json") -> None:
-    """Check before the work of a command that its file can be written; None needs no check. Raises ConfigError."""
-    if file is None:
-        return
+def between(least: T, most: float) -> Callable[[str], T]:
+    """Type of a flag with a number in this range; a whole number if `least` is one."""
+
+    def number(text: str) -> T:
+        if least <= (value := type(least)(text)) <= most:
+            return value
+        raise argparse.ArgumentTypeError(f"{value} must be from {least} to {most}")
+
+    return number
+
+
+def new_file(text: str) -> Path:
+    """Type of a flag with a file to write."""
+    file = Path(text)
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"{flag} {file} cannot be written; choose a file in a folder that exists")
+        raise argparse.ArgumentTypeError(f"{text} cannot be written; choose a file in a folder that exists")
+    return file
 
 
 def local_or_url(place: str, key: str) -> Path | str:
@@ -47,7 +64,7 @@ def local_or_url(place: str, key: str) -> Path | str:
 
 
 def budget_seconds(text: str) -> float:
-    """Parse --budget, such as 90s, 5m, 2h or 45 (seconds). Raises ConfigError."""
+    """Type of --budget: a time such as 90s, 5m, 2h or 45 (seconds). Raises ConfigError."""
     match = _BUDGET.fullmatch(text)
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not _LEAST_SECONDS <= seconds <= DAY:
@@ -62,9 +79,8 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
     """
     key, value = key_of(word), value_of(word)
     if key not in keys:
-        names = (*keys, *flags)
-        similar = difflib.get_close_matches(key, names, n=1)
-        hint = f"did you mean {similar[0]}{'=' * (similar[0] in keys)}?" if similar else f"expected {', '.join(names)}"
+        names = [*(f"{known}=" for known in keys), *flags]
+        hint = did_you_mean(key, names, f"expected {', '.join(names)}")
         raise ConfigError(f"there is no key {key}; {hint}")
     if not value:
         raise ConfigError(f"{key} has no value; expected {key}=VALUE")

@@ -2,10 +2,9 @@
 
 import shlex
 from argparse import Namespace
-from pathlib import Path
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.cli.arguments import Parser, between, new_file
 from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -27,19 +26,12 @@ Any override of train.py may be added: data.batch_size=384 data.num_workers=8 da
 
 Rows: `worker resize` hands over uint8 images of one size, as other loaders do; `region decode` hands over crops for the
 GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder's limit: such crops from memory, in as
-many processes. data.resize_on=worker or device leaves one of ours. On a machine with a GPU and without --against our
-batches end on the GPU. data.region_decode=false is for `worker resize` alone, which then decodes whole pictures.
+many processes. data.resize_on=worker or device leaves one of ours. With a GPU and without --against our batches end on
+the GPU. A GPU that trains more images a second than `region decode` gives will wait.
 
-Reading it: a GPU that trains more images a second than `region decode` gives will wait. The table below the rows says
-for what a worker spends its time: `decodes` is the CPUs'. A first round does not count: it brings the files, at most
-20,000 of them, into memory. How fast the storage is, says imagenet-opt doctor; data.added_latency_ms simulates one.
-
-Each turn is a process of its own, and the rows take turns: about ten seconds a turn and more, so a minute a row.
-Start-up and warm-up are left out of every rate. Each loader has data.num_workers workers or threads. For a loader with
-a file format of its own the files are converted below data.cache_dir, and the copy is removed at the end. Nothing else
-is written; the data set is only read."""
-
-LIMITS = {"batches": 100_000, "repeats": 1000}
+Each turn is a process of its own, about a minute a row. Start-up, warm-up and a first round, which brings at most
+20,000 files into memory, are left out; how fast the storage is, says imagenet-opt doctor. Each loader has
+data.num_workers workers or threads. The data set is only read. docs/benchmarking.md explains the table."""
 
 
 def main(argv: list[str]) -> None:
@@ -76,21 +68,13 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("bench")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--batches", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--against", default="")
+    parser.add_argument("--batches", type=between(1, 100_000), default=20)
+    parser.add_argument("--repeats", type=between(1, 1000), default=6)
+    parser.add_argument("--against", type=_peers, default="")
     parser.add_argument("--same-bytes", action="store_true")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_intermixed_args(argv)
-    for name, most in LIMITS.items():
-        if not 1 <= getattr(options, name) <= most:
-            raise ConfigError(f"--{name} {getattr(options, name)} must be from 1 to {most}")
-    check_writable(options.json)
-    check_writable(options.page, "--page")
-    options.against = _peers(options.against)
-    return options
+    parser.add_argument("--json", type=new_file)
+    parser.add_argument("--page", type=new_file)
+    return parser.parse_intermixed_args(argv)
 
 
 def _peers(words: str) -> list[str]:

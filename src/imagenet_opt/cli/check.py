@@ -5,9 +5,8 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, check_writable, checkpoint_of
+from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -24,16 +23,13 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
   --all         use all samples
   --json FILE   write all results
 
-Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
-
-With data.root=s3://... (gs://, https://) what the check reads stays in the cache of the training, data.cache_dir.
+Any override of train.py may be added, such as data.val_folder=valid.
 
 Checks:
   classes      whether train and val have the same folders; empty folders
   counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:
                1,281,167 and 50,000 images, 732 to 1300 and 50 per class; others are checked for tiny classes and
                imbalance
-  batch        a warning if the training images do not fill one batch of the configured run
   files        empty files, among all files (shards: from the index); on Lustre, files whose data is still in S3
   decoding     damaged files, and truncated files
   duplicates   validation images whose bytes are also in train, or in val under another class
@@ -43,8 +39,7 @@ Checks:
                chance on val, but gives all images of a folder the same answer, the folders have wrong names. Finding
                single wrong folders takes five images per class or more: --sample 5000
 
-The check asks for the size of every file, which takes minutes on slow storage. Exit status: 0 without errors, but
-perhaps with warnings; 1 with errors; 2 if the check was impossible."""
+Exit status: 0 without errors, but perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 
 
 def main(argv: list[str]) -> None:
@@ -67,18 +62,13 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line; `sample` is None for all samples. Raises ConfigError for unsuitable options."""
     parser = Parser("check")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--sample", type=int)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--sample", type=between(1, 10**9), default=2000)
+    parser.add_argument("--all", action="store_const", dest="sample", const=None)
+    parser.add_argument("--json", type=new_file)
     options = parser.parse_intermixed_args(argv)
-    if options.sample is not None and (options.all or options.sample < 1):
-        raise ConfigError(f"--sample {options.sample} must be at least 1, and cannot be combined with --all")
-    check_writable(options.json)
     place = last_value(options.overrides, "ckpt")
     if place == "":
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
     options.ckpt = None if place is None else checkpoint_of(place)
     options.overrides = tuple(without(options.overrides, "ckpt"))
-    options.sample = None if options.all else options.sample or 2000
     return options

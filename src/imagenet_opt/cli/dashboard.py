@@ -7,11 +7,10 @@ from imagenet_opt.errors import ConfigError
 
 HELP = """Create a W&B workspace with the charts of a project: does the GPU wait for data?
 
-imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
+imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME]
 
   --entity   W&B user or team, who will own the workspace
   --project  W&B project of the runs, logger.wandb.project (default imagenet-opt)
-  --dry-run  only print the sections and their charts
 
 Charts over the steps of each run; and for sweeps a table of the differences between runs and a chart with an axis for
 batch size, workers, prefetch, data wait, GPU and images/s. Needs a key (`wandb login`), and
@@ -59,30 +58,20 @@ def axis(metric: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = Parser("dashboard")
+    """Save the workspace and print its address. Raises ConfigError without a key."""
+    parser = Parser("dashboard", overrides=False)
     parser.add_argument("--entity")
     parser.add_argument("--project", default="imagenet-opt")
-    parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args(argv)
-    if arguments.dry_run:
-        for section, metrics in SECTIONS.items():
-            print(section, *(f"  {metric} by {axis(metric)}" for metric in metrics), sep="\n")
-        print(SWEEP_SECTION, f"  parallel coordinates: {', '.join(SWEEP.values())}", "  table of the runs", sep="\n")
-        return
     if not arguments.entity:
         raise ConfigError("--entity is missing; add --entity USER_OR_TEAM, who owns the workspace")
-    print(f"created {create(arguments.entity, arguments.project)}")
-
-
-def create(entity: str, project: str) -> str:
-    """Save the workspace and return its address. Raises ConfigError without a key."""
     from imagenet_opt.run.loggers.wandb_logger import has_key
 
-    made = workspace(entity, project)
+    made = workspace(arguments.entity, arguments.project)
     if not has_key():
         raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")
     made.save()
-    return str(made.url)
+    print(f"created {made.url}")
 
 
 def workspace(entity: str, project: str) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -37,13 +37,11 @@ imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the r
 It measures images per second of the GPU with a batch that stays on it, alone and while the loader runs; the loader
 with files in memory and on storage; decoding from memory with one worker and with all; reading with 1 to 256 requests
 in flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the
-slowest of these stages; if the run is slower, the doctor looks for the reason in the training process. Checks of the
-machine need no experiment. If an experiment fails, the doctor names it and continues with the others.
+slowest of these stages; if the run is slower, the doctor looks for the reason in the training process (docs/doctor.md).
 Exit status: 0; 1 if an experiment failed that the verdict needs; 2 if nothing could be measured.
 
-The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
-page cache one by one, so other runs on the same files read them from storage again. With data.root=s3://... reads "on
-storage" are requests to the service, and the stages in memory read from the local cache, where the samples stay."""
+The data set is only read. No checkpoint, log or W&B run is left behind. Files are dropped from the page cache one by
+one, so other runs on the same files read them from storage again."""
 
 
 _TURNS = 18
@@ -87,16 +85,11 @@ def write(diagnosis: "Diagnosis", file: Path | None) -> None:
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line; budget in seconds. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("doctor")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--budget", default="90s")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--budget", type=budget_seconds, default="90s")
+    parser.add_argument("--json", type=new_file)
     parser.add_argument("--apply", action="store_true")
     parser.add_argument("--record-profile", action="store_true")
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.json is not None:
-        check_writable(arguments.json)
-    arguments.budget = budget_seconds(arguments.budget)
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
@@ -110,7 +103,6 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.doctor.examination import Examination, planned_seconds
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.probe.testbed import Testbed
-    from imagenet_opt.probe.throughput import SLOWEST
     from imagenet_opt.training.quiet import quiet
 
     quiet()
@@ -118,11 +110,6 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
     planned = planned_seconds(budget_seconds)
-    print(
-        f"this takes about {sum(planned):.0f} s; slow storage, large batches or a network on the CPU up to "
-        f"{SLOWEST:.0f} times as long",
-        file=sys.stderr,
-    )
     with announced(len(planned), budget_seconds=sum(planned)) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         diagnosis = judge(examination.evidence(command=command))

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagenet_opt.cli.arguments import Parser, check_writable, checkpoint_of
+from imagenet_opt.cli.arguments import Parser, checkpoint_of, new_file
 from imagenet_opt.config.overrides import key_of, last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -33,10 +33,8 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
   --json FILE    write all results
 
 The folders of val may be some of the network's classes, as in ImageNet-A and ImageNet-R: only their logits are used. Or
-they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-frequency-format-val).
-
-Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
-data.num_workers=8. Accuracies of different eval= are not comparable."""
+they are class numbers, as in ImageNet-V2. Any override of train.py may be added, such as data.val_folder=valid or
+data.val_image_size=288. Accuracies of different eval= are not comparable."""
 
 _NAME_KEYS = ("model.name=", "model=")
 _VIEW_KEYS = ("data.val_image_size", "data.val_crop_ratio", "data.val_interpolation")
@@ -91,12 +89,10 @@ def _network(name: str, ckpt: Path | str | None) -> tuple["Network", str | None]
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("evaluate")
-    parser.add_argument("overrides", nargs="*")
     parser.add_argument("--tta", action="store_true")
     parser.add_argument("--per-class", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=new_file)
     options = parser.parse_intermixed_args(argv)
-    check_writable(options.json)
     path, convention = (last_value(options.overrides, key) for key in ("ckpt", "eval"))
     if bool(path) == (last_value(options.overrides, "model.pretrained") == "true"):
         raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")

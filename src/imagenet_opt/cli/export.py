@@ -24,8 +24,8 @@ architecture, and the mean and std of RGB with which pixels in [0, 1] are normal
 
   timm.create_model("resnet50", num_classes=1000, checkpoint_path="best.safetensors")
 
-The file is opened again and tested with random images. It gets its final name only if its logits differ from the
-checkpoint's by at most 0.001 of the largest logit."""
+The file gets its name only if its logits for random images differ from the checkpoint's by at most 0.001 of the
+largest."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
 FORMATS = ("safetensors", "onnx")

@@ -3,9 +3,7 @@
 import sys
 from argparse import Namespace
 
-from imagenet_opt.cli.arguments import Parser
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.object_storage import is_url
+from imagenet_opt.cli.arguments import Parser, between
 
 HELP = """Read every file of a lazy mount once, with hundreds of requests in flight.
 
@@ -25,13 +23,9 @@ For data.root=s3://... (gs://, https://) the local cache in data.cache_dir is fi
 
 imagenet-opt hydrate data.root=s3://bucket/imagenet data.cache_dir=/nvme/cache
 
-Stopped by Ctrl-C, kill -9 or a long storage outage? Run the same command again: on Lustre and for a URL it fetches what
-is missing; on other file systems it reads all files, and files that the mount holds are quick. Files that cannot
-be read are listed at the end; the exit status is then 1.
-
-Files may be released again: a file system that fills up, or that releases files after some time without a read, drops
-their data, and the next read is slow again. The same command fetches them again. To keep the files, copy or pack them
-onto a local disk: imagenet-opt pack --help."""
+Stopped? Run the same command again: on Lustre and for a URL it fetches what is missing; on other file systems it reads
+all files, and files that the mount holds are quick. Files that cannot be read are listed at the end; the exit status is
+then 1. A file system that fills up may release files again; to keep them, imagenet-opt pack them onto a local disk."""
 
 MOST_IN_FLIGHT = 900
 """Fits the usual limit of 1024 open files."""
@@ -42,21 +36,19 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of
-    from imagenet_opt.hydrate.cache import fill_caches_of
     from imagenet_opt.hydrate.hydrate import hydrate
 
-    data = data_of(composed(tuple(options.overrides)))
-    fetch = fill_caches_of if is_url(data.root) else hydrate
-    if fetch(data, in_flight=options.in_flight).bad:
+    try:
+        tally = hydrate(data_of(composed(tuple(options.overrides))), in_flight=options.in_flight)
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to fetch the rest", file=sys.stderr)
+        raise
+    if tally.bad:
         sys.exit(1)
 
 
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("hydrate")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--in-flight", type=int, default=256)
-    options = parser.parse_intermixed_args(argv)
-    if not 1 <= options.in_flight <= MOST_IN_FLIGHT:
-        raise ConfigError(f"--in-flight {options.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
-    return options
+    parser.add_argument("--in-flight", type=between(1, MOST_IN_FLIGHT), default=256)
+    return parser.parse_intermixed_args(argv)

@@ -42,8 +42,16 @@ COMMANDS = {
 
 def main() -> None:
     """Entry point of the console script. Exits with status 2 after a mistake of the user."""
+    name, *argv = sys.argv[1:] or ["--help"]
     with quiet_pipe():
-        answer()
+        if name in ("--help", "-h", "help"):
+            print(usage())
+        elif name == "--version":
+            print(f"imagenet-opt {__version__}")
+        else:
+            from imagenet_opt.cli.mistakes import report_mistakes
+
+            report_mistakes(lambda: run(name, argv))
 
 
 @contextmanager
@@ -57,21 +65,6 @@ def quiet_pipe() -> Iterator[None]:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes there once more as it ends
         sys.exit(128 + signal.SIGPIPE)
-
-
-def answer() -> None:
-    """Do what the command line asks for."""
-    name, *argv = sys.argv[1:] or [""]
-    if not name:
-        print(first_page())
-    elif name in ("--help", "-h", "help"):
-        print(usage())
-    elif name == "--version":
-        print(f"imagenet-opt {__version__}")
-    else:
-        from imagenet_opt.cli.mistakes import report_mistakes
-
-        report_mistakes(lambda: run(name, argv))
 
 
 def _stdout_is_closed() -> bool:
@@ -110,17 +103,13 @@ def _index_messages() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def first_page() -> str:
-    lines = "\n".join(f"  imagenet-opt {words}\n      {answer}" for words, answer in FIRST)
-    return f"{purpose}\n\n{lines}\n\nimagenet-opt --help lists all commands."
-
-
 def usage() -> str:
+    first = "\n".join(f"imagenet-opt {words}\n    {answer}" for words, answer in FIRST)
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items())
     return f"""{purpose}
 
-imagenet-opt COMMAND ...
+{first}
 
 {commands}
 

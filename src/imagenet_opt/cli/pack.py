@@ -26,14 +26,14 @@ imagenet-opt pack data.root=/fsx/imagenet out=s3://bucket/imagenet              
 imagenet-opt pack out=/nvme/imagenet --verify                                    checks the packed data
 
 Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
-only read. out needs about as much space as the images, unless for or max_side shrinks them.
+only read.
 
   data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC;
                      or the URL of a bucket with a folder per class
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
                      bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets
-                     for ResNet-50 and ResNet-18. docs/packing.md has rates, bytes and published accuracies
+                     for ResNet-50 and ResNet-18 (docs/packing.md)
   max_side           images with a longer side are shrunk to this number of pixels; default: keep all bytes
   quality            of the encoded JPEGs, 1 to 95; default 90
   reencode           shrunk: encode only images that are shrunk (default). all: also others whose files become smaller
@@ -46,24 +46,21 @@ only read. out needs about as much space as the images, unless for or max_side s
   data.val_folder    below data.root; default val
   data.max_pixels    images of more pixels are left out, as in training; default 100000000
   data.cache_dir     local folder for shards on their way to a bucket; default ~/.cache/imagenet_opt
-  --verify           read the shards in out and list every difference from the packed data; needs only out. In a bucket,
-                     a shard that is missing or has another size ends the command; only the first such shard is named
+  data.read_timeout  seconds to wait for a file; a read that fails is repeated for half of this time; default 120
+  --verify           compare the shards in out with their checksums and list those that are damaged; needs only out
 
-Every file is checked: a JPEG whose bytes are kept must have a header and an end; any other image must decode
-completely. Files that are not images, or cannot be read while others can, are left out and listed with the reason in
-rejected.csv.
-
-Stopped by Ctrl-C, kill -9, a full disk or a storage outage of more than a minute? Run the same command again; it
+Every image is checked. Files that are not images, or cannot be read while others can, are left out and listed with the
+reason in rejected.csv. Stopped by Ctrl-C, kill -9, a full disk or a storage outage? Run the same command again; it
 resumes, and the result is the same to the byte. The same command also rewrites a shard that was lost or truncated."""
 
 FLAGS = ("--verify",)
 KEYS = (
     "data.root", "out", "for", "max_side", "quality", "reencode", "shard_mb", "workers", "seed", "val_labels",
-    "data.train_folder", "data.val_folder", "data.max_pixels", "data.cache_dir",
+    "data.train_folder", "data.val_folder", "data.max_pixels", "data.cache_dir", "data.read_timeout",
 )  # fmt: skip
 _ENDS: dict[str, tuple[float, float]] = {
     "max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63), "data.max_pixels": (1, 2**29),
-    "shard_mb": (1e-6, 1e6), "workers": (1, 1024),
+    "shard_mb": (1e-6, 1e6), "workers": (1, 1024), "data.read_timeout": (1e-3, 1e6),
 }  # fmt: skip
 """Key of a number -> its least and its greatest value; whole numbers have a whole least value."""
 
@@ -94,15 +91,12 @@ def parse(argv: list[str]) -> Namespace:
     numbers = {key: _number(words, key) for key in _ENDS if key in words and f"{key}={words[key]}" != "workers=auto"}
     if words.get("reencode", "shrunk") not in ("shrunk", "all"):
         raise ConfigError(f"reencode={words['reencode']} must be shrunk or all")
-    if "for" in words and "max_side" in words:
-        raise ConfigError(
-            f"for={words['for']} and max_side={words['max_side']} both set the size; leave one of them out"
-        )
     if words.get("for", "224") not in ("224", "176"):
         raise ConfigError(f"for={words['for']} must be 224 or 176; max_side=PIXELS sets any size")
     from imagenet_opt.pack.image import PRESETS, PackOptions  # imports Pillow, which --help and mistakes do not need
 
     workers = numbers.pop("workers", None) or usable_cpus()
+    read_timeout = numbers.pop("data.read_timeout", 120.0)
     options: dict[str, Any] = {key.removeprefix("data."): number for key, number in numbers.items()}
     options |= {"reencode": words["reencode"]} if "reencode" in words else {}
     return Namespace(
@@ -110,6 +104,7 @@ def parse(argv: list[str]) -> Namespace:
         out=local_or_url(words["out"], "out"),
         options=replace(PRESETS[int(words["for"])] if "for" in words else PackOptions(), **options),
         workers=workers,
+        read_timeout=read_timeout,
         val_labels=Path(words["val_labels"]).expanduser() if "val_labels" in words else None,
         cache_dir=words.get("data.cache_dir"),
         train_folder=words.get("data.train_folder", "train"),
@@ -147,26 +142,20 @@ def _pack(arguments: Namespace) -> str:
 def _verify(arguments: Namespace) -> str:
     """Compare the packed data with its checksums. Returns a line about the result.
 
-    Raises ConfigError if nothing was packed; ShardMismatch if anything differs, after a line for each difference.
+    Raises ConfigError if nothing was packed; ShardMismatch after a line for each damaged shard.
     """
     from imagenet_opt.pack.verify import open_packed, verify
 
-    out = arguments.out
-    splits = [open_packed(f"{out}/{name}" if is_url(out) else out / name) for name in ("train", "val")]
-    sizes = [len(split.index) for split in splits]
-    lines: list[str] = []
-    with progress("verifying", "images") as show:
-        for split, before in zip(splits, (0, sizes[0]), strict=True):
-
-            def advance(done: int, before: int = before) -> None:
-                show(before + done, sum(sizes))
-
-            lines += verify(split, arguments.workers, advance)
+    out, names, lines = arguments.out, ("train", "val"), list[str]()
+    splits = [open_packed(f"{out}/{name}" if is_url(out) else out / name) for name in names]
+    for name, split in zip(names, splits, strict=True):
+        with progress(f"verifying, {name}", "images") as show:
+            lines += verify(split, arguments.workers, show)
     for line in lines:
         print(printable(line))
     if lines:
         raise ShardMismatch(
-            f"{out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
-            "folder if an .npy is damaged, and run the same pack command again to write the missing files"
+            f"{len(lines)} shards of {out} (out) are damaged, listed above; remove them and run the same pack command "
+            "again, which writes them anew"
         )
-    return f"{out} is intact: all {sum(sizes)} images match their checksums"
+    return f"{out} is intact: all {sum(len(split.index) for split in splits)} images match their checksums"

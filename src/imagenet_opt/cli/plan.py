@@ -3,10 +3,8 @@
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.cli.arguments import Parser, between, new_file
 
 HELP = """Show what a run will do and cost before it starts: phases, learning rates, rates, hours, published accuracy.
 
@@ -50,13 +48,7 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("plan")
-    parser.add_argument("overrides", nargs="*")
-    flags = ("--rate", "--loader-rate", "--price-per-hour")
-    numbers = [parser.add_argument(flag, type=float) for flag in flags]
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_intermixed_args(argv)
-    for flag, number in zip(flags, numbers, strict=True):
-        if (value := getattr(options, number.dest)) is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"{flag} {value:g} must be a number above 0")
-    check_writable(options.json)
-    return options
+    for flag in ("--rate", "--loader-rate", "--price-per-hour"):
+        parser.add_argument(flag, type=between(0.001, 1_000_000_000))
+    parser.add_argument("--json", type=new_file)
+    return parser.parse_intermixed_args(argv)

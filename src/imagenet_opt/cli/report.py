@@ -17,13 +17,8 @@ imagenet-opt report doctor.json --out why.html             the result of imagene
   --baseline RUN2       another run to compare with
   --out FILE            default: report.html beside the run's files
 
-The report has every part for which there is data; for each other part, a line says how to create its data:
-
-  doctor.json    the verdict, the limit of each stage, rules: imagenet-opt doctor ... --json RUN/doctor.json
-  timeline/      samples of the machine every 200 ms: every run writes them, except with '~callbacks.timeline'
-  metrics.csv, summary.json, .hydra/config.yaml are in every run folder
-
-docs/report.md explains the report."""
+The report has every part for which there is data; for each other part, a line says how to create its data. The
+verdict comes from imagenet-opt doctor ... --json RUN/doctor.json. docs/report.md explains the report."""
 
 FILE = "report.html"
 
@@ -50,7 +45,7 @@ def main(argv: list[str]) -> None:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
-    parser = Parser("report")
+    parser = Parser("report", overrides=False)
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--out", type=Path)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict, create_model
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.cli.arguments import Parser, budget_seconds
+from imagenet_opt.cli.arguments import Parser, between, budget_seconds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.display.table import Table, how_to_decide
@@ -55,8 +55,7 @@ command once more with the --budget that the output names, or with more --repeat
 number of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "apply": False}
-BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
-LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
+BUDGET, SECONDS_OF_BUDGET = 600.0, 3.0
 
 
 def main(argv: list[str]) -> None:
@@ -78,17 +77,13 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> Request:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("study")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--repeats", type=int)
-    parser.add_argument("--budget")
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument("--parity", type=int)
+    parser.add_argument("--repeats", type=between(2, 1000))
+    parser.add_argument("--budget", type=budget_seconds)
+    parser.add_argument("--seconds", type=between(0.1, 3600))
+    parser.add_argument("--parity", type=between(0, 1_000_000))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--apply", action="store_true", default=None)
     arguments = parser.parse_intermixed_args(argv)
-    for name, (least, most) in LIMITS.items():
-        if (value := getattr(arguments, name)) is not None and not least <= value <= most:
-            raise ConfigError(f"--{name} {value} must be from {least} to {most}")
     if arguments.budget is not None and arguments.repeats is not None:
         raise ConfigError("--budget and --repeats both set how long to measure; use one of them")
     if arguments.apply and arguments.parity == 0:
@@ -123,7 +118,7 @@ def _flags(arguments: Namespace, study: str, kind: str) -> dict[str, Any]:
         accepted = " and ".join(f"--{name}" for name in KINDS[kind])
         raise ConfigError(f"{unknown[0]} has no effect in study={study} (kind: {kind}), which takes {accepted}")
     has_budget = "budget" in KINDS[kind] and "repeats" not in typed
-    budget = budget_seconds(typed.pop("budget", BUDGET)) if has_budget else 0.0
+    budget = typed.pop("budget", BUDGET) if has_budget else 0.0
     lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if has_budget else {"repeats": DEFAULT_ROUNDS}
     return DEFAULTS | lengths | typed | {"budget_seconds": budget}
 

@@ -2,9 +2,8 @@
 
 import shlex
 from argparse import Namespace
-from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file
 from imagenet_opt.config.experiment_file import check_writable_experiments
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -19,11 +18,9 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
   --json FILE    write all measurements
   --page FILE    write an HTML page with a chart, which opens without a network
 
-It tunes in this order, each part with the results of the parts before:
+It tunes in this order, each part with the results of the parts before (docs/tuning.md):
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph, compiled or not). Each setting has a turn. If it is 3 % faster
-    than the best so far, both have four more rounds, and the setting is kept if the 95 % interval of its gain in
-    these lies above 1. Settings that cannot be compiled within the budget are left out.
+    reduce-overhead, max-autotune and a CUDA graph). A setting is kept if the 95 % interval of its gain lies above 1.
   batch size: twice as many images, four times and so on, at the largest resolution of the run, as long as they fit
     with 10 % of the free memory left and are faster. The learning rate scales with the batch: it is set per 256 images.
   the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
@@ -57,12 +54,7 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("tune")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--budget", default="10m")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_intermixed_args(argv)
-    check_writable(options.json)
-    check_writable(options.page, "--page")
-    options.budget = budget_seconds(options.budget)
-    return options
+    parser.add_argument("--budget", type=budget_seconds, default="10m")
+    parser.add_argument("--json", type=new_file)
+    parser.add_argument("--page", type=new_file)
+    return parser.parse_intermixed_args(argv)

@@ -74,6 +74,9 @@ class CheckConfig(Callback):
 
 
 def _check(config: DictConfig, words: list[str]) -> None:
+    with open_dict(config):
+        for name in [name for name, node in (config.get("callbacks") or {}).items() if node is None]:
+            config.callbacks.pop(name)  # as ~callbacks.NAME does
     check_secrets(OmegaConf.to_container(config))
     leave_out_idle(config, words)
     _check_batch(config, words)

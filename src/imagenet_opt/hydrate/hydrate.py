@@ -1,122 +1,163 @@
-"""Reads every file once on a mount that fetches files at the first read, so that training finds the data there."""
+"""Fetches what the first epoch would wait for: files of a mount that fetches them at their first read, or the samples
+of a URL that the local cache lacks."""
 
 import errno
 import logging
 import mmap
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
-from imagenet_opt.data.storage.read_pool import DaemonPool
+from imagenet_opt.data.loader import store_of
+from imagenet_opt.data.storage.read_pool import DaemonPool, ReadPool, ReadTask
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
+from imagenet_opt.data.storage.store import CachedStore, Store
 from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.display.terminal_table import print_sentence
-from imagenet_opt.errors import StorageFailed, printable
+from imagenet_opt.errors import BadSample, ConfigError, StorageFailed, printable
+from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
 _BLOCK = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.2
+_PORTION = 1024
+"""Samples whose requests are planned together."""
 _LISTED = 100
 """Most lines about what could not be read that are printed."""
 
 
 @dataclass
 class Tally:
-    """Progress: files fetched, their bytes, and path -> reason for files that cannot be read."""
+    """Progress: files or samples fetched, their bytes, and a line for each that cannot be read."""
 
     num_files: int = 0
     num_bytes: int = 0
-    bad: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def num_tried(self) -> int:
-        return self.num_files + len(self.bad)
+    bad: list[str] = field(default_factory=list)
 
 
 def hydrate(data: DataSet, *, in_flight: int) -> Tally:
-    """Read the files of both splits, on Lustre those without data there, and print the result.
+    """Fetch both splits, and print the result. Raises StorageFailed where all files fail; of a URL also ReadTimeout,
+    and ConfigError if the cache cannot be written."""
+    indexes = {str(index.place): index for index in map(data.open, ("train", "val"))}
+    if is_url(data.root):
+        timeout = data.loading.read_timeout
+        return fetch([CacheFiller(url, store_of(i, data.loading), timeout) for url, i in indexes.items()], in_flight)
+    return fetch([FileReader(files_of(i), data.loading.read_timeout / 2) for i in indexes.values()], in_flight)
 
-    Raises StorageFailed where all files fail.
-    """
-    splits = {files.folder: files for files in (files_of(data.open(split)) for split in ("train", "val"))}
-    left = {folder: _without_data(files) for folder, files in splits.items()}
-    tally, total, began = Tally(), sum(map(len, left.values())), time.perf_counter()
+
+def fetch(splits: Sequence["CacheFiller | FileReader"], in_flight: int) -> Tally:
+    """Fetch the splits, and print the result."""
+    tally, total, began = Tally(), sum(split.num_left for split in splits), time.perf_counter()
     if not total:
-        print("nothing to do: Lustre holds the data of all files")
+        print("nothing to do: no file is left to fetch")
         return tally
-    try:
-        with progress("hydrating", "files") as show:
-            for folder, files in splits.items():
-                reader = FileReader(files, tally, data.loading.read_timeout / 2)
-                reader.read_all(left[folder], in_flight, lambda: show(tally.num_tried, total, tally.num_bytes))
-    except KeyboardInterrupt:
-        print(f"stopped with {total - tally.num_tried} files left; run the same command again", file=sys.stderr)
-        raise
-    bad = (f"{path}: {reason}" for path, reason in tally.bad.items())
-    print_tally(tally, bad, time.perf_counter() - began, in_flight, done="hydrated", unit="files")
-    return tally
-
-
-def _without_data(files: SplitFiles) -> list[int]:
-    """The files to fetch: on Lustre those without data; elsewhere all, since no other file system tells."""
-    if not machine.is_lustre(files.folder):
-        return list(range(files.num))
-    with progress("looking", "files") as show:
-        missing: list[int] = np.flatnonzero(status_of(files, show).without_data).tolist()
-    line = f"{files.folder}: Lustre does not hold the data of {len(missing)} of {files.num} files"
-    print(printable(line), flush=True)
-    return missing
-
-
-def print_tally(tally: Tally, bad: Iterable[str], seconds: float, in_flight: int, *, done: str, unit: str) -> None:
-    """Print the lines `bad` about what could not be read, and the result. done, unit: what was done with what."""
-    for line in islice(bad, _LISTED):
+    with progress("fetching", "files") as show:
+        for split in splits:
+            split.fetch(tally, in_flight, lambda: show(tally.num_files + len(tally.bad), total, tally.num_bytes))
+    for line in tally.bad[:_LISTED]:
         print(printable(line))
     if len(tally.bad) > _LISTED:
         print(f"and {len(tally.bad) - _LISTED} more")
+    seconds = time.perf_counter() - began
     print_sentence(
-        f"{done} {tally.num_files} {unit}, {size(tally.num_bytes)}, in {duration(seconds)}: "
-        f"{tally.num_files / seconds:.0f} {unit}/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
+        f"fetched {tally.num_files} files, {size(tally.num_bytes)}, in {duration(seconds)}: "
+        f"{tally.num_files / seconds:.0f} files/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
         f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
     )
+    return tally
+
+
+class CacheFiller:
+    """Fetches the samples of a URL that the local cache keeps and lacks.
+
+    num_left: their number. Raises ConfigError if the store has no cache.
+    """
+
+    def __init__(self, url: str, store: Store, read_timeout: float) -> None:
+        if not isinstance(store, CachedStore):
+            raise ConfigError(
+                f"there is no cache of {url} to fill; set data.cache_gb=null, and data.cache_dir to a folder on a "
+                "local disk"
+            )
+        self.store, self.read_timeout = store, read_timeout
+        num_kept, self.num_left = store.folder.num_kept, len(store.folder.missing())
+        part = "" if num_kept == len(store) else f" of {len(store)}, the part that fits (data.cache_gb, data.cache_dir)"
+        line = f"{url}: {self.num_left} images to fetch; the cache has {num_kept - self.num_left}, and keeps {num_kept}"
+        print(printable(line + part), flush=True)
+
+    def fetch(self, tally: Tally, in_flight: int, on_progress: Callable[[], None]) -> None:
+        """Fetch all; samples that cannot be read are listed in the tally. Raises StorageFailed where all fail,
+        ReadTimeout, and ConfigError if the cache cannot be written."""
+        pool, running = ReadPool(self.store, timeout_seconds=self.read_timeout), deque[ReadTask]()
+
+        def finish(most: int) -> None:
+            while len(running) > most:
+                for sample in pool.answer(running.popleft())[0]:
+                    if isinstance(sample, BadSample):
+                        tally.bad.append(str(sample))
+                    else:
+                        tally.num_files += 1
+                        tally.num_bytes += len(sample)
+                self._check_writable()
+                on_progress()
+
+        self._check_writable()
+        missing = self.store.folder.missing()
+        for start in range(0, len(missing), _PORTION):
+            portion = missing[start : start + _PORTION]
+            for group in self.store.groups(portion):
+                running.append(pool.start([group], [portion[group]], in_flight, stop_when_slow=False))
+                finish(2 * in_flight)
+        finish(0)
+
+    def _check_writable(self) -> None:
+        if reason := self.store.folder.stopped:
+            raise ConfigError(
+                f"{self.store.folder.path} (data.cache_dir) cannot be written: {reason}; free room, or set "
+                "data.cache_dir to another disk, or keep fewer samples with data.cache_gb, and run the same command "
+                "again; it resumes"
+            )
 
 
 class FileReader:
-    """Reads whole files of a split and discards the bytes, in several threads.
+    """Reads whole files of a split and discards the bytes, in several threads: on Lustre the files without data there,
+    elsewhere all, since no other file system tells.
 
     patience: seconds for which transient errors are retried. On FUSE the reads bypass the page cache where the mount
     allows that: reads through the page cache use the kernel's read-ahead, which has at most 12 requests in flight for
     all threads (max_background of docs.kernel.org/filesystems/fuse.html).
     """
 
-    def __init__(self, files: SplitFiles, tally: Tally, patience: float) -> None:
-        self.files, self.tally, self.patience = files, tally, patience
+    def __init__(self, files: SplitFiles, patience: float) -> None:
+        self.files, self.patience, self.numbers = files, patience, list(range(files.num))
+        if machine.is_lustre(files.folder):
+            with progress("looking", "files") as show:
+                self.numbers = np.flatnonzero(status_of(files, show).without_data).tolist()
+            line = f"{files.folder}: Lustre does not hold the data of {len(self.numbers)} of {files.num} files"
+            print(printable(line), flush=True)
+        self.num_left = len(self.numbers)
         self._stopped = False
         self._lock = threading.Lock()
         self._local = threading.local()
         self._warn = SparseWarnings(log)
         self._direct = "(fuse" in machine.mount_of(str(files.folder))
 
-    def read_all(self, numbers: list[int], in_flight: int, on_progress: Callable[[], None]) -> None:
-        """Read these files, `in_flight` at a time; those that cannot be read are listed in the tally.
-
-        Raises StorageFailed where all files fail.
-        """
-        left, threads = iter(numbers), DaemonPool(min(in_flight, len(numbers)))
-        running: set[Future[None]] = {threads.submit(self._read_each, left) for _ in range(threads.num)}
+    def fetch(self, tally: Tally, in_flight: int, on_progress: Callable[[], None]) -> None:
+        """Fetch all; files that cannot be read are listed in the tally. Raises StorageFailed where all fail."""
+        left, threads = iter(self.numbers), DaemonPool(min(in_flight, len(self.numbers)))
+        running: set[Future[None]] = {threads.submit(self._read_each, left, tally) for _ in range(threads.num)}
         try:
             while running:
                 done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
@@ -126,15 +167,15 @@ class FileReader:
         finally:
             self._stopped = True
 
-    def _read_each(self, numbers: Iterator[int]) -> None:
+    def _read_each(self, numbers: Iterator[int], tally: Tally) -> None:
         while not self._stopped:
             with self._lock:
                 number = next(numbers, None)
             if number is None:
                 return
-            self._read(number)
+            self._read(number, tally)
 
-    def _read(self, number: int) -> None:
+    def _read(self, number: int, tally: Tally) -> None:
         path, reason, num_bytes = self.files.path(number), "", 0
         try:
             num_bytes = retry_transient(partial(self._read_whole, path), printable(path), self.patience, self._warn)
@@ -147,10 +188,10 @@ class FileReader:
                 ) from error
         with self._lock:
             if reason:
-                self.tally.bad[path] = reason
+                tally.bad.append(f"{path}: {reason}")
             else:
-                self.tally.num_files += 1
-                self.tally.num_bytes += num_bytes
+                tally.num_files += 1
+                tally.num_bytes += num_bytes
 
     def _touch(self, number: int) -> None:
         with open(self.files.path(number), "rb", buffering=0, opener=open_regular) as file:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,12 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
-from imagenet_opt.object_storage import is_url, is_web
+from imagenet_opt.object_storage import is_web
 from imagenet_opt.pack.image import PackOptions
-from imagenet_opt.pack.layouts import open_train, open_val
 from imagenet_opt.pack.plan import PackSplit, plan
 from imagenet_opt.pack.shard_writer import ShardPart, make_shards
-from imagenet_opt.pack.target import KEY, BucketTarget, FolderTarget, pack_lock
+from imagenet_opt.pack.source import READ_TIMEOUT, open_train, open_val
+from imagenet_opt.pack.target import BucketTarget, FolderTarget, pack_lock, part_name
 
 REJECTED = "rejected.csv"
 
@@ -64,55 +64,50 @@ def pack(
     val_folder: str = "val",
     val_labels: Path | None = None,
     workers: int = 0,
+    read_timeout: float = READ_TIMEOUT,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Packed:
     """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or resume an earlier pack.
 
     root, out: folders, or URLs of objects. cache_dir: data.cache_dir, for the list of the images of a URL, and for
-    files on their way to a bucket: one shard of each process. workers: processes; 0 packs in this process, where Ctrl-C
-    waits for a hanging read. on_progress: called after each shard with (files processed by this call, all files).
+    files on their way to a bucket: one shard of each process. workers: processes; 0 packs in this process.
+    read_timeout: seconds for an answer of the storage; reads that fail are repeated for half of them. on_progress:
+    called after each shard with (files processed by this call, all files).
 
     Raises ConfigError for an `out` with other content; DataError if no image can be packed; PackStopped for a failure
-    after which the pack can resume; StorageFailed for a storage that refuses requests.
+    after which the pack can resume; StorageFailed, ReadTimeout for a storage that fails.
     """
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
     train = open_train(root, train_folder, cache)
-    val = open_val(root, val_folder, train.files.classes, val_labels, cache)
-    check_same_classes(train.files, val.files)
+    val = open_val(root, val_folder, train.classes, val_labels, cache)
+    check_same_classes(train, val)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
-    folder, key = (out, KEY) if isinstance(out, Path) else (_work_folder(out, cache), "data.cache_dir")
-    with pack_lock(folder, str(out), key):
-        targets = [_target(out, folder, split) for split in ("train", "val")]
+    targets = _targets(out, cache)
+    with pack_lock(targets):
         splits = plan(
-            PackSplit(targets[0], train, shuffled, options),
-            PackSplit(targets[1], val, np.arange(len(val)), options),
+            PackSplit(targets[0], train, shuffled, options, read_timeout),
+            PackSplit(targets[1], val, np.arange(len(val)), options, read_timeout),
         )
         missing = [_missing(split) for split in splits]
         tasks = [split.task(i) for split, shards in zip(splits, missing, strict=True) for i in shards]
         make_shards(tasks, workers, on_progress)
         abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
-        for target in targets:
-            target.close()
     return Packed(
         images=sum(about.samples for about in abouts),
         rejected=sum(about.rejected for about in abouts),
         bytes_in=sum(about.bytes_in for about in abouts),
         bytes_out=sum(shard.bytes for about in abouts for shard in about.shards),
-        images_seen=sum(len(task.source) for task in tasks),
+        images_seen=sum(len(task.index) for task in tasks),
     )
 
 
-def _work_folder(url: str, cache: Path) -> Path:
-    """Folder for files on their way to a bucket."""
-    return cache / "pack" / hashlib.sha256(url.encode()).hexdigest()[:24]
-
-
-def _target(out: Path | str, folder: Path, split: str) -> FolderTarget:
-    """The target of a split, opened. folder: where its files are written."""
-    target = FolderTarget(folder / split) if isinstance(out, Path) else BucketTarget(folder / split, f"{out}/{split}")
-    target.open()
-    return target
+def _targets(out: Path | str, cache: Path) -> list[FolderTarget]:
+    """Those of train and val."""
+    if isinstance(out, Path):
+        return [FolderTarget(out / split) for split in ("train", "val")]
+    folder = cache / "pack" / hashlib.sha256(out.encode()).hexdigest()[:24]
+    return [BucketTarget(folder / split, f"{out}/{split}") for split in ("train", "val")]
 
 
 def _check_places(root: Path | str, out: Path | str, train_folder: str, val_folder: str) -> None:
@@ -120,19 +115,13 @@ def _check_places(root: Path | str, out: Path | str, train_folder: str, val_fold
         raise ConfigError(f"out={out} is no bucket; expected a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
     target = _place(out, ".")
     for images in (_place(root, folder) for folder in (".", train_folder, val_folder)):
-        if is_url(images) == is_url(target) and (_is_below(target, images) or _is_below(images, target)):
-            raise ConfigError(
-                f"out={target} and the images in {images} (data.root) overlap; choose a folder beside them"
-            )
+        if target.is_relative_to(images) or images.is_relative_to(target):
+            raise ConfigError(f"out={out} and the images in {root} (data.root) overlap; choose a folder beside them")
 
 
-def _place(root: Path | str, folder: str) -> str:
+def _place(root: Path | str, folder: str) -> PurePath:
     """Full path or URL, without . and .. and links."""
-    return split_url(root, folder) if isinstance(root, str) else str((root.expanduser() / folder).resolve())
-
-
-def _is_below(place: str, other: str) -> bool:
-    return f"{place}/".startswith(f"{other.rstrip('/')}/")
+    return PurePath(split_url(root, folder)) if isinstance(root, str) else (root.expanduser() / folder).resolve()
 
 
 def _missing(split: PackSplit) -> list[int]:
@@ -158,7 +147,7 @@ def _finished(split: PackSplit) -> About | None:
 
 
 def _read_part(split: PackSplit, shard: int) -> ShardPart:
-    return ShardPart(**json.loads((split.target.folder / split.part(shard)).read_bytes()))
+    return ShardPart(**json.loads((split.target.folder / part_name(shard)).read_bytes()))
 
 
 def _finish(split: PackSplit, made: list[int]) -> About:
@@ -169,10 +158,10 @@ def _finish(split: PackSplit, made: list[int]) -> About:
             split.target.remove(shard_name(i))
             raise ShardMismatch(
                 f"{split.target.place}/{shard_name(i)} cannot be restored with the same content: the images in "
-                f"{split.source.files.place} (data.root) or Pillow's version changed; "
+                f"{split.index.place} (data.root) or Pillow's version changed; "
                 f"remove {split.target.place.rpartition('/')[0]} (out) and pack again"
             )
-    split.target.remove_parts()
+    split.target.finish()
     return about
 
 
@@ -185,13 +174,13 @@ def _write_index(split: PackSplit) -> About:
         text.detach()
     if not any(part.samples for part in parts):
         raise DataError(
-            f"no image in {split.source.files.place} (data.root) can be packed; {target.place}/{REJECTED} says why"
+            f"no image in {split.index.place} (data.root) can be packed; {target.place}/{REJECTED} says why"
         )
     columns = _columns(parts)
     shards = [{"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)]
     about = {
         "format": FORMAT,
-        "classes": [os.fsencode(name).decode("utf-8", "backslashreplace") for name in split.source.files.classes],
+        "classes": [os.fsencode(name).decode("utf-8", "backslashreplace") for name in split.index.classes],
         "samples": len(columns["labels"]),
         "rejected": len(rejected),
         "bytes_in": sum(part.bytes_in for part in parts),

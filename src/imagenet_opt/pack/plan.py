@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.shard_index import FORMAT, PLAN, shard_name
+from imagenet_opt.data.index.files import subset
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import FORMAT, PLAN
+from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.errors import BadSample, ConfigError
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.shard_writer import ShardTask
-from imagenet_opt.pack.source import Source
-from imagenet_opt.pack.target import PARTS, FolderTarget
+from imagenet_opt.pack.source import READ_TIMEOUT, read_images, sizes_of
+from imagenet_opt.pack.target import FolderTarget
 
 _TAR_BYTES = 2048
 """Overhead of tar per sample: two headers, the label, padding."""
@@ -23,30 +26,30 @@ _NUM_SIZED, _NUM_SHRUNK = 1000, 100
 
 @dataclass(frozen=True)
 class PackSplit:
-    """A split to pack into `target`. order[i]: number of the source file that becomes sample i."""
+    """A split to pack into `target`. order[i]: number of the image that becomes sample i."""
 
     target: FolderTarget
-    source: Source
+    index: FileIndex
     order: NDArray[np.int64]
     options: PackOptions
+    read_timeout: float = READ_TIMEOUT
     num_shards: int = 0
 
     def task(self, shard: int) -> ShardTask:
         """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
-        source = self.source.take(self.order[first:end])
-        return ShardTask(self.target, shard_name(shard), self.part(shard), source, first, self.options)
+        index = self.take(self.order[first:end])
+        return ShardTask(self.target, shard, index, first, self.options, self.read_timeout)
 
-    def part(self, shard: int) -> str:
-        """Name of the file with a finished shard's part of the index, until the index is written."""
-        return f"{PARTS}/{shard_name(shard)}.json"
+    def take(self, rows: NDArray[np.int64]) -> FileIndex:
+        """The index of only these images."""
+        return subset(self.index, rows)  # type: ignore[return-value]
 
 
 def plan(*splits: PackSplit) -> list[PackSplit]:
     """The splits with their number of shards, from plan.json or from a new plan, which is written.
 
-    Raises ConfigError for a folder with other content, before any plan is written, and for a bucket where another
-    machine writes another plan meanwhile.
+    Raises ConfigError for a folder with other content, before any plan is written.
     """
     wanted = [_about(split) for split in splits]
     plans = [_read_plan(split.target) for split in splits]
@@ -54,20 +57,18 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
         _check_same(split.target, stored, want)
     for number, split in enumerate(splits):
         if plans[number] is None:
-            split.target.create_json(PLAN, wanted[number] | {"num_shards": _fitting_shards(split)})
-            plans[number] = _read_plan(split.target)
-            _check_same(split.target, plans[number], wanted[number])
+            plans[number] = wanted[number] | {"num_shards": _fitting_shards(split)}
+            split.target.write_json(PLAN, plans[number])
     return [replace(split, num_shards=stored["num_shards"]) for split, stored in zip(splits, plans, strict=True)]
 
 
 def _about(split: PackSplit) -> dict[str, Any]:
     """Facts that must be equal to resume a pack: options, names and labels in order, sizes of some files."""
-    files = split.source.files
-    sizes = split.source.num_bytes(_some(split.order, _NUM_SIZED))
-    digest = hashlib.sha256(json.dumps(files.classes).encode())
-    for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
+    index, sizes = split.index, sizes_of(split.index, _some(split.order, _NUM_SIZED), split.read_timeout)
+    digest = hashlib.sha256(json.dumps(index.classes).encode())
+    for column in (index.labels, index.names, index.name_offsets, split.order, sizes):
         digest.update(column.tobytes())
-    about = {"format": FORMAT, "folder": files.place, "images": len(files), "options": asdict(split.options)}
+    about = {"format": FORMAT, "folder": index.place, "images": len(index), "options": asdict(split.options)}
     return about | {"fingerprint": digest.hexdigest()}
 
 
@@ -112,15 +113,16 @@ def _describe(about: dict[str, Any]) -> str:
 def _fitting_shards(split: PackSplit) -> int:
     """Number of shards of about shard_mb, estimated from some images."""
     options, sampled = split.options, _some(split.order, _NUM_SIZED)
-    sizes = split.source.num_bytes(sampled).clip(0)
+    sizes = sizes_of(split.index, sampled, split.read_timeout).clip(0)
     if options.max_side is not None or options.reencode == "all":
-        sizes = np.array([_packed_bytes(split, i) for i in _some(sampled, _NUM_SHRUNK).tolist()])
+        images = read_images(split.take(_some(sampled, _NUM_SHRUNK)), split.read_timeout)
+        sizes = np.array([_packed_bytes(image, options) for image in images])
     fitting = len(split.order) * (sizes.mean() + _TAR_BYTES) / (options.shard_mb * 1e6)
     return int(np.clip(round(fitting), 1, len(split.order)))
 
 
-def _packed_bytes(split: PackSplit, i: int) -> int:
+def _packed_bytes(image: Sample, options: PackOptions) -> int:
     try:
-        return len(prepare(split.source.read(i), split.options)[0])
-    except (OSError, BadSample):
+        return 0 if isinstance(image, BadSample) else len(prepare(image, options)[0])
+    except BadSample:
         return 0

@@ -7,20 +7,19 @@ import re
 import tarfile
 import warnings
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import shard_name
 from imagenet_opt.errors import BadSample, PackStopped
 from imagenet_opt.pack.image import PackOptions, prepare
-from imagenet_opt.pack.source import Source
-from imagenet_opt.pack.target import FolderTarget
+from imagenet_opt.pack.source import READ_TIMEOUT, name_of, read_images
+from imagenet_opt.pack.target import FolderTarget, part_name
 from imagenet_opt.processes import pool
-
-_READS_IN_FLIGHT = 16
 
 
 @dataclass
@@ -41,34 +40,33 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to write: all of `source`, as samples numbered from `first`. name, part: files in `target` of the shard
-    and of its part of the index."""
+    """Shard `number` to write: all of `index`, as samples numbered from `first`."""
 
     target: FolderTarget
-    name: str
-    part: str
-    source: Source
+    number: int
+    index: FileIndex
     first: int
     options: PackOptions
+    read_timeout: float = READ_TIMEOUT
 
 
 def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
     """Write the shards of all tasks. workers: number of processes; 0 writes in this process. on_progress: called after
     each shard with (images done, all images).
 
-    Raises PackStopped, also when a process is killed. Complete shards stay.
+    Raises PackStopped, also when a process is killed; StorageFailed, ReadTimeout. Complete shards stay.
     """
-    done, total = 0, sum(len(task.source) for task in tasks)
+    done, total = 0, sum(len(task.index) for task in tasks)
     if workers == 0:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about metadata
             for task in tasks:
                 write_shard(task)
-                on_progress(done := done + len(task.source), total)
+                on_progress(done := done + len(task.index), total)
     elif tasks:
         try:
             with pool(min(workers, len(tasks)), warnings.simplefilter, ("ignore",)) as processes:
-                sizes = {processes.submit(write_shard, task): len(task.source) for task in tasks}
+                sizes = {processes.submit(write_shard, task): len(task.index) for task in tasks}
                 for finished in as_completed(sizes):
                     finished.result()
                     on_progress(done := done + sizes[finished], total)
@@ -82,28 +80,29 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
 def write_shard(task: ShardTask) -> None:
     """Write a shard, then its part of the index.
 
-    Raises PackStopped when a file cannot be written or the storage of the source fails; there is no such file then.
+    Raises PackStopped when a file cannot be written, and StorageFailed and ReadTimeout when the storage of the images
+    fails; there is no such file then.
     """
-    part, source = ShardPart(), task.source
-    with task.target.file(task.name) as file:
+    part, index = ShardPart(), task.index
+    with task.target.file(shard_name(task.number)) as file:
         summed = _Summed(file)
         with tarfile.TarFile(fileobj=summed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
-            for i, encoded in enumerate(_read_ahead(source)):
+            for i, encoded in enumerate(read_images(index, task.read_timeout)):
                 try:
-                    if isinstance(encoded, OSError):
-                        raise BadSample(encoded.strerror or str(encoded))
+                    if isinstance(encoded, BadSample):
+                        raise encoded
                     image, extension = prepare(encoded, task.options)
                 except BadSample as error:
-                    part.rejected.append((source.place(i), str(error)))
+                    part.rejected.append((index.path(i), str(error)))
                 else:
                     part.bytes_in += len(encoded)
-                    name, label = source.name(i), int(source.files.labels[i])
+                    name, label = name_of(index, i), int(index.labels[i])
                     key = key_of_sample(name, task.first + i)
                     offset = _add_file(archive, f"{key}.{extension}", image)
                     _add_file(archive, f"{key}.cls", str(label).encode())
                     part.samples.append((name, label, offset, len(image), zlib.crc32(image)))
         part.num_bytes, part.checksum = summed.tell(), summed.checksum
-    task.target.write_json(task.part, asdict(part))
+    task.target.write_json(part_name(task.number), asdict(part))
 
 
 def key_of_sample(name: str, number: int) -> str:
@@ -123,28 +122,6 @@ def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> int:
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))
     return archive.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-def _read_ahead(source: Source) -> Iterator[bytes | OSError]:
-    """The files in order, with several reads in flight, since shared storage has a high latency."""
-    waiting: deque[Future[bytes | OSError]] = deque()
-    threads = ThreadPoolExecutor(_READS_IN_FLIGHT)
-    try:
-        for i in range(len(source)):
-            waiting.append(threads.submit(_read, source, i))
-            if len(waiting) > _READS_IN_FLIGHT:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)  # a running read may retry for a minute
-
-
-def _read(source: Source, i: int) -> bytes | OSError:
-    try:
-        return source.read(i)
-    except OSError as error:
-        return error
 
 
 class _Summed:

@@ -1,124 +1,278 @@
-"""Reads the images of one split for packing, from files or parts of tar files, on storage that may fail."""
+"""Images to pack: of a folder per class, a tar file per class, or a flat folder with a list of labels."""
 
-import errno
+import io
 import os
-from collections.abc import Iterable
+import tarfile
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.object_index import ObjectIndex
-from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
-from imagenet_opt.data.storage.store import ObjectStore
-from imagenet_opt.errors import PackStopped, StorageForbidden
+from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, FileIndex, scan_split, split_url
+from imagenet_opt.data.index.object_index import KEY, ObjectIndex, open_objects
+from imagenet_opt.data.index.object_shards import open_object_shards
+from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
+from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.store import FolderStore, Indices, ObjectStore
+from imagenet_opt.errors import BadSample, ClassMismatch, ConfigError, DataError, EmptyClass, StorageFailed
+from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 
-_THREADS = 32
-PATIENCE = 60.0
-"""Seconds for which reads of a file are retried."""
+READ_TIMEOUT = 120.0
+"""Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
+_READS_IN_FLIGHT, _THREADS = 16, 32
+_LIST = "LOC_val_solution.csv"
+_HEADER_BYTES = 2**16
 
 
 @dataclass(frozen=True)
-class Source:
-    """Images of one split. With starts and sizes, int64 (n,), image i is a part of <class>.tar; otherwise a file, or an
-    object of an ObjectIndex.
+class ArchiveIndex(FileIndex):
+    """Images in the tar files <class>.tar of a folder. offsets, sizes: int64 (num_samples,), place of each in its tar
+    file, in bytes. names: those in the tar files."""
 
-    nested: whether file names begin with the class.
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def archive(self, i: int) -> str:
+        return os.path.join(self.folder, f"{self.classes[self.labels[i]]}.tar")
+
+    def path(self, i: int) -> str:
+        return f"{self.archive(i)}: {_file(self, i)}"
+
+
+class _ArchiveStore(FolderStore):
+    index: ArchiveIndex
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        return [self._part(i) for i in indices.tolist()]
+
+    def _part(self, i: int) -> bytes:
+        with open(self.index.archive(i), "rb", opener=open_regular) as file:
+            return read_part(file.fileno(), int(self.index.offsets[i]), int(self.index.sizes[i]))
+
+
+def open_train(root: Path | str, split: str, cache_dir: Path) -> FileIndex:
+    """Open `root`/`split` with a folder or a tar file per class; of a URL, with a folder per class, whose list is kept
+    in `cache_dir`. Raises DatasetNotFound, EmptyClass, DataError."""
+    if isinstance(root, str):
+        url = split_url(root, split)
+        with ObjectStorage(url, KEY).explained():
+            if open_object_shards(url, cache_dir) is not None:
+                raise _packed_already(url)
+            return open_objects(url, cache_dir)
+    folder = (root.expanduser() / split).resolve()
+    if is_packed(folder):
+        raise _packed_already(folder)
+    if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
+        return _open_archives(folder)
+    return scan_split(root, split)
+
+
+def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> FileIndex:
+    """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
+
+    Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
     """
+    if isinstance(root, Path) and _kinds(folder := (root.expanduser() / split).resolve()) == {"image"}:
+        return _open_flat(folder, classes, labels or _find_labels(folder))
+    if labels is not None:
+        raise ConfigError(
+            f"val_labels={labels} is for images directly in a folder, but {root}/{split} is a URL, or has subfolders "
+            "or archives: leave val_labels out"
+        )
+    return open_train(root, split, cache_dir)
 
-    files: FileIndex
-    nested: bool
-    starts: NDArray[np.int64] | None = None
-    sizes: NDArray[np.int64] | None = None
 
-    def __len__(self) -> int:
-        return len(self.files)
+def _packed_already(place: Path | str) -> ConfigError:
+    return ConfigError(f"{place} is packed already; set data.root to the folder with the original images")
 
-    def name(self, i: int) -> str:
-        """Name of image i as class/file."""
-        name = os.fsdecode(self._file(i))
-        return name if self.nested else f"{self.files.classes[self.files.labels[i]]}/{name}"
 
-    def place(self, i: int) -> str:
-        """Path of image i, for messages."""
-        if self.starts is None:
-            return self.files.path(i)
-        return f"{self._archive(i)}: {os.fsdecode(self._file(i))}"
+def _kinds(folder: Path) -> set[str]:
+    """The kinds of entries in a folder: folder, archive, image."""
+    if not folder.is_dir():
+        return set()
+    suffixes = {".tar": "archive"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
+    entries = (
+        "folder" if e.is_dir() else suffixes.get(os.path.splitext(e.name)[1].lower()) for e in os.scandir(folder)
+    )
+    return {kind for kind in entries if kind}
 
-    def read(self, i: int) -> bytes:
-        """Read image i with retries. Raises OSError if this file fails, PackStopped if other files fail as well."""
+
+def _open_archives(folder: Path) -> FileIndex:
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
+    with ThreadPoolExecutor(_THREADS) as threads:
+        archives = list(threads.map(_members, paths))
+    members = [member for archive in archives for member in archive]
+    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in archives])
+    offsets, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
+    classes, names = tuple(path.stem for path in paths), _columns([name for name, _, _ in members])
+    return ArchiveIndex(folder, classes, labels, *names, offsets, sizes)
+
+
+def _members(path: Path) -> list[tuple[bytes, int, int]]:
+    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for a damaged file."""
+    try:
+        images = retry_transient(lambda: _read_members(path), str(path), READ_TIMEOUT / 2)
+    except OSError as error:
+        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
+    except (ValueError, RecursionError, tarfile.TarError) as error:
+        raise DataError(f"{path} is truncated or not a tar file ({error}); download it again (data.root)") from error
+    if not images:
+        raise EmptyClass(f"no images in {path}; remove the file or download it again (data.root)")
+    return images
+
+
+def _read_members(path: Path) -> list[tuple[bytes, int, int]]:
+    with _Headers(open(path, "rb", 0, opener=open_regular)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        num_bytes = os.fstat(file.fileno()).st_size
+        images = [image for member in archive if (image := _image(member, num_bytes))]
+        file.seek(archive.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("no end mark")
+    return images
+
+
+class _Headers(io.BufferedReader):
+    """A tar file of which only headers are read. No header needs more than 64 KiB: extended ones hold a path."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _HEADER_BYTES:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        return super().read(size)
+
+
+def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | None:
+    """Name, offset and size of a member; None for a member that has no image suffix. num_bytes: size of the tar file.
+
+    Raises tarfile.ReadError for a member whose data lie outside of the file, or whose path is outside of the archive.
+    """
+    name = os.path.normpath(member.name)
+    if not 0 <= member.size <= num_bytes - member.offset_data:
+        raise tarfile.ReadError(f"{name!r} claims {member.size} bytes, more than the file has")
+    if member.isdir() or not name.lower().endswith(IMAGE_SUFFIXES):
+        return None
+    if os.path.isabs(name) or name.startswith("../"):
+        raise tarfile.ReadError(f"the path {name!r} lies outside of the archive")
+    if not member.isfile() or member.issparse():
+        raise tarfile.ReadError(f"{name!r} is a link or a sparse file")
+    return os.fsencode(name), member.offset_data, member.size
+
+
+def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> FileIndex:
+    class_of = _read_labels(list_path)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if strange := sorted(set(class_of.values()) - set(classes)):
+        raise ClassMismatch(
+            f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
+            f"{strange[0]!r}; expected names of training folders, such as {classes[0]}"
+        )
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
+    class_names = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
+    if unknown := [name for name, class_name in zip(names, class_names, strict=True) if class_name is None]:
+        raise ConfigError(
+            f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
+            f"such as {unknown[0]!r}; complete the list or move those files away"
+        )
+    labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
+    return FileIndex(folder, classes, labels, *_columns([os.fsencode(name) for name in names]))
+
+
+def _columns(names: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """names and name_offsets of a FileIndex."""
+    return np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)], dtype=np.int64)
+
+
+def _find_labels(folder: Path) -> Path:
+    for place in (folder, *list(folder.parents)[:4]):
+        if (place / _LIST).is_file():
+            return place / _LIST
+    raise ConfigError(
+        f"{folder} has images but no class folders, and no {_LIST} in it or its parents; give a list of the classes "
+        "with val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
+    )
+
+
+def _read_labels(path: Path) -> dict[str, str]:
+    """File name, with or without its suffix -> class. Raises ConfigError that names the first malformed line."""
+    try:
+        lines = read_file(path.expanduser()).decode("utf-8-sig", "surrogateescape").split("\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
+    kaggle = lines[0].startswith("ImageId,")
+    class_of: dict[str, str] = {}
+    for number, line in enumerate(lines[kaggle:], 1 + kaggle):
+        words = _kaggle_words(line) if kaggle else line.strip().rsplit(maxsplit=1)
+        if words and len(words) != 2:
+            raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line[:200]!r}")
+        if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
+            raise ConfigError(f"{path} (val_labels), line {number}: {words[0]!r} has another class in an earlier line")
+    return class_of
+
+
+def _kaggle_words(line: str) -> list[str]:
+    """File and class of a line. Kaggle lists a class and a box for each object; the first object counts."""
+    file, comma, objects = line.strip().partition(",")
+    return [file, *objects.split()[:1]] if comma else line.split()
+
+
+def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
+    """The images in order; several are read at a time. One that cannot be read is a BadSample.
+
+    Raises StorageFailed, ReadTimeout if the storage fails.
+    """
+    is_remote = isinstance(index, ObjectIndex)
+    kind = ObjectStore if is_remote else _ArchiveStore if isinstance(index, ArchiveIndex) else FolderStore
+    pool = ReadPool(kind(index), timeout_seconds=read_timeout)  # type: ignore[arg-type]
+    running: deque[ReadTask] = deque()
+
+    def finish() -> Sample:
+        ((sample,),) = pool.answer(running.popleft())
+        if isinstance(sample, BadSample) and not is_remote and not os.path.isdir(index.folder):
+            raise StorageFailed(
+                f"{index.folder} has disappeared; reconnect the storage (data.root), and run the same command again: "
+                "it resumes where it stopped"
+            )
+        return sample
+
+    for row in np.arange(len(index))[:, None]:
+        running.append(pool.start([np.array([0])], [row], _READS_IN_FLIGHT, stop_when_slow=False))
+        if len(running) > _READS_IN_FLIGHT:
+            yield finish()
+    while running:
+        yield finish()
+
+
+def name_of(index: FileIndex, i: int) -> str:
+    """Name of image i as class/file."""
+    name, folder = _file(index, i), index.classes[index.labels[i]]
+    return name if name.startswith(f"{folder}/") else f"{folder}/{name}"
+
+
+def sizes_of(index: FileIndex, rows: Indices, read_timeout: float) -> NDArray[np.int64]:
+    """Bytes of these images; -1 for a file whose size cannot be read. Raises StorageFailed."""
+    if isinstance(index, ObjectIndex | ArchiveIndex):
+        return index.sizes[rows]
+
+    def size(i: int) -> int:
+        path = index.path(i)
         try:
-            return retry_transient(lambda: self.read_once(i), self.place(i), PATIENCE)
+            return retry_transient(lambda: os.stat(path), path, read_timeout / 2).st_size
         except OSError as error:
-            self._check_storage(error, i)
-            raise
-        except StorageForbidden as error:
-            if is_out(i, len(self), self.read_once):
-                raise
-            raise PermissionError(errno.EACCES, str(error)) from error
+            if error.errno not in TRANSIENT:
+                return -1
+            raise StorageFailed(
+                f"{path}: {error.strerror}; check that ls works on the mount (data.root), then run the same command "
+                "again"
+            ) from error
 
-    def read_once(self, i: int) -> bytes:
-        if self._objects is not None:
-            return self._objects.read_many(np.array([i]))[0]
-        if self.starts is None or self.sizes is None:
-            return read_file(self.files.path(i))
-        with open(self._archive(i), "rb", opener=open_regular) as file:
-            return read_part(file.fileno(), int(self.starts[i]), int(self.sizes[i]))
-
-    def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of these files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
-        sizes = self.files.sizes if isinstance(self.files, ObjectIndex) else self.sizes
-        if sizes is not None:
-            return sizes[indices]
-        with ThreadPoolExecutor(_THREADS) as threads:
-            return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
-
-    def take(self, indices: NDArray[np.int64]) -> "Source":
-        """The source with only these images, to send to another process."""
-        files: Any = subset(self.files, indices)
-        columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
-        return Source(files, self.nested, *columns)
-
-    @cached_property
-    def _objects(self) -> ObjectStore | None:
-        return ObjectStore(self.files) if isinstance(self.files, ObjectIndex) else None
-
-    def _file(self, i: int) -> bytes:
-        return self.files.names[self.files.name_offsets[i] : self.files.name_offsets[i + 1]].tobytes()
-
-    def _archive(self, i: int) -> str:
-        return os.path.join(self.files.folder, f"{self.files.classes[self.files.labels[i]]}.tar")
-
-    def _size(self, i: int) -> int:
-        path = self.files.path(i)
-        try:
-            return retry_transient(lambda: os.stat(path), path, PATIENCE).st_size
-        except OSError as error:
-            self._check_storage(error, i)
-            return -1
-
-    def _check_storage(self, error: OSError, i: int) -> None:
-        """Raises PackStopped if the error of file i comes from the storage."""
-        if self._objects is None and not os.path.isdir(self.files.folder):
-            failure = f"{self.files.folder} has disappeared"
-        elif error.errno in TRANSIENT and is_out(i, len(self), self.read_once):
-            failure = f"{self.place(i)} and other files cannot be read"
-        else:
-            return
-        raise PackStopped(
-            f"{failure} ({error.strerror}); reconnect the storage (data.root), and run the same command again: "
-            "it resumes where it stopped"
-        ) from error
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return np.fromiter(threads.map(size, rows.tolist()), np.int64)
 
 
-def file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:
-    names = list(names)
-    flat = np.frombuffer(b"".join(names), dtype=np.uint8)
-    return FileIndex(folder, classes, labels, flat, np.cumsum([0, *map(len, names)], dtype=np.int64))
+def _file(index: FileIndex, i: int) -> str:
+    return os.fsdecode(index.names[index.name_offsets[i] : index.name_offsets[i + 1]].tobytes())

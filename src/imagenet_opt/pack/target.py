@@ -3,10 +3,9 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import product
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,24 +15,29 @@ from imagenet_opt.atomic_file import NEW, replacing
 from imagenet_opt.data.index.shard_index import COLUMNS, INDEX, PLAN, shard_name, wrong_shards
 from imagenet_opt.errors import ConfigError, PackStopped
 from imagenet_opt.file_lock import lock_file
-from imagenet_opt.object_storage import ObjectStorage, is_url
+from imagenet_opt.object_storage import ObjectStorage
 
 KEY = "out"
 """The option that names the target, for messages."""
-PARTS = "parts"
-"""Folder with each finished shard's part of the index, until the index is written."""
+_PARTS = "parts"
 CLAIM = "claim"
 """Name of the lock file."""
-_READ_AGAIN = {INDEX, PLAN, *(f"{column}.npy" for column in COLUMNS)}
-_PART = re.compile(rf"{PARTS}/shard-\d+\.tar\.json")
+_READ_AGAIN = re.compile(rf"{INDEX}|{PLAN}|({'|'.join(COLUMNS)})\.npy|{_PARTS}/shard-\d+\.tar\.json")
 _THREADS = 32
+
+
+def part_name(shard: int) -> str:
+    """Name of the file with a finished shard's part of the index, until the index is written."""
+    return f"{_PARTS}/{shard_name(shard)}.json"
 
 
 class FolderTarget:
     """Files of a split are written to `folder`. key: the option that names the folder."""
 
-    def __init__(self, folder: Path, key: str = KEY) -> None:
-        self.folder, self.key = folder, key
+    key = KEY
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @property
     def place(self) -> str:
@@ -66,31 +70,24 @@ class FolderTarget:
         with self.file(name) as file:
             file.write(json.dumps(content).encode())
 
-    def create_json(self, name: str, content: Any) -> None:
-        """Write a JSON file, unless another machine has written the file meanwhile; `folder` then has that file."""
-        self.write_json(name, content)
-
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
 
-    def remove_parts(self) -> None:
-        shutil.rmtree(self.folder / PARTS, ignore_errors=True)
-
-    def close(self) -> None:
-        """Call when the pack is complete."""
+    def finish(self) -> None:
+        """Call when the index is complete. The parts are removed."""
+        shutil.rmtree(self.folder / _PARTS, ignore_errors=True)
 
 
 class BucketTarget(FolderTarget):
     """Each complete file is uploaded below `url`. `folder` holds the file until then, and the files that are read
     again: plan, index and its parts."""
 
+    key = "data.cache_dir"
+
     def __init__(self, folder: Path, url: str) -> None:
-        super().__init__(folder, "data.cache_dir")
+        super().__init__(folder)
         self.storage = ObjectStorage(url, KEY)
         self.sizes: dict[str, int] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BucketTarget, (self.folder, self.storage.url)
 
     @property
     def place(self) -> str:
@@ -98,14 +95,14 @@ class BucketTarget(FolderTarget):
 
     def open(self) -> None:
         """List the bucket; the small files there replace the content of `folder`, which may be of another pack."""
-        with self._explained():
+        with self.storage.explained():
             self.sizes = {found.path: found.size for portion in self.storage.objects() for found in portion}
         try:
             shutil.rmtree(self.folder)
-            (self.folder / PARTS).mkdir(parents=True)
+            (self.folder / _PARTS).mkdir(parents=True)
         except OSError as error:
             raise _stopped(f"cannot write {self.folder}", self.key, error) from error
-        self._each(self._copy, _READ_AGAIN.intersection(self.sizes) | set(self._parts()))
+        self._each(self._copy, filter(_READ_AGAIN.fullmatch, self.sizes))
 
     def is_empty(self) -> bool:
         return not self.sizes
@@ -119,35 +116,22 @@ class BucketTarget(FolderTarget):
         with super().file(name) as file:
             yield file
         try:
-            with self._explained():
+            with self.storage.explained():
                 self.storage.upload(name, self.folder / name)
         finally:
             if name.endswith(".tar"):
                 (self.folder / name).unlink()
 
-    def create_json(self, name: str, content: Any) -> None:
-        with self._explained(), suppress(FileExistsError):
-            self.storage.create(name, json.dumps(content).encode())
-        self._copy(name)
-
     def remove(self, name: str) -> None:
-        with self._explained(), suppress(FileNotFoundError):
+        with self.storage.explained(), suppress(FileNotFoundError):
             self.storage.delete(name)
 
-    def remove_parts(self) -> None:
-        self._each(self.remove, self._parts())
-        super().remove_parts()
-
-    def close(self) -> None:
+    def finish(self) -> None:
+        self._each(self.remove, [f"{_PARTS}/{path.name}" for path in (self.folder / _PARTS).iterdir()])
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _parts(self) -> list[str]:
-        """Names of the parts, in the bucket when the pack began or in `folder`."""
-        here = (f"{PARTS}/{path.name}" for path in (self.folder / PARTS).iterdir())
-        return sorted({*here, *(name for name in self.sizes if _PART.fullmatch(name))})
-
     def _copy(self, name: str) -> None:
-        with self._explained():
+        with self.storage.explained():
             content = self.storage.read(name)
         with super().file(name) as file:
             file.write(content)
@@ -155,14 +139,6 @@ class BucketTarget(FolderTarget):
     def _each(self, act: Callable[[str], None], names: Iterable[str]) -> None:
         with ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(act, names))
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise PackStopped instead of an OSError of the storage, which repeated its requests for two minutes."""
-        try:
-            yield
-        except OSError as error:
-            raise _stopped(f"cannot reach {self.place}", KEY, error) from error
 
 
 def _stopped(what: str, key: str, error: OSError) -> PackStopped:
@@ -173,31 +149,32 @@ def _stopped(what: str, key: str, error: OSError) -> PackStopped:
 
 
 @contextmanager
-def pack_lock(out: Path, place: str, key: str) -> Iterator[None]:
-    """Lock the folder until this pack ends in any way. Before and after, remove half-written files; for a bucket also
-    shards, whose upload was stopped.
-
-    place: the target of the pack, whose files are written to `out`. key: the option that names `out`.
-    """
+def pack_lock(targets: Sequence[FolderTarget]) -> Iterator[None]:
+    """Lock the folder of the targets, and open them, until this pack ends in any way. Before and after, remove
+    half-written files."""
+    out, key = targets[0].folder.parent, targets[0].key
     try:
-        for folder in (out / "train", out / "val"):
-            folder.mkdir(parents=True, exist_ok=True)
+        for target in targets:
+            target.folder.mkdir(parents=True, exist_ok=True)
         held = lock_file(out / CLAIM)
     except Timeout as error:
+        place = targets[0].place.rpartition("/")[0]
         raise ConfigError(f"another imagenet-opt pack writes into {place} (out); wait for it, or end it") from error
     except OSError as error:
         raise ConfigError(
             f"cannot write into {out} ({error.strerror}); choose another folder with {key}=FOLDER"
         ) from error
-    with ExitStack() as stack:
-        stack.callback(held.release)
-        patterns = (f".*{NEW}", "*.tar") if is_url(place) else (f".*{NEW}",)
-        stack.callback(_sweep, out, patterns)
-        _sweep(out, patterns)
+    try:
+        _sweep(targets)
+        for target in targets:
+            target.open()
         yield
+    finally:
+        _sweep(targets)
+        held.release()
 
 
-def _sweep(out: Path, patterns: Iterable[str]) -> None:
-    for folder, pattern in product((out / "train", out / "val"), patterns):
-        for leftover in folder.rglob(pattern):
+def _sweep(targets: Sequence[FolderTarget]) -> None:
+    for target in targets:
+        for leftover in target.folder.rglob(f".*{NEW}"):
             leftover.unlink()

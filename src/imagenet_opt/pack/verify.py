@@ -1,11 +1,10 @@
-"""Compares a packed split, in a folder or in a bucket, with its checksums."""
+"""Compares the shards of a packed split, in a folder or in a bucket, with their checksums."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
 from imagenet_opt.data.index.shard_index import (
-    About,
+    AboutShard,
     ShardIndex,
     damaged_columns,
     is_packed,
@@ -22,27 +21,20 @@ from imagenet_opt.data.index.shard_index import (
     read_about,
 )
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.object_storage import ObjectFile, ObjectStorage
+from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.pack.target import KEY
 from imagenet_opt.regular_file import open_regular
 
-_CHUNK = 2**20
-_REQUEST = 2**23
-"""Bytes of a request to a bucket."""
+_CHUNK = 2**23
+"""Bytes that are read together, from a bucket with one request."""
 
 
 @dataclass(frozen=True)
 class PackedSplit:
-    index: ShardIndex
-    about: About
+    """A packed split, and size and checksum of its shards."""
 
-    def open_shard(self, shard: int) -> BufferedReader:
-        index, name = self.index, self.index.shards[shard]
-        if not isinstance(index, ObjectShardIndex):
-            return open(index.folder / name, "rb", opener=open_regular)
-        storage = ObjectStorage(index.url, KEY)
-        file = ObjectFile(storage, name, self.about.shards[shard].bytes, index.shard_etags[shard])
-        return BufferedReader(file, _REQUEST)
+    index: ShardIndex
+    shards: list[AboutShard]
 
 
 def open_packed(place: Path | str) -> PackedSplit:
@@ -53,60 +45,58 @@ def open_packed(place: Path | str) -> PackedSplit:
     """
     if isinstance(place, str):
         with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
-            index = open_object_shards(place, Path(copy), key=KEY)
-            if index is None:
-                raise _no_pack(place)
-            return PackedSplit(index, read_about(index.folder))
-    if not is_packed(place):
-        raise _no_pack(place)
-    packed = PackedSplit(load_index(place), read_about(place))
-    if damaged := damaged_columns(place, packed.about):
-        raise mismatch(place, f"{damaged[0]} is damaged: it does not match its checksum")
-    return packed
+            if (remote := open_object_shards(place, Path(copy), key=KEY)) is not None:
+                return PackedSplit(remote, read_about(remote.folder).shards)
+    elif is_packed(place):
+        index, about = load_index(place), read_about(place)
+        if damaged := damaged_columns(place, about):
+            raise mismatch(place, f"{damaged[0]} is damaged: it does not match its checksum")
+        return PackedSplit(index, about.shards)
+    raise ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}=FOLDER that imagenet-opt pack was given")
 
 
-def verify(split: PackedSplit, workers: int, on_progress: Callable[[int], None] = lambda done: None) -> list[str]:
-    """A line for each damaged shard or sample; empty if all are intact. workers: shards that are read at a
-    time. on_progress: called after each shard with the number of samples that were read. Raises StorageFailed."""
+def verify(
+    split: PackedSplit, workers: int, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[str]:
+    """A line for each damaged shard; empty if all are intact. workers: shards that are read at a time. on_progress:
+    called after each shard with (samples that were read, all samples). Raises StorageFailed."""
     index, lines = split.index, list[str]()
     ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
-    ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     threads = ThreadPoolExecutor(workers)  # reading and zlib.crc32 let other threads run
     try:
-        checks = threads.map(partial(_check_shard, split), range(len(ranges)), ranges)
-        for samples, damage in zip(ranges, checks, strict=True):
-            lines += damage
-            on_progress(samples.stop)
+        for end, damage in zip(ends, threads.map(partial(_damage, split), range(len(ends))), strict=True):
+            lines += [damage] * bool(damage)
+            on_progress(end, len(index))
     finally:
         threads.shutdown(cancel_futures=True)
     return lines
 
 
-def _check_shard(split: PackedSplit, number: int, samples: range) -> list[str]:
-    """Check a shard in one pass over the file. Returns a line for each damaged sample, or for the damaged shard."""
-    index, shard = split.index, split.about.shards[number]
-    path, lines, checksum = f"{index.place}/{index.shards[number]}", [], 0
+def _damage(split: PackedSplit, number: int) -> str:
+    """The line for a damaged shard; empty for an intact one."""
+    shard, place = split.shards[number], f"{split.index.place}/{split.index.shards[number]}"
+    num_bytes = checksum = 0
     try:
-        with split.open_shard(number) as file:
-            for i in samples:
-                while gap := file.read(min(_CHUNK, int(index.offsets[i]) - file.tell())):
-                    checksum = zlib.crc32(gap, checksum)
-                encoded = file.read(int(index.sizes[i]))
-                checksum = zlib.crc32(encoded, checksum)
-                if len(encoded) < index.sizes[i]:
-                    lines.append(f"{index.path(i)}: truncated, {len(encoded)} of {index.sizes[i]} bytes")
-                elif zlib.crc32(encoded) != index.checksums[i]:
-                    lines.append(f"{index.path(i)}: the bytes do not match the checksum")
-            while rest := file.read(_CHUNK):
-                checksum = zlib.crc32(rest, checksum)
-            if (num_bytes := file.tell()) != shard.bytes:
-                lines.append(f"{path}: {num_bytes} bytes, not {shard.bytes}")
-            elif checksum != shard.crc32 and not lines:
-                lines.append(f"{path}: the images are intact, but a label, a name or padding is damaged")
+        for chunk in _chunks(split, number):
+            num_bytes += len(chunk)
+            checksum = zlib.crc32(chunk, checksum)
     except OSError as error:
-        lines.append(f"{path}: {error.strerror}; this shard holds {len(samples)} images")
-    return lines
+        return f"{place}: {error.strerror}"
+    if num_bytes != shard.bytes:
+        return f"{place}: {num_bytes} bytes, not {shard.bytes}"
+    return "" if checksum == shard.crc32 else f"{place}: the bytes do not match the checksum"
 
 
-def _no_pack(place: Path | str) -> ConfigError:
-    return ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}=FOLDER that imagenet-opt pack was given")
+def _chunks(split: PackedSplit, number: int) -> Iterator[bytes]:
+    index, name, end = split.index, split.index.shards[number], split.shards[number].bytes
+    if not isinstance(index, ObjectShardIndex):
+        with open(index.folder / name, "rb", opener=open_regular) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+        return
+    storage = ObjectStorage(index.url, KEY)
+    for start in range(0, end, _CHUNK):
+        size = min(_CHUNK, end - start)
+        with storage.explained():
+            chunk = storage.read(name, start=start, size=size, etag=index.shard_etags[number])
+        yield chunk

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evict, probed, residency
+from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.samples import Rows, Samples
 from tests.conftest import loading, write_images
 
@@ -82,14 +82,3 @@ def test_cold_samples_come_with_the_evidence(root: Path, tmp_path: Path) -> None
     evict_or_skip(own, own.rows[:1])
     rows, eviction = own.cold()
     assert eviction.verified and eviction.num_files == len(rows)
-
-
-def test_other_samples_prove_the_eviction_of_files_of_others(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if probed([Extent(__file__)]).share is None:
-        pytest.skip("this file system has no RWF_NOWAIT")
-    unknown = Eviction(Residency(None, "of others"), 1)
-    monkeypatch.setattr("imagenet_opt.probe.samples.evicted", lambda extents: unknown)
-    eviction = samples(root, tmp_path).cold()[1]
-    assert eviction.num_files == 32 and "on a sample of similar files" in eviction.evidence

@@ -1,15 +1,11 @@
 """data.batch_size=auto, from a configuration to a run."""
 
 import logging
-import math
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.memory import SPARE, MemoryTrials, allowed_size
-from imagenet_opt.probe.memory_need import need_of
-from imagenet_opt.training import auto_batch
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
 
@@ -25,27 +21,6 @@ def test_auto_finds_and_logs_the_largest_batch(
     result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.00313"
     assert f"data.batch_size=auto: {result}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capacity", [240])
-def test_the_search_starts_at_the_computed_batch(
-    capacity: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    config = tiny(tmp_path, images_root, "data.batch_size=auto", "data.samples_per_epoch=4096", "model.num_classes=3")
-    need = need_of(config, 3, 300)
-    assert need is not None
-    monkeypatch.setattr(auto_batch, "gpu_bytes", lambda config: math.ceil(need.num_bytes / (1 - SPARE)))
-    tried: list[int] = []
-
-    def attempt(trials: MemoryTrials, batch: int) -> dict[str, float | None]:
-        tried.append(batch)
-        return {"peak_gib": 1.0 if batch <= capacity else None}
-
-    monkeypatch.setattr(MemoryTrials, "_try", attempt)
-    assert build_run(config).data.loading.batch_size == allowed_size(capacity)
-    assert tried[0] == allowed_size(300 - 300 // 8) and len(tried) <= 6
 
 
 @pytest.mark.slow

@@ -12,15 +12,11 @@ from imagenet_opt.data.order import GLOBAL_BATCH
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory import MOST, SPARE, MemoryTrials, most_images, num_train
-from imagenet_opt.probe.memory_need import gpu_bytes, need_of, usable
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
-_MARGIN = 8
-"""The search begins 1/8 below the computed batch and ends 1/8 above it. The number is our choice: cuDNN and torch's
-allocator take about half of this share of memory in addition to the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
@@ -68,24 +64,10 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
     log.info(f"data.batch_size=auto: searching the largest batch up to {most} images, with one process per trial")
     trials = MemoryTrials(config, before=lambda trial: log.info(f"data.batch_size=auto: trying {trial}"))
     side, spare = largest_size(config), f"{100 * SPARE:.0f} % to spare"
-    estimate = _estimate(config, most)
-    if estimate is None:
-        size = trials.largest(start=REFERENCE_BATCH, most=most)
-    else:
-        log.info(f"data.batch_size=auto: about {estimate} images should fit, computed from the tensors of a step")
-        margin = estimate // _MARGIN
-        size = trials.largest(start=max(1, estimate - margin), most=min(most, estimate + margin))
+    size = trials.largest(start=REFERENCE_BATCH, most=most)
     if not size:
         raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
     bound = f"auto tries at most {MOST} images" if num // 4 >= MOST else "auto stops at a quarter of an epoch"
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"
-
-
-def _estimate(config: DictConfig, most: int) -> int | None:
-    """The largest batch up to `most` whose tensors should fit into the GPU's memory; None if the need is unknown."""
-    if (card := gpu_bytes(config)) is None:
-        return None
-    need = need_of(config, config.model.num_classes, REFERENCE_BATCH)
-    return None if need is None else min(most, max(1, need.most_images(usable(card))))

@@ -75,10 +75,11 @@ def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> 
     if card_bytes is None:
         return True, text
     text += f"; the GPU has {card_bytes / GIB:.3g} GiB"
-    if need.num_bytes <= usable(card_bytes):
+    most = need.most_images((1 - SPARE) * card_bytes)
+    if most >= need.num_images:
         return True, text
     text += f", of which {100 * SPARE:.0f} % should stay free; a compiled step needs less. "
-    if not (most := need.most_images(usable(card_bytes))):
+    if not most:
         text += "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
         return False, f"{text}callbacks.acceleration.gradient_checkpointing=true"
     text += f"About {allowed_size(most)} images fit at once: lower data.batch_size, or set "
@@ -89,11 +90,6 @@ def gpu_bytes(config: DictConfig) -> int | None:
     """Total memory of the GPU as torch reports it; None on a CPU."""
     device = device_of(config)
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-
-
-def usable(card_bytes: int) -> float:
-    """The memory that `data.batch_size=auto` lets a step use."""
-    return (1 - SPARE) * card_bytes
 
 
 def need_of(

@@ -2,7 +2,6 @@
 
 import os
 import runpy
-import subprocess
 import sys
 import textwrap
 from dataclasses import fields
@@ -19,13 +18,14 @@ from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
 from tests.object_server import upload
+from tests.processes import run_forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo_folder(tmp_path_factory.mktemp("demo"), num_train=200, num_val=60)
+    return demo_folder(tmp_path_factory.mktemp("demo"), num_train=100, num_val=60)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,9 @@ def test_a_new_project_passes_its_own_test(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     copy_project(folder)
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = run_forked(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], cwd=folder, environment=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

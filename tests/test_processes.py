@@ -50,11 +50,10 @@ def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_pool_ends_with_the_program(children, number: signal.Signals) -> None:
+def test_a_pool_ends_with_the_program(children) -> None:
     program, processes = children
     assert len(processes) == 2
-    program.send_signal(number)
+    program.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(processes, 300)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 

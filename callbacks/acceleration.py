@@ -225,7 +225,8 @@ class Acceleration(Callback):
     def _on(self, device: torch.device) -> list[str]:
         """The switches that are on; without a GPU, only those that act there too."""
         names = ["channels_last", "gradient_checkpointing"]
-        names += ["tf32", "cudnn_benchmark"] if device.type == "cuda" else []
+        if device.type == "cuda":
+            names += ["tf32", *([] if torch.are_deterministic_algorithms_enabled() else ["cudnn_benchmark"])]
         modes = {"cuda_graph": self.compiler.cuda_graph, f"compile ({self.compiler.mode})": self.compiler.compile}
         return [name for name in names if getattr(self, name)] + [name for name, is_on in modes.items() if is_on]
 

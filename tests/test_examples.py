@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 
 import imagenet_opt
 from imagenet_opt.cli.init import copy_project
@@ -17,7 +16,6 @@ from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
-from tests.object_server import upload
 from tests.processes import run_forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -99,19 +97,3 @@ def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
         copy_project(tmp_path)
-
-
-def test_validation_marks_padding(small_demo: Path) -> None:
-    loader = imagenet_opt.loader(
-        small_demo, split="val", training=False, batch_size=50, image_size=32, num_workers=0, dtype=torch.float64
-    )
-    batches = list(loader)
-    assert [int(batch.valid.sum()) for batch in batches] == [50, 10]
-    assert batches[0].images.shape == (50, 3, 32, 32)
-
-
-@pytest.mark.slow
-def test_a_url_gives_the_batches_of_the_folder(small_demo: Path, bucket: str, tmp_path: Path) -> None:
-    options = {"batch_size": 50, "image_size": 32, "num_workers": 0, "cache_dir": str(tmp_path / "cache")}
-    here, there = (list(imagenet_opt.loader(root, **options)) for root in (small_demo, upload(small_demo, bucket)))
-    assert all(torch.equal(one.images, other.images) for one, other in zip(here, there, strict=True))

@@ -29,7 +29,7 @@ class Acceleration(Callback):
 
     channels_last: memory order of the network and the images. tf32: use TF32 for float32 matrix products and
     convolutions. cudnn_benchmark: let cuDNN time its algorithms for each shape. gradient_checkpointing: timm's; needs
-    less memory and more time. Precision, fused and deterministic are options of the Trainer and the optimizer.
+    less memory and more time.
 
     compile: torch.compile in place, so that the keys of checkpoints do not change. At the first batch of a shape (or
     of its micro-batches), a forward and backward compile the network; then buffers, gradients and random state are

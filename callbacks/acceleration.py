@@ -36,7 +36,7 @@ class Acceleration(Callback):
 
     channels_last: memory order of the network and the images. tf32: use TF32 for float32 matrix products and
     convolutions. cudnn_benchmark: let cuDNN time its algorithms for each shape. gradient_checkpointing: timm's; needs
-    less memory and more time. Precision, fused and deterministic are options of the Trainer and the optimizer.
+    less memory and more time.
 
     compile: torch.compile in place, so that the keys of checkpoints do not change. At the first batch of a shape (or
     of its micro-batches), a forward and backward compile the network; then buffers, gradients and random state are
@@ -232,7 +232,8 @@ class Acceleration(Callback):
     def _on(self, device: torch.device) -> list[str]:
         """The switches that are on; without a GPU, only those that act there too."""
         names = ["channels_last", "gradient_checkpointing"]
-        names += ["tf32", "cudnn_benchmark"] if device.type == "cuda" else []
+        if device.type == "cuda":
+            names += ["tf32", *([] if torch.are_deterministic_algorithms_enabled() else ["cudnn_benchmark"])]
         modes = {"cuda_graph": self.compiler.cuda_graph, f"compile ({self.compiler.mode})": self.compiler.compile}
         return [name for name in names if getattr(self, name)] + [name for name, is_on in modes.items() if is_on]
 

@@ -25,7 +25,7 @@ than this tolerance."""
 
 def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
     """The training loss of each logging step, and acc1 of each validation, from metrics.csv."""
-    words = ("data.num_workers=0", "callbacks=[acceleration,mixing,checkpoint]", "trainer.precision=32-true")
+    words = ("data.num_workers=0", "callbacks=[acceleration,mixing]", "trainer.precision=32-true")
     run = build_run(composed_in(folder, *words, *overrides))
     run.trainer.fit(run.model, datamodule=run.data)
     rows = [row for _, row in read_rows(folder / "run/metrics.csv")]
@@ -35,7 +35,13 @@ def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
 
 def test_a_small_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None:
     small = ("data.num_train=1000", "data.num_val=200", "data.image_size=32", "data.batch_size=25")
-    how = ("model.name=test_resnet", "trainer.max_epochs=7", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
+    how = (
+        "model.name=test_resnet",
+        "trainer.max_epochs=7",
+        "trainer.check_val_every_n_epoch=7",
+        "schedule.warmup_epochs=6",
+        "trainer.log_every_n_steps=1",
+    )
     losses, accuracies = fit(tmp_path, "experiment=demo", *small, *how)
     assert losses[:LATE] == pytest.approx(FIRST_LOSSES[:LATE], rel=TOLERANCE)
     assert losses[LATE : len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES[LATE:], rel=LATE_TOLERANCE)

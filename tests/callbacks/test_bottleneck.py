@@ -8,12 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
-from imagenet_opt.callbacks.throughput import Throughput
-from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index.folder_index import open_split
-from tests.callbacks.conftest import Clock, SlowImages, SlowStep, WatchKeys, images
-from tests.callbacks.test_throughput import Reading
-from tests.conftest import loading, quiet_trainer
+from tests.callbacks.conftest import Clock, SlowImages, SlowStep, images
 
 CAUSES = {"busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
 
@@ -110,28 +105,3 @@ def test_a_simulated_device_is_believed(project, clock: Clock) -> None:
     bottleneck = Bottleneck()
     project.fit(Simulation(), bottleneck, data=images(160), max_epochs=1, limit_val_batches=0)
     assert bottleneck.summary()["bottleneck/busy"] == pytest.approx(0.5)
-
-
-class Waiting(WatchKeys):
-    """Each batch is waited for, for 0.1 s of the clock."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.watch = lambda: clock.spend(0.1)
-
-
-def test_slow_storage_is_reported_and_throughput_keeps_its_rows(images_root, tmp_path, project, clock: Clock) -> None:
-    options = loading(batch_size=1, image_size=8, num_workers=1, added_latency_ms=20, reads_in_flight=1)
-    splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
-    bottleneck = Bottleneck()
-    trainer = quiet_trainer(
-        logger=project.logger,
-        callbacks=[Throughput(), bottleneck, Waiting(clock)],
-        max_epochs=1,
-        log_every_n_steps=5,
-        limit_val_batches=0,
-        use_distributed_sampler=False,
-    )
-    trainer.fit(Reading(), datamodule=ImageData(*splits, options))
-    waits = {"bottleneck/read", "bottleneck/decode", "bottleneck/main_process"}  # which one depends on the machine
-    assert sum(bottleneck.summary()[cause] for cause in waits) > 0.5
-    assert project.logger.values("loader/read_seconds")

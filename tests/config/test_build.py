@@ -76,7 +76,6 @@ WRONG_VALUES = (
     ("overrides", "error", "words"),
     [
         *((override, errors.ConfigError, (override,)) for override in WRONG_VALUES),
-        ("run_folder=/dev/null/run", errors.RunFolderError, ("/dev/null/run", "hydra.run.dir")),
         ("data.root=/nowhere", errors.DatasetNotFound, ("/nowhere", "data.root", "data=demo")),
         ("resume_from=/nowhere/last.ckpt", errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
         ("model.name=resnet5O", errors.UnknownModel, ("resnet5O", "model.name", "resnet50")),

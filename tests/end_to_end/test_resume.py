@@ -168,7 +168,7 @@ def test_a_run_that_fails_keeps_its_checkpoints(configs: dict[bool, DictConfig],
     assert not list(tmp_path.glob("**/*.new"))
 
 
-SIGNALS = (*(("watch", 2), ("on_validation_start", 2), ("on_train_epoch_end", 1)),)
+SIGNALS = (("watch", 2), ("on_train_epoch_end", 1), ("on_validation_start", 2))
 """Hook, its call with a signal, in each start after its first step: before that, a process stops without the others."""
 
 

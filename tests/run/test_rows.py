@@ -1,13 +1,16 @@
 """When a row is due, as Lightning decides, and when and where it is written."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from imagenet_opt.callbacks.progress_bar import ProgressBar
-from imagenet_opt.run.rows import Row, is_logging_step, log_numbers
+from imagenet_opt.run.rows import Row, TruncateLogs, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
 
 
@@ -95,3 +98,16 @@ def test_a_run_that_fails_keeps_the_rows_of_its_finished_steps(project: Project)
     with pytest.raises(ZeroDivisionError):
         project.fit(Diary(), AtCall("on_train_batch_start", 9, lambda: 1 / 0), log_every_n_steps=2)
     assert [step for step, _ in project.logger.rows] == [1, 3, 5, 7]
+
+
+def test_each_step_of_a_resumed_run_is_shown_once_in_tensorboard_as_it_was_logged_last(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first, value in ((0, 1.0), (6, 2.0)):
+        logger = TensorBoardLogger(save_dir=tmp_path, name="", version="")
+        trainer: Any = SimpleNamespace(loggers=[logger], global_step=first, is_global_zero=True)
+        TruncateLogs().on_train_start(trainer, Plain())
+        for step in range(first, 10):
+            logger.log_metrics({"train/loss": value}, step=step)
+        logger.finalize("success")
+    shown = accumulator.EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")
+    assert [(event.step, event.value) for event in shown] == [(s, 1.0 if s < 6 else 2.0) for s in range(10)]

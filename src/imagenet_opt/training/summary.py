@@ -14,6 +14,8 @@ from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 
+_STARTUP = ("import", "first batch", "compile", "first step")
+
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
     """Numbers of the whole run by metric name: last validation, rates, waits, loader, peak memory, start-up, and the
@@ -63,12 +65,8 @@ def _rows(numbers: dict[str, float], trainer: Trainer, done_steps: int) -> list[
         values: list[Any] = [numbers.get(key) for key in keys]
         return "not measured" if None in values else shape.format(*values)
 
-    startup = [
-        show("import {:.1f} s", "startup/import_seconds"),
-        show("first batch {:.1f} s", "startup/first_batch_seconds"),
-        show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
-        show("first step {:.1f} s", "startup/first_step_seconds"),
-    ]
+    parts = {name: f"startup/{name.replace(' ', '_')}_seconds" for name in _STARTUP}
+    startup = [f"{name} {numbers[key]:.1f} s" for name, key in parts.items() if key in numbers]
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     device = _device(trainer)
     rows = [
@@ -78,7 +76,7 @@ def _rows(numbers: dict[str, float], trainer: Trainer, done_steps: int) -> list[
         ("bottleneck", _bottleneck(numbers, device)),
         ("GPU busy", _gpu_busy(numbers, device)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
-        ("start-up", ", ".join(startup)),
+        ("start-up", ", ".join(startup) or "not measured"),
         _duration(numbers, done_steps),
     ]
     return [(name, text) for name, text in rows if text is not None]

@@ -7,8 +7,6 @@ from typing import IO
 
 import pytest
 
-from imagenet_opt.errors import RunFolderError
-from imagenet_opt.run.loggers.wandb_logger import build_wandb
 from tests.processes import run_script
 
 LOG_A_RUN = """
@@ -69,8 +67,3 @@ def test_without_a_key_a_terminal_gets_no_question_but_the_reason_for_offline_mo
 def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_path: Path) -> None:
     (warning, ended) = log_a_run(tmp_path, LOSE_ITS_PROCESS, WANDB_MODE="offline")
     assert warning.startswith("W&B could not end its run") and ended == "ENDED"
-
-
-def test_a_folder_that_takes_no_file_is_named() -> None:
-    with pytest.raises(RunFolderError, match=r"hydra\.run\.dir"):
-        build_wandb(folder="/proc/self", mode="disabled")

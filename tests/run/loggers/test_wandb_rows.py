@@ -74,7 +74,7 @@ def test_a_killed_run_has_each_step_once_and_complete(tmp_path: Path) -> None:
     rows = [record["history"]["item"] for file in found for record in file if record["type"] == "history"]
     steps = [row["_step"] for row in rows]
     assert steps == [row["trainer/global_step"] for row in rows] == sorted(set(steps))
-    assert {*range(25), *range(30, 60)} <= set(steps)  # W&B's process was killed before it wrote those between
+    assert {*range(25, 60)} <= set(steps)  # W&B's process was killed before it wrote those between
     assert [row["train/loss"] for row in rows] == [1 / (step + 1) for step in steps]
     assert {row["_step"]: row["val/acc1"] for row in rows if "val/acc1" in row} == {
         step: step / 100 for step in (9, 19, 29, 39, 49, 59) if step in steps

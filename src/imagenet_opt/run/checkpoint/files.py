@@ -10,17 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import (
-    AliasPath,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-)
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.types import StrictBool, StrictFloat, StrictInt, StrictStr
 from torch import Tensor, nn
 
 from imagenet_opt.atomic_file import replacing

@@ -51,11 +51,11 @@ def check_url(url: object) -> None:
         )
 
 
-def probe(storage: ObjectStorage) -> str | None:
-    """Write and remove a small object. Returns why it could not be removed. Raises StorageFailed or ConfigError if the
-    mirror cannot be written."""
+def probe(storage: ObjectStorage) -> None:
+    """Write and, if possible, remove a small object. Raises StorageFailed or ConfigError if the mirror cannot be
+    written."""
     storage.write(_PROBE, b"written by imagenet-opt when a run starts\n")
-    return _remove(storage, [_PROBE])
+    _remove(storage, [_PROBE])
 
 
 def step_of(name: str) -> int:

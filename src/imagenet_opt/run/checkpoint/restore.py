@@ -58,12 +58,12 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
     The first process downloads, and the other processes wait for the file.
     Raises CheckpointError, StorageFailed or ConfigError, also if the mirror cannot be read.
     """
-    mirrored = [] if url is None else _steps(url, mirror.KEY)
     if is_url(resume_from):
         raise ConfigError(
             f"resume_from={resume_from} is no local path; download the checkpoint, or name its bucket with "
             f"{mirror.KEY} and leave out resume_from"
         )
+    mirrored = [] if url is None else [FoundObject(*each) for each in call("steps", url)]  # the latest step first
     if url is None or not mirrored or resume_from != "auto":
         found = Found(files.find(resume_from, run_folder))
     else:
@@ -79,11 +79,6 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
 
 def _step(path: Path | None) -> int:
     return -1 if path is None else int(files.load(path)["global_step"])
-
-
-def _steps(url: str, key: str) -> list[FoundObject]:
-    """The checkpoints of a mirror, the latest step first."""
-    return [FoundObject(*each) for each in call("steps", url, key)]
 
 
 def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:

@@ -144,8 +144,7 @@ def check_writable(url: str, trainer: Trainer) -> None:
     if trainer.is_global_zero:
         try:
             mirror.check_url(url)
-            if (reason := call("probe", url)) is not None:
-                log.warning(f"old checkpoints in {mirror.KEY}={url} cannot be removed: {reason}")
+            call("probe", url)
         except ImagenetOptError as error:
             problem = error
     if (problem := trainer.strategy.broadcast(problem)) is not None:

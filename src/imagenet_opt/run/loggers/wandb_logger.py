@@ -13,7 +13,7 @@ from typing import Any, Literal
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
-from imagenet_opt.errors import ConfigError, RunFolderError, first_line
+from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.run.checkpoint.files import step_file, step_files
 from imagenet_opt.run.numbers import METRICS, read_rows
 
@@ -251,11 +251,6 @@ def _run_id(folder: Path) -> str:
             return run_id
         log.warning(f"{file} holds no valid id of a W&B run; starting a new W&B run")
     run_id = uuid.uuid4().hex[:8]
-    try:
+    with suppress(OSError):  # a full disk must not end the training; the next start is then another run in W&B
         file.write_text(f"{run_id}\n")
-    except OSError as error:
-        reason = error.strerror or error
-        raise RunFolderError(
-            f"cannot write {file} ({reason}); make room, or choose another folder with hydra.run.dir=FOLDER"
-        ) from error
     return run_id

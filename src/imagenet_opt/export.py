@@ -22,8 +22,6 @@ from imagenet_opt.model.saved_network import open_network
 NUM_IMAGES = 8
 TOLERANCE = 1e-3
 """Largest allowed difference of a logit, as a share of the largest logit."""
-ONNX_LIMIT = 2 * 10**9
-"""Largest number of weight bytes in one ONNX file, a little less than protobuf's 2 GiB."""
 
 
 def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
@@ -118,9 +116,6 @@ def _reopen_safetensors(path: Path, network: nn.Module, images: Tensor) -> Tenso
 def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
-    if num_bytes > ONNX_LIMIT:
-        raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights are too much for one ONNX file; use format=safetensors")
     try:
         program = torch.onnx.export(
             network,

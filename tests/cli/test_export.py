@@ -147,6 +147,4 @@ def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
     write, out = FORMATS["onnx"][0], tmp_path / "model.onnx"
     with pytest.raises(ModelError, match=r"undecided.*format=safetensors"):
         write(Undecided().eval(), images(2), {"name": "undecided"}, out)
-    with pytest.raises(ModelError, match=r"2\.4 GB.*format=safetensors"):
-        write(nn.Linear(30_000, 20_000, device="meta"), images(2), {"name": "large"}, out)
     assert not out.exists()

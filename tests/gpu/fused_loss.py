@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_opt.model.classification_metrics import ClassificationMetrics
-from imagenet_opt.model.loss import losses_of
+from imagenet_opt.model.loss import ClassificationMetrics, losses_of
 from tests.gpu.augments import timed
 from tests.gpu.ceiling import DEVICE, ON_GPU, captured, images_of, keep, milliseconds, mixed, network
 

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from imagenet_opt.callbacks.mixing import mix_labels
-from imagenet_opt.model.classification_metrics import ClassificationMetrics
-from imagenet_opt.model.loss import losses_of, start_bias
+from imagenet_opt.model.loss import ClassificationMetrics, losses_of, start_bias
 
 LOGITS = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 0, 9, 3, 3, 7])

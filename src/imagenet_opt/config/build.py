@@ -1,12 +1,10 @@
 """Builds trainer, model and data from a configuration."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from inspect import get_annotations
-from itertools import compress
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from torch import nn
 from imagenet_opt.config.trust import find
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
-from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
+from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
@@ -33,12 +31,6 @@ from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_im
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.run.rows import TruncateLogs
-
-log = logging.getLogger(__name__)
-
-_OWN_WORDS = {"trainer.precision": ("mixed",)}
-"""Key -> values that this project accepts in addition to Lightning's."""
-_LITERAL = re.compile(r"'[^']*'|\b\d+\b")
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
@@ -55,14 +47,9 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 def _expected(key: str, error: ValidationError) -> str:
     """All forms that the value of `key` may have; a union type fails once for each of its members."""
-    texts = [each["msg"].removeprefix("Input should be ").partition(", unable")[0] for each in error.errors()]
-    has_words = [each["type"] == "literal_error" for each in error.errors()]
-    found = [word.strip("'") for text in compress(texts, has_words) for word in _LITERAL.findall(text)]
-    words = [*_OWN_WORDS.get(key, ()), *found]
-    known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
-    forms = [text for text, is_list in zip(texts, has_words, strict=True) if not is_list]
-    hint = did_you_mean(str(error.errors()[0]["input"]), known, "")
-    return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))
+    texts = (detail["msg"].removeprefix("Input should be ") for detail in error.errors())
+    own = ["'mixed'"] if key == "trainer.precision" else []  # precision_of replaces it
+    return " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:

@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.classification_metrics import ClassificationMetrics
-from imagenet_opt.model.loss import check_loss, losses_of
+from imagenet_opt.model.loss import ClassificationMetrics, check_loss, losses_of
 from imagenet_opt.model.micro_batch import MicroBatches, StepMomentum, part_sizes
 from imagenet_opt.model.nan_guard import FILE as NAN_FILE
 from imagenet_opt.model.nan_guard import NaNGuard

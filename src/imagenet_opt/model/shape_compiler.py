@@ -94,17 +94,11 @@ class ShapeCompiler:
         self._compiled: CompiledForward | None = None
         self._graphed: GraphedForward | None = None
         self._recompile_limit: int | None = None
-        self._code: CodePlace | None = None
 
     def begin(
-        self,
-        net: nn.Module,
-        device: torch.device,
-        training: Training,
-        say: Callable[[str], None],
-        code: CodePlace | None = None,
+        self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None], code: CodePlace
     ) -> None:
-        """Start a fit of `net`. code: where compiled code is kept; None: where torch keeps it."""
+        """Start a fit of `net`."""
         self._net, self._device, self._training, self._say, self._code = net, device, training, say, code
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
@@ -137,7 +131,9 @@ class ShapeCompiler:
         began, failure = time.perf_counter(), None
         if self._compiled is None:
             self._compiled = CompiledForward(self._net, mode=self.mode, fullgraph=self.fullgraph)
-            self._load_code()
+            use_private_cache(self._code.cache, self._say)
+            if self._code.file is not None:
+                load_code(self._code.file, self._device, self._say)
         self._allow_recompilations()
         try:
             with (
@@ -150,7 +146,7 @@ class ShapeCompiler:
             if self.on_failure == "stop":
                 raise
             failure, out_of_memory = named_first_line(error), ran_out(error)
-        if failure is None and self._code is not None and self._code.file is not None and self._code.writes:
+        if failure is None and self._code.file is not None and self._code.writes:
             save_code(self._code.file, self._device, self._say)
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
@@ -165,12 +161,6 @@ class ShapeCompiler:
             self._compiled.release()
             self.compile = False
             self._say(f"acceleration: compilation failed, training continues without it: {failure}")
-
-    def _load_code(self) -> None:
-        if self._code is not None:
-            use_private_cache(self._code.cache, self._say)
-            if self._code.file is not None:
-                load_code(self._code.file, self._device, self._say)
 
     def _leave_graph_mode(self) -> None:
         """Continue in the same mode without CUDA graphs, because torch's graphs do not recover from an error while

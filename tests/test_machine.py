@@ -107,12 +107,9 @@ def test_limits_of_the_groups_above_apply_too(cgroup: Path, monkeypatch: pytest.
 
 def test_the_later_of_two_mounts_at_one_place_holds_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     places = (("/dev/vda", "/", "ext4"), ("/dev/vdb", "/fsx", "xfs"), ("10.0.0.1@tcp:/a", "/fsx", "lustre"))
-    mounts = [
-        SimpleNamespace(device=device, mountpoint=mountpoint, fstype=kind, opts="rw,noatime")
-        for device, mountpoint, kind in places
-    ]
+    mounts = [SimpleNamespace(device=device, mountpoint=mountpoint, fstype=kind) for device, mountpoint, kind in places]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-    lustre = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a", ("rw", "noatime"))
+    lustre = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a")
     assert machine.find_mount("/fsx/imagenet") == lustre
     assert machine.mount_of("/fsx-other") == "/ (ext4)"
 

@@ -24,12 +24,11 @@ _OPEN_FILES = 2**16
 
 @dataclass(frozen=True)
 class Mount:
-    """kind: type of the file system, such as "lustre". options: as the kernel lists them."""
+    """kind: type of the file system, such as "lustre"."""
 
     mountpoint: str
     kind: str
     device: str
-    options: tuple[str, ...]
 
 
 def usable_cpus() -> int:
@@ -147,7 +146,7 @@ def find_mount(path: str) -> Mount | None:
     """The mount that holds `path`. The function follows no link and does not access the storage."""
     mounts = [m for m in psutil.disk_partitions(all=True) if f"{path}/".startswith(m.mountpoint.rstrip("/") + "/")]
     mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later mount hides others
-    return mount and Mount(mount.mountpoint, mount.fstype, mount.device, tuple(mount.opts.split(",")))
+    return mount and Mount(mount.mountpoint, mount.fstype, mount.device)
 
 
 def is_lustre(folder: Path) -> bool:

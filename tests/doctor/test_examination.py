@@ -145,8 +145,8 @@ def test_links_of_class_folders_lead_to_their_mount(
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(folder)
     mounts = [
-        SimpleNamespace(device="/dev/vda", mountpoint="/", fstype="ext4", opts="rw,relatime"),
-        SimpleNamespace(device="tmpfs", mountpoint=str(root), fstype="tmpfs", opts="rw"),
+        SimpleNamespace(device="/dev/vda", mountpoint="/", fstype="ext4"),
+        SimpleNamespace(device="tmpfs", mountpoint=str(root), fstype="tmpfs"),
     ]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     assert host_of(Brief(tmp_path).samples).keeps_data_in_memory

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
@@ -26,7 +26,6 @@ from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
@@ -86,17 +85,17 @@ class BadSamples:
             )
 
 
-class BackgroundIterator(Iterator[T]):
+class BackgroundIterator(Iterator[list[Sent]]):
     """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
 
     An error of `source` is raised instead of its item. A source that hangs does not delay the end of the process.
     """
 
-    def __init__(self, source: Iterator[T]) -> None:
+    def __init__(self, source: Iterator[list[Sent]]) -> None:
         self._source, self._thread = source, DaemonPool(1)
-        self._next: Future[T] = self._thread.submit(next, source)
+        self._next: Future[list[Sent]] = self._thread.submit(next, source)
 
-    def __next__(self) -> T:
+    def __next__(self) -> list[Sent]:
         while not self._next.done():
             wait([self._next], _SIGNAL_SECONDS)
         item = self._next.result()
@@ -138,7 +137,7 @@ class DevicePrefetcher:
     batch_sampler: None = None
     _totals: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
     _drained: dict[str, float] = field(default_factory=dict)
-    _ahead: BackgroundIterator[list[Sent]] | None = None
+    _ahead: BackgroundIterator | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)

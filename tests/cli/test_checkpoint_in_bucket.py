@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from imagenet_opt.cli import export
-from imagenet_opt.errors import CheckpointError, CheckpointNotFound, RunFolderError, StorageFailed
+from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, RunFolderError
 from imagenet_opt.model.network import build_network
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror
@@ -26,7 +26,7 @@ def checkpoint(file: Path, seed: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def run(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of a mirror whose newest checkpoint has seed 2, and whose best has seed 1."""
+    """URL of a mirror whose checkpoint of step 2 has seed 2, and whose best has seed 1."""
     for seed, name in ((1, "best.ckpt"), (2, "newest.ckpt")):
         checkpoint(tmp_path / name, seed)
     files = {"checkpoint": str(tmp_path / "newest.ckpt"), "best": str(tmp_path / "best.ckpt")}
@@ -45,14 +45,14 @@ def run(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("", "best.ckpt"),
-        ("/last.ckpt", "newest.ckpt"),
+        ("/best.ckpt", "best.ckpt"),
+        ("/checkpoints/step_00000002.ckpt", "newest.ckpt"),
     ],
 )
 def test_export_takes_the_checkpoint_that_is_named(run: str, tmp_path: Path, name: str, file: str) -> None:
     export.main([f"ckpt={run}{name}"])
     (out,) = (tmp_path / "work").iterdir()
-    assert out.stem == (Path(name).stem or "run")
+    assert out.stem == Path(name).stem
     expected = torch.load(tmp_path / file, weights_only=True)["network"]
     assert all(torch.equal(tensor, expected[key]) for key, tensor in load_file(out).items())
     assert os.listdir(tmp_path / "temporary") == []
@@ -66,11 +66,12 @@ def test_mistakes_are_one_line(run: str, bucket: str, monkeypatch: pytest.Monkey
         return str(raised.value)
 
     assert f"no checkpoint at {run}/none.ckpt (ckpt)" in message(f"{run}/none.ckpt", CheckpointNotFound)
-    assert f"no checkpoint at {bucket}/empty/last.ckpt (ckpt)" in message(f"{bucket}/empty", CheckpointNotFound)
-    assert "no such bucket" in message("s3://no-such-bucket/run", StorageFailed)
+    assert f"an object such as {run}/best.ckpt" in message(run, ConfigError)
     put(f"{run}/cut.ckpt", b"PK")
     text = message(f"{run}/cut.ckpt", CheckpointError)
     assert text.startswith(f"the checkpoint from {run}/cut.ckpt: ") and "cannot be opened as a checkpoint" in text
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
-    text = message(run, RunFolderError)
-    assert text.startswith(f"cannot download {run} (ckpt)") and text.endswith("choose another folder with TMPDIR")
+    text = message(f"{run}/best.ckpt", RunFolderError)
+    assert text.startswith(f"cannot download {run}/best.ckpt (ckpt)") and text.endswith(
+        "choose another folder with TMPDIR"
+    )

@@ -75,6 +75,11 @@ class Monitors(Callback):
         self.num_steps += 1 <= batch_idx < trainer.max_steps - 1
 
 
+class DeliberateItem(Callback):
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        next(pl_module.parameters()).sum().item()
+
+
 def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, ...] = ()) -> Monitors:
     """18 steps of an epoch of 19, with all callbacks of the default configuration; each 6th step logs a row."""
     config = composed(
@@ -109,6 +114,12 @@ def test_a_step_reads_nothing_from_the_device(overrides: tuple[str, ...], tmp_pa
     assert monitors.reads.num_operations > 100
     assert not monitors.reads.stacks, "\n".join(monitors.reads.stacks)
     assert not monitors.waits.counts
+
+
+@pytest.mark.slow
+def test_one_item_per_step_is_found(tmp_path: Path, images_root: Path) -> None:
+    monitors = fit(tmp_path, images_root, more=(DeliberateItem(),))
+    assert len(monitors.reads.stacks) == sum(monitors.waits.counts.values()) == 16
 
 
 def test_logged_numbers_stay_on_the_host(tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

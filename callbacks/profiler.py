@@ -1,6 +1,7 @@
 """Records a few steps in detail: the operations of the CPU and the GPU."""
 
 import logging
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,11 @@ class Profiler(Callback):
         """Stop the profiler; within the window, torch calls `_write`."""
         profile, self._profile = self._profile, None
         if profile is not None:
+            if profile.step_num <= self.start_step + 1:
+                rank_zero_info(
+                    f"profiler: nothing was recorded: the fit had {profile.step_num} steps, and recording begins after "
+                    f"callbacks.profiler.start_step={self.start_step} and one step to warm up"
+                )
             profile.stop()
 
     def _write(self, first: int, profile: torch.profiler.profile) -> None:
@@ -73,10 +79,14 @@ class Profiler(Callback):
         if not num:  # the fit ends within the first recorded step
             return
         trace = self.folder / f"step_{first}.json.gz"
+        part = trace.with_name(f"new_{trace.name}")  # so that the trace is complete whenever it exists
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            profile.export_chrome_trace(str(trace))
+            profile.export_chrome_trace(str(part))
+            part.replace(trace)
         except Exception as error:  # no failed profile may end a training
+            with suppress(OSError):
+                part.unlink()
             log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))
             return
         steps = "1 step" if num == 1 else f"{num} steps"

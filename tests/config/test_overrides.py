@@ -43,6 +43,7 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
     assert callbacks("callbacks=[mixing,ema]", "callbacks.ema.decay=0.9") == {"ema"}
     assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.decay=0.9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
+    assert callbacks("experiment=rn50_mild", "callbacks=[mixing,ema]") == {"ema", "resolution_schedule"}
     assert callbacks("experiment=rn50_mild", "callbacks.ema.decay=null") == {"resolution_schedule"}
     for word in ("callbacks.profiler.num_steps=2", "+callbacks=profiler", "callbacks=[mixing,profiler]"):
         with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):

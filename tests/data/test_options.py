@@ -12,6 +12,12 @@ from tests.data.conftest import loading
         ({"seed": None}, r"data\.seed=None must be a valid integer"),
         ({"batch_size": 0}, r"data\.batch_size=0 must be greater than 0"),
         ({"batch_size": "auto"}, r"data\.batch_size=auto must .*; auto is for train\.py"),
+        ({"batch_size": True}, r"data\.batch_size=True must be a valid integer"),
+        (
+            {"random_shift": 64, "image_size": 64},
+            r"data\.random_shift=64 moves images of 64 pixels \(data\.image_size\)",
+        ),
+        ({"mean": (float("nan"), 0, 0)}, r"data\.mean=\(nan, 0, 0\) must be a finite number"),
         ({"num_workers": -1}, r"data\.num_workers=-1 must be .* 0 or 'auto'"),
         ({"shuffle": "blocks"}, r"data\.shuffle=blocks must be 'global' or 'block'"),
         ({"max_bad_fraction": -0.1}, r"data\.max_bad_fraction=-0\.1 must be greater than or equal to 0"),

@@ -168,7 +168,8 @@ def make(node: DictConfig, name: str) -> Any:
             raise
         if isinstance(cause, ImagenetOptError):
             raise cause from None
-        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(cause)):
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
+        if unknown and unknown[1] in node:
             raise ConfigError(f"{name}.{unknown[1]}: {name} has no such key in this version; leave it out") from error
         kind = "" if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: "
         raise ConfigError(f"{name}: {kind}{cause}") from error

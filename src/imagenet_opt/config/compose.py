@@ -51,8 +51,8 @@ def prepare_hydra(words: list[str]) -> None:
     check_overrides(words)
     for word in words:
         for name in SWITCHES.keys() & re.findall(r"\w+", value_of(word) if key_of(word) == "callbacks" else ""):
-            if word.startswith("+") or not _sets_switch(words, name):
-                raise ConfigError(f"{word}: callbacks.{name} is off until a key has a value; set {_switch(name)}")
+            if word.startswith("+"):
+                raise ConfigError(f"leave out {word}: callbacks.{name} is there, and on if you set {_switch(name)}")
     register_resolvers()
     # Ray's plugin has a schema of the same name as conf/hydra/launcher/ray.yaml.
     warnings.filterwarnings("ignore", r"\s*'hydra/launcher/ray' is validated against ConfigStore schema")
@@ -95,9 +95,10 @@ def leave_out_idle(config: DictConfig, words: list[str]) -> None:
         default: Any = OmegaConf.to_container(OmegaConf.load(config_folder() / "callbacks" / f"{name}.yaml"))
         values: Any = OmegaConf.to_container(node)
         changed = [key for key, value in values.items() if value != default[name].get(key)]
-        if changed and not _sets_switch(words, name):
-            key = f"callbacks.{name}.{changed[0]}"
-            raise ConfigError(f"{key} has no effect, since callbacks.{name} is off; add {_switch(name)}")
+        named = [f"callbacks.{name}.{key}" for key in changed]
+        named += [word for word in words if key_of(word) == "callbacks" and name in re.findall(r"\w+", value_of(word))]
+        if named and not _sets_switch(words, name):
+            raise ConfigError(f"{named[0]} has no effect, since callbacks.{name} is off; add {_switch(name)}")
         with open_dict(config):
             config.callbacks.pop(name)
 
@@ -129,7 +130,8 @@ def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
     size."""
     words = [word for word in overrides if key_of(word) == "data.image_size"]
     schedule = OmegaConf.select(config, "callbacks.resolution_schedule")
-    if words and schedule is not None and config.data.image_size != schedule.end:
+    end = OmegaConf.select(config, "callbacks.resolution_schedule.end")
+    if words and end is not None and config.data.image_size != end:
         raise ConfigError(
             f"{words[-1]} has no effect on training beside callbacks.resolution_schedule, whose images grow from "
             f"{schedule.start} to {schedule.end} pixels; set its start and end, or add ~callbacks.resolution_schedule"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from imagenet_opt.data.transforms.augment_policy import parse_policy
-from imagenet_opt.data.transforms.resize import MEAN, RGB, STD
+from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import ConfigError
 
 Auto = Literal["auto"]
@@ -15,6 +15,7 @@ Filter = Literal["bilinear", "bicubic", "area"]
 Share = Annotated[float, Field(gt=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class LoaderOptions:
     """Pixels of a side of the square validation images; None: `image_size`."""
     val_crop_ratio: Share = 0.875
     """Side of the centred validation crop, as a share of the image's shorter side; above 0 and at most 1."""
-    mean: RGB = MEAN
+    mean: tuple[Finite, Finite, Finite] = MEAN
     """Mean of the normalised red, green and blue, for pixels from 0 to 1."""
     std: tuple[PositiveAmount, PositiveAmount, PositiveAmount] = STD
     """Standard deviation of the normalised red, green and blue, for pixels from 0 to 1."""
@@ -116,7 +117,8 @@ class LoaderOptions:
         for option in fields(self):
             value = getattr(self, option.name)
             try:
-                object.__setattr__(self, option.name, _adapter(option.name).validate_python(value))
+                strict = isinstance(value, bool) or None  # else true would be the number 1
+                object.__setattr__(self, option.name, _adapter(option.name).validate_python(value, strict=strict))
             except ValidationError as error:
                 forms = dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors())
                 auto = (option.name, value) == ("batch_size", "auto")
@@ -131,6 +133,11 @@ class LoaderOptions:
                 "data.shuffle=global and data.samples_per_epoch=null, or data.repeated_augmentation=1"
             )
         parse_policy(self.augment)
+        if self.random_shift >= self.image_size:
+            raise ConfigError(
+                f"data.random_shift={self.random_shift} moves images of {self.image_size} pixels (data.image_size) out "
+                "of sight; set fewer pixels"
+            )
 
     def for_processes(self, num: int) -> "LoaderOptions":
         """These options with `batch_size` of each of `num` processes instead of `global_batch_size`. Raises

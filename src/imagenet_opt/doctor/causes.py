@@ -134,7 +134,7 @@ def _lazy_says(e: Evidence) -> str:
 
 
 def _latency_says(e: Evidence) -> str:
-    text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, with "
+    text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, and the loader has "
     text += f"{e.requests_in_flight:.0f} requests in flight: {e.rate('loader'):.0f} img/s"
     is_stalling = e.longest_gap_seconds >= STALL_SECONDS
     return text + f", with pauses of up to {e.longest_gap_seconds:.1f} s" * is_stalling

@@ -1,5 +1,6 @@
 """Compiles a network, and captures CUDA graphs of it, for each shape of images before its first step."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +40,8 @@ def earns_compiling(num_images: float, side: float) -> bool:
 def reason(num_images: float, side: float) -> str:
     """The numbers behind `earns_compiling`, for the user."""
     least = EARNED_PIXELS / side**2
-    return f"the run trains {num_images:,.0f} images of {side:.0f} px, and compiling pays from {least:,.0f} on"
+    num = f"{num_images:,.0f}" if num_images < math.inf else "endlessly many"
+    return f"the run trains {num} images of {side:.0f} px, and compiling pays from {least:,.0f} on"
 
 
 def forbids_graph(

@@ -29,7 +29,7 @@ from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -71,7 +71,12 @@ def build_run(config: DictConfig) -> Run:
     """Build a run without starting workers or training. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = Path(config.run_folder).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {folder} ({error.strerror}); choose another folder with hydra.run.dir=FOLDER"
+        ) from error
     check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     resume_from = config.resume_from

@@ -96,7 +96,7 @@ class ObjectIndex(RemoteIndex, FileIndex):
         return f"{self.url}/{self.relative(i)}"
 
     def __reduce__(self) -> Any:
-        if self.is_whole:
+        if self.is_whole and _listed(self.folder) == self.listed:  # else the files were removed or renewed
             return _reopen, (self.folder, self.url, self.listed)
         return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
 
@@ -165,6 +165,14 @@ def _images(storage: ObjectStorage, class_name: str) -> list[FoundObject]:
     """The images in one class folder, in the order of their paths."""
     found = (each for portion in storage.objects(class_name) for each in portion)
     return sorted(each for each in found if each.path.lower().endswith(IMAGE_SUFFIXES))
+
+
+def _listed(cached: Path) -> str | None:
+    """When the objects of a cached index were listed; None without an index."""
+    try:
+        return str(json.loads(read_file(cached / ABOUT))["listed"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _load(cached: Path, url: str) -> ObjectIndex | None:

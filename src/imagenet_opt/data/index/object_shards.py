@@ -47,7 +47,7 @@ class ObjectShardIndex(RemoteIndex, ShardIndex):
         return fingerprint_of(self.url, self.shard_ids, self.offsets, self.sizes, self.checksums)
 
     def __reduce__(self) -> Any:
-        if self.is_whole:
+        if self.is_whole and (self.folder / INDEX).is_file():
             return _load, (self.folder, ObjectStorage(self.url, KEY), self.shard_etags)
         return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
 

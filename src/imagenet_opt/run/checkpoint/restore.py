@@ -124,6 +124,13 @@ def _download(url: str, checkpoint: FoundObject, path: Path, others: Sequence[st
     if files.COMPILED_CODE in others:
         with suppress(FileNotFoundError):
             (run_folder / files.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
+    best = run_folder / files.BEST
+    try:
+        if files.BEST in others and best.exists():
+            files.verify(best)
+    except CheckpointError as error:
+        log.warning(f"{files.BEST} is not restored: {error}")
+        best.unlink()
 
 
 @contextmanager

@@ -91,10 +91,11 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(
     if stop == "kill of a worker":
         worker.kill()
     else:
-        worker.resume()
-    assert process.wait(60) == status and "Traceback" not in log.read_text()
+        with suppress(psutil.NoSuchProcess):  # the command may have ended it already
+            worker.resume()
+    assert process.wait(600) == status and "Traceback" not in log.read_text()
     assert re.match(last_line, log.read_text().splitlines()[-1] if last_line else "")
-    assert psutil.wait_procs([worker], timeout=20)[1] == []  # no worker is left
+    assert psutil.wait_procs([worker], timeout=300)[1] == []  # no worker is left
     half = contents(out)
     finished = shards(half)
     assert finished and finished < shards(whole) and "val/index.json" not in half
@@ -111,7 +112,7 @@ def test_a_full_disk_is_one_line_and_the_pack_resumes(data: Path, whole: dict[st
     out, log = tmp_path / "out", tmp_path / "log"
     process = start(data, log, f"out={out}")
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))  # before it starts its workers
-    code = process.wait(60)
+    code = process.wait(600)
     line = rf"PackStopped: cannot write {out}/val/shard-0000\d\.tar: File too large; .* resumes"
     assert code == 2 and re.search(line, log.read_text())
     half = contents(out)

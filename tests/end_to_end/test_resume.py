@@ -48,7 +48,7 @@ STOPS = {
     "from place to place": (
         True,
         *(("on_train_batch_start", 1, 0), ("on_validation_start", 1, 2), ("on_validation_epoch_end", 1, 2)),
-        *(("on_train_batch_start", 2, 3), ("on_train_epoch_end", 1, 4), ("watch", 3, 5)),
+        *(("on_train_batch_start", 2, 3), ("on_train_epoch_end", 1, 4), ("watch", 2, 5)),
         *(("on_before_optimizer_step", 2, 5), ("on_validation_batch_start", 2, 6)),
     ),
     "in the validation at the end of an epoch": (
@@ -61,11 +61,11 @@ STOPS = {
     ),
     "without averaged weights": (
         False,
-        *(("on_validation_batch_start", 2, 2), ("watch", 3, 3), ("on_train_epoch_start", 1, 4), ("on_train_end", 1, 8)),
+        *(("on_validation_batch_start", 2, 2), ("watch", 2, 3), ("on_train_epoch_start", 1, 4), ("on_train_end", 1, 8)),
     ),
 }
 """Whether weights are averaged, and the stops of each run, one after the other: a hook, its call in that start, and the
-step from which the run resumes. A batch has two keys."""
+step from which the run resumes."""
 
 
 class Noise(Callback):

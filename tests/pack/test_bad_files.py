@@ -115,11 +115,12 @@ def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     def write(fails: Callable[[str, int], bool]) -> ShardPart:
         tries = Counter[str]()
 
-        def faulty(store: FolderStore, path: str) -> bytes:
-            tries[path] += 1
-            if fails(os.path.relpath(path, index.folder), tries[path]):
+        def faulty(store: FolderStore, i: int) -> bytes:
+            name = os.path.relpath(index.path(i), index.folder)
+            tries[name] += 1
+            if fails(name, tries[name]):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return read(store, path)
+            return read(store, i)
 
         monkeypatch.setattr(FolderStore, "_read", faulty)
         write_shard(ShardTask(FolderTarget(tmp_path), 0, index, 0, PackOptions(), read_timeout=2.0))

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from imagenet_opt.cli.pack import parse as parse_pack
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.doctor import first_look
 from imagenet_opt.doctor.commands import data_words, hydrate, pack
@@ -80,6 +81,7 @@ def test_commands_can_be_typed() -> None:
     url = make_evidence(config={"data": {"root": "s3://b/in", "cache_dir": "/nvme/my cache", "cache_gb": 40}})
     command = "imagenet-opt hydrate data.root=s3://b/in 'data.cache_dir=/nvme/my cache'"
     assert hydrate(url) == f"{command} data.cache_gb=40"
+    parse_pack(shlex.split(pack(url))[2:])  # which has no such key
 
 
 class Refused(Exception):

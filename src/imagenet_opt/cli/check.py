@@ -62,8 +62,9 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the command line; `sample` is None for all samples. Raises ConfigError for unsuitable options."""
     parser = Parser("check")
-    parser.add_argument("--sample", type=between(1, 10**9), default=2000)
-    parser.add_argument("--all", action="store_const", dest="sample", const=None)
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--sample", type=between(1, 10**9), default=2000)
+    number.add_argument("--all", action="store_const", dest="sample", const=None)
     parser.add_argument("--json", type=new_file)
     options = parser.parse_intermixed_args(argv)
     place = last_value(options.overrides, "ckpt")

@@ -33,7 +33,7 @@ only read.
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
                      bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets
-                     for ResNet-50 and ResNet-18 (docs/packing.md)
+                     for ResNet-50 and ResNet-18 (docs/packing.md); max_side and quality replace its values
   max_side           images with a longer side are shrunk to this number of pixels; default: keep all bytes
   quality            of the encoded JPEGs, 1 to 95; default 90
   reencode           shrunk: encode only images that are shrunk (default). all: also others whose files become smaller

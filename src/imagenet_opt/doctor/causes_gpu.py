@@ -77,6 +77,14 @@ GPU_RULES = (
 )
 
 
+def _has_graphs(e: Evidence) -> bool:
+    """Whether the run has CUDA graphs already, of either kind."""
+    graph, mode, compiled = (
+        e.configured(f"callbacks.acceleration.{key}") for key in ("cuda_graph", "compile_mode", "compile")
+    )
+    return bool(graph) or (bool(compiled) and mode in ("reduce-overhead", "max-autotune"))
+
+
 SLOW_COPY = Rule(
     name="slow_copy",
     cause="Copy-bound: the copy to the GPU is the limit",
@@ -88,7 +96,10 @@ SLOW_COPY = Rule(
     ),
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
     remedy="copy batches while the step before computes, send uint8 crops, check the PCIe link",
-    overrides=lambda e: ("data.copies=ahead", *(("data.resize_on=device",) * (e.setup.resize_on == "worker"))),
+    overrides=lambda e: (
+        *(("data.copies=ahead",) * (e.configured("data.copies") != "registered")),
+        *(("data.resize_on=device",) * (e.setup.resize_on == "worker")),
+    ),
     commands=lambda e: (
         "nvidia-smi --format=csv --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current",
     ),
@@ -100,12 +111,18 @@ LAUNCH_BOUND = Rule(
     when=_has_gaps,
     says=lambda e: f"with its batch resident the GPU computes {_busy_alone_share(e):.0%} of the time",
     remedy="launch fewer kernels: compile, CUDA graphs, a larger batch",
-    overrides=lambda e: _GRAPHS * (not e.configured("callbacks.acceleration.cuda_graph")),  # one kind at a time
+    overrides=lambda e: _GRAPHS * (not _has_graphs(e)),
     commands=lambda e: (f"imagenet-opt tune {data_words(e)}",),
     gain=lambda e: gpu_gain(e, e.rate("gpu") / _busy_alone_share(e)),
 )
 
 # The training process
+
+
+def _number(e: Evidence, key: str) -> float:
+    """A configured number; 0 if it is missing or no plain number."""
+    value = e.configured(key)
+    return value if isinstance(value, int | float) else 0.0
 
 
 def _stall(name: str, words: str, phase: Callable[[Evidence], str], remedy: str, **more: Any) -> Rule:
@@ -139,14 +156,17 @@ PROCESS_RULES = (
         "checkpoints delay",
         lambda e: "checkpoint",
         "save less often (callbacks.checkpoint.every_minutes, or your own callback), or to a faster disk",
-        overrides=lambda e: ("callbacks.checkpoint.every_n_steps=null", "callbacks.checkpoint.every_minutes=15"),
+        overrides=lambda e: (
+            "callbacks.checkpoint.every_n_steps=null",
+            *(("callbacks.checkpoint.every_minutes=15",) * (_number(e, "callbacks.checkpoint.every_minutes") < 15)),
+        ),
     ),
     _stall(
         "slow_logging",
         "logging delays",
         lambda e: "logging",
         "log less often, or to a faster disk",
-        overrides=lambda e: (f"trainer.log_every_n_steps={10 * e.configured('trainer.log_every_n_steps', 20)}",),
+        overrides=lambda e: (f"trainer.log_every_n_steps={10 * int(_number(e, 'trainer.log_every_n_steps') or 20)}",),
     ),
     Rule(
         name="host_sync",

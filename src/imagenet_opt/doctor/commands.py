@@ -13,8 +13,7 @@ from imagenet_opt.object_storage import is_url
 
 Texts = tuple[str, ...]
 _LOCAL = "/local/disk/packed"  # the user must choose a folder on a local disk
-_FOLDERS = {"train_folder": "train", "val_folder": "val"}
-_CACHE = {"cache_dir": None, "cache_gb": None}
+_USUAL = {"train_folder": "train", "val_folder": "val", "cache_dir": None}
 """Keys of data.* -> default values."""
 
 
@@ -40,15 +39,16 @@ def data_words(evidence: Evidence) -> str:
     local cache."""
     root = _data(evidence, "root")
     words = [f"data.root={root or 'YOUR_FOLDER'}"]
-    for key, usual in {**_FOLDERS, **(_CACHE if is_url(root) else {})}.items() if root else ():
-        if (value := _data(evidence, key)) not in (None, usual):
+    for key, usual in _USUAL.items() if root else ():
+        if (value := _data(evidence, key)) not in (None, usual) and (usual or is_url(root)):
             words.append(f"data.{key}={value}")
     return " ".join(shlex.quote(printable(word)) for word in words)
 
 
 def hydrate(evidence: Evidence) -> str:
     """The command that reads all data once; of a URL, into the local cache."""
-    return f"imagenet-opt hydrate {data_words(evidence)}"
+    limit = _data(evidence, "cache_gb") if is_url(_data(evidence, "root")) else None
+    return f"imagenet-opt hydrate {data_words(evidence)}" + ("" if limit is None else f" data.cache_gb={limit}")
 
 
 def pack(evidence: Evidence, *options: str) -> str:

@@ -222,7 +222,9 @@ def _comparison(evidence: Evidence, gain: float | None) -> str:
 def _next_stage(evidence: Evidence, rule: Rule, rate: float) -> str:
     """The lowest ceiling above `rate`, which the run has without the cause. If decoding and training together use all
     CPUs, decoding counts as the limit, since it uses most of them."""
-    if abs(evidence.cpu_rate - rate) < (1 - _SAME) * rate:
+    most = min(evidence.rate("gpu"), evidence.copy_rate)
+    lacks_cpus = rule.name in ("busy_neighbour", "few_workers", "few_cpus") and rate < _SAME * most
+    if lacks_cpus or abs(evidence.cpu_rate - rate) < (1 - _SAME) * rate:
         return "decode_all"
     limits = ["copy_overlapped" if "copy_overlapped" in evidence.ceilings else "copy", "decode_all", "loader_warm"]
     is_passing = rule.rate(evidence) != evidence.measured_rate  # then files are read from memory

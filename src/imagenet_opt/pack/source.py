@@ -17,7 +17,7 @@ from imagenet_opt.data.index.object_index import KEY, ObjectIndex, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
-from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.data.storage.store import FolderStore, Indices, ObjectStore
 from imagenet_opt.errors import BadSample, ClassMismatch, ConfigError, DataError, EmptyClass, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
@@ -263,7 +263,7 @@ def sizes_of(index: FileIndex, rows: Indices, read_timeout: float) -> NDArray[np
         try:
             return retry_transient(lambda: os.stat(path), path, read_timeout / 2).st_size
         except OSError as error:
-            if error.errno not in TRANSIENT:
+            if error.errno not in TRANSIENT or not is_out(i, len(index), lambda other: os.stat(index.path(other))):
                 return -1
             raise StorageFailed(
                 f"{path}: {error.strerror}; check that ls works on the mount (data.root), then run the same command "

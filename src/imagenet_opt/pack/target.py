@@ -176,5 +176,6 @@ def pack_lock(targets: Sequence[FolderTarget]) -> Iterator[None]:
 
 def _sweep(targets: Sequence[FolderTarget]) -> None:
     for target in targets:
-        for leftover in target.folder.rglob(f".*{NEW}"):
+        shards = target.folder.glob("*.tar") if isinstance(target, BucketTarget) else ()  # of killed workers
+        for leftover in (*target.folder.rglob(f".*{NEW}"), *shards):
             leftover.unlink()

@@ -70,7 +70,8 @@ class Training:
         self._workers: list[int] = []
         self._listed_at = -_SLOW_SECONDS
         self._worker_seconds: dict[int, float] = {}
-        self._workers_seconds = 0.0
+        knows_children = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+        self._workers_seconds = 0.0 if knows_children else _NAN
 
     def counts(self) -> Row:
         """CPU seconds x 100. A worker's seconds count from its first reading, so that the sum never falls."""

@@ -78,6 +78,9 @@ def _measured(subject: SyntheticStep, way: str, seconds: float) -> Found:
     torch.compiler.reset()
     torch.manual_seed(0)
     net, (images, labels) = subject.net(), subject.batch()
+    subject.loss(net, images, labels).backward()  # the first use of the device by the process does not count
+    subject.settle()
+    torch.manual_seed(0)
     began = time.perf_counter()
     with subject.autocast(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls TorchScript deprecated

@@ -12,6 +12,8 @@ from tests.callbacks.test_checkpoint import Unhurried
 from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client
 
+pytestmark = pytest.mark.slow
+
 
 def mirrored(url: str, step: int) -> bytes:
     key = f"checkpoints/step_{step:08d}.ckpt"

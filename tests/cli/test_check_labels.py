@@ -59,6 +59,7 @@ def test_folders_of_val_that_hold_other_classes_are_named(check: Check, ckpt: Pa
     ]
 
 
+@pytest.mark.slow
 def test_images_and_classes_are_those_of_the_networks_run(check: Check, ckpt: Path, tmp_path: Path) -> None:
     """The logits are in another order than the folders; a network of another normalisation sees other images."""
     saved, order = torch.load(ckpt), [2, 0, 1]

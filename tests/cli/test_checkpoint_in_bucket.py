@@ -14,6 +14,8 @@ from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror
 from tests.object_server import put
 
+pytestmark = pytest.mark.slow
+
 
 def checkpoint(file: Path, seed: int) -> dict[str, torch.Tensor]:
     """An untrained network in a file. Returns its weights."""

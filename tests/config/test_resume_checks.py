@@ -14,7 +14,7 @@ from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import Run, build_run
 from tests.config.configs import tiny
 
-pytestmark = pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")]
 
 
 @pytest.fixture

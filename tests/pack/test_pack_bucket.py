@@ -14,6 +14,8 @@ from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, objects, put, upload
 from tests.pack.packs import SMALL, contents
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -51,6 +51,7 @@ def test_ffcvs_recipes(plan_of: PlanOf, num_epochs: int, name: str, peak: float,
 COSINE = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lr", "size", "steps"),
     [
@@ -66,6 +67,7 @@ def test_recipes_with_one_image_size(plan_of: PlanOf, name: str, lr: list[float]
     assert plan.total_steps == len(lr) * steps
 
 
+@pytest.mark.slow
 def test_mosaics_mild_recipe(plan_of: PlanOf) -> None:
     plan = plan_of("rn50_mild")
     rising = [2.048 * (epoch * 625 + 1) / 5001 for epoch in range(8)]
@@ -89,6 +91,7 @@ def test_timms_recipes(plan_of: PlanOf, name: str, size: int, num_epochs: int, p
     assert plan.total_steps == num_epochs * 625 and [phase.image_size for phase in plan.phases] == [size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "one_dimensional"),
     [("rn50_ffcv", 9), ("rn50_classic90", 9), ("rn50_mild", 107), ("rn50_a2", 0), ("rn50_tv2", 1)],

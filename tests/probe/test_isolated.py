@@ -61,6 +61,7 @@ def wait(job: str) -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_the_answer_of_the_first_process_counts() -> None:
     assert call_isolated(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 

@@ -103,6 +103,7 @@ def test_frozen_parts_keep_nothing_for_a_backward(tmp_path: Path) -> None:
     assert frozen.num_bytes < whole.num_bytes / 2
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_gets_a_size_that_fits(tmp_path: Path) -> None:
     small = ("model.name=test_resnet", "data.image_size=64", "data.batch_size=100")
     config = composed(tmp_path, "data.root=/data", *small)

@@ -12,6 +12,8 @@ from tests.conftest import loading, write_images
 from tests.faulty_proxy import FaultyProxy
 from tests.object_server import upload
 
+pytestmark = pytest.mark.slow
+
 NUM = 66
 
 

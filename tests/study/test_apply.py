@@ -65,6 +65,7 @@ def experiments(folder: Path) -> list[Path]:
     return sorted((folder / "conf/experiment").glob("tuned_*"))
 
 
+@pytest.mark.slow
 def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     processes: Processes, tmp_path: Path
 ) -> None:

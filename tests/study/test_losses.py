@@ -8,6 +8,8 @@ from imagenet_opt.study.losses import Parities, Parity, measure_losses, parity
 from imagenet_opt.study.turn import RowResult, Worths
 from tests.study.studies import Processes, Words, cache_of, steps_study
 
+pytestmark = pytest.mark.slow
+
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [
     {"name": "fused", "overrides": [FUSED]},

@@ -20,6 +20,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return (*TINY, *own, "trainer.accelerator=cpu")
 
 
+@pytest.mark.slow
 def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     with pytest.raises(OutOfMemory, match=WHY):

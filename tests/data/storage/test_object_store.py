@@ -19,6 +19,8 @@ from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, put, upload
 from tests.processes import on_ranks
 
+pytestmark = pytest.mark.slow
+
 IMAGES = (".JPEG", ".tar")
 
 

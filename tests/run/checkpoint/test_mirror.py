@@ -25,6 +25,8 @@ from tests.object_server import client, put
 from tests.processes import on_ranks, run_script
 from tests.run.checkpoint.test_writer import environment, names, state, step_of
 
+pytestmark = pytest.mark.slow
+
 
 def save(
     folder: Path, url: str | None, *steps: int, best: int | None = None, keep: int = 2, replaced: Any = ()

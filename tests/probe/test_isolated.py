@@ -66,6 +66,7 @@ def test_the_answer_of_the_first_process_counts() -> None:
     assert call_isolated(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 
 
+@pytest.mark.slow
 def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NAME", "train")

@@ -32,9 +32,11 @@ def part_name(shard: int) -> str:
 
 
 class FolderTarget:
-    """Files of a split are written to `folder`. key: the option that names the folder."""
+    """Files of a split are written to `folder`. key: the option that names the folder. leftovers: names of files that
+    a killed process leaves there."""
 
     key = KEY
+    leftovers: tuple[str, ...] = (f".*{NEW}",)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,6 +85,7 @@ class BucketTarget(FolderTarget):
     again: plan, index and its parts."""
 
     key = "data.cache_dir"
+    leftovers = (*FolderTarget.leftovers, "*.tar")
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder)
@@ -176,6 +179,5 @@ def pack_lock(targets: Sequence[FolderTarget]) -> Iterator[None]:
 
 def _sweep(targets: Sequence[FolderTarget]) -> None:
     for target in targets:
-        shards = target.folder.glob("*.tar") if isinstance(target, BucketTarget) else ()  # of killed workers
-        for leftover in (*target.folder.rglob(f".*{NEW}"), *shards):
+        for leftover in [file for name in target.leftovers for file in target.folder.rglob(name)]:
             leftover.unlink()

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from imagenet_opt.data.datamodule import folder_loader as loader
 
 __all__ = ["__version__", "loader"]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,10 @@
 """Trains the rows of a job, one run after the other in this process: `python tests/gpu/fits.py JOB`, see --help.
 
 jobs.yaml has the job's `overrides` of train.py, and `rows`: name -> further overrides. Two words are of this script:
-KEY*=FACTOR multiplies a number, and nice=N lowers the priority of the loader's workers. Every second round goes
-backwards. Rows share a network, so that torch compiles once, or have --own-networks. $KEEP/result.json gets the numbers
-of each row and round; $KEEP/ROW_ROUND has metrics.csv. Rows for which no time is left are left out.
+KEY*=FACTOR multiplies a number, and alone=true trains on one batch that stays on the device, which is resized in each
+step: the run without its data. Every second round goes backwards. Rows share a network, so that torch compiles once,
+or have --own-networks. $KEEP/result.json gets the numbers of each row and round; $KEEP/ROW_ROUND has metrics.csv. Rows
+for which no time is left are left out.
 """
 
 import argparse
@@ -15,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import yaml
-from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt.config.compose import composed
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.training.summary import summarize
@@ -43,41 +44,43 @@ def words_of(text: str) -> list[str]:
     return shlex.split(os.path.expandvars(text))
 
 
-def configured(words: list[str]) -> tuple[DictConfig, int]:
-    """The configuration of a run that starts anew and writes no checkpoint, and the workers' niceness."""
-    own = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("nice=") or "*=" in word}
+def configured(words: list[str]) -> tuple[DictConfig, bool]:
+    """The configuration of a run that starts anew and writes no checkpoint or code, and whether it trains alone."""
+    own = dict(word.split("=", 1) for word in words if word.startswith("alone=") or "*=" in word)
     plain = [word for word in words if word.partition("=")[0] not in own]
     config = composed((*plain, *([] if ON_GPU else TINY.split()), "resume_from=null"))
-    nice = int(own.pop("nice", 0))
+    alone = own.pop("alone", "false") == "true"
     with open_dict(config):
         for key, factor in own.items():
             name = key.removesuffix("*")
             OmegaConf.update(config, name, OmegaConf.select(config, name) * float(factor))
         config.callbacks.pop("checkpoint", None)
-    return config, nice
+        config.callbacks.acceleration.stored_code = False
+    return config, alone
 
 
-class Nice(Callback):
-    """Lowers the priority of all child processes, among which the loader's workers are."""
+def keep_one_batch(data: ImageData) -> None:
+    """Let the training repeat the first batch of its loader."""
+    make = data.train_dataloader
 
-    def __init__(self, value: int) -> None:
-        self.value = value
+    def train_dataloader() -> Any:
+        loader = make()
+        return ResidentLoader(take_one(loader), num=len(loader), finish=loader.finish)
 
-    def on_train_batch_end(self, *args: Any) -> None:
-        for child in psutil.Process().children(recursive=True) if args[-1] == 0 else ():
-            child.nice(self.value)
+    data.train_dataloader = train_dataloader  # type: ignore[method-assign]
 
 
 def fit(words: list[str], folder: Path, net: Any = None) -> tuple[Numbers, Any]:
     """Numbers of a run and its network. net: of an earlier run, instead of a new network."""
-    config, nice = configured(words)
+    config, alone = configured(words)
     folder.mkdir(parents=True)
     config.run_folder = str(folder)
     run = build_run(config)
     if net is not None:
         net._compiled_call_impl = None  # torch keeps the compiled code
         run.model.net = net.to(memory_format=torch.contiguous_format)
-    run.trainer.callbacks += [Nice(nice)] if nice else []  # type: ignore[attr-defined]
+    if alone:
+        keep_one_batch(run.data)
     began, cpu = time.perf_counter(), time.thread_time()
     run.trainer.fit(run.model, datamodule=run.data)
     seconds = time.perf_counter() - began
@@ -99,11 +102,12 @@ def cleaned() -> None:
 def main(job: dict[str, Any], rounds: int, *, own_networks: bool) -> None:
     keep, rows, net = Path(os.environ["KEEP"]), list(job["rows"]), None
     found: dict[str, list[Numbers]] = {name: [] for name in rows}
-    end, longest = time.perf_counter() + float(os.environ["JOB_SECONDS"]) - 25, 0.0  # the imports took up to 20 s
+    end = time.perf_counter() + float(os.environ["JOB_SECONDS"]) - 25  # the imports took up to 20 s
+    lasted: dict[str, float] = {}  # of a row's first run, only its warm part counts
     for number in range(rounds):
         for name in rows[:: -1 if number % 2 else 1]:
             began = time.perf_counter()
-            if began + longest > end:
+            if began + lasted.get(name, max(lasted.values(), default=0.0)) > end:
                 print(f"{name}, round {number}: left out, no time")
                 continue
             try:
@@ -114,10 +118,10 @@ def main(job: dict[str, Any], rounds: int, *, own_networks: bool) -> None:
                 told = {"error": f"{type(error).__name__}: {error}"[:300]}
             trained = None
             cleaned()
-            found[name].append(told)
+            found[name].append({"round": number} | told)
             (keep / "result.json").write_text(json.dumps({"rows": found}, indent=1))
             print(name, json.dumps(told), flush=True)
-            longest = max(longest, time.perf_counter() - began) if longest else 1e-9  # the first run compiles
+            lasted[name] = time.perf_counter() - began - told.get("startup/compile_seconds", 0.0)
     if any("error" in told for rounds_of in found.values() for told in rounds_of):
         raise SystemExit("a row failed")
 

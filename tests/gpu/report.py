@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.gpu.run import known
+from tests.gpu.run import CUT, is_done, known
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "results_gpu.md"
@@ -39,18 +39,25 @@ def shown(key: str, value: Any) -> str:
     return f"{value:.2%}" if key in PERCENT else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def of_rows(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Each row's median over the rounds, and its images per second over the first row's, round by round."""
-    first = next(iter(rows.values()))
+def of_rows(rows: dict[str, list[dict[str, Any]]], words: dict[str, str]) -> list[str]:
+    """Each row's median over the rounds, and its images per second over the first row's of the same round. words: the
+    overrides of each row."""
+    first = {told["round"]: told[RATE] for told in next(iter(rows.values())) if RATE in told}
     keys = [key for key in COLUMNS if any(key in told for rounds in rows.values() for told in rounds)]
     lines = []
     for name, rounds in rows.items():
-        pairs = [pair for pair in zip(rounds, first, strict=False) if all(RATE in told for told in pair)]
-        ratios = ", ".join(f"{one[RATE] / other[RATE]:.3f}" for one, other in pairs)
+        pairs = [(told[RATE], first[told["round"]]) for told in rounds if RATE in told and told["round"] in first]
+        ratios = ", ".join(f"{rate / of_first:.3f}" for rate, of_first in pairs)
         numbers = {key: [told[key] for told in rounds if key in told] for key in keys}
         cells = [shown(key, median(values)) if values else "-" for key, values in numbers.items()]
         errors = [told["error"] for told in rounds if "error" in told]
-        lines.append([name, *cells, "; ".join(filter(None, (ratios, *errors)))])
+        lines.append(
+            [
+                f"{name}: `{words[name]}`" if words.get(name) else name,
+                *cells,
+                "; ".join(filter(None, (ratios, *errors))),
+            ]
+        )
     return table(["row", *(COLUMNS[key] for key in keys), "x the first row, by round"], lines)
 
 
@@ -68,15 +75,17 @@ def section(result: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     facts = [machine[name] for name in ("card", "memory", "power_limit") if name in machine]
     facts += [f"driver {machine.get('driver')}", f"{machine['cpus']} CPUs", versions, machine.get("commit", "")]
-    how = "" if result["status"] == 0 else f" **It did not end well: status {result['status']}.**"
+    how = f" **It did not end well: status {result['status']}.**" if result["status"] else ""
+    if result["status"] == CUT and result["numbers"]:
+        how = " It was cut at its limit; these are the numbers until then."
     rows = numbers.pop("rows", None)
     return [
         *(f"### {job['name']}", ""),
         *(f"{job['purpose'][0].upper()}{job['purpose'][1:]}.{how} Decides: {job['decides']}.", ""),
         *(f"{', '.join(filter(None, facts))}, {result['date'][:10]}, {result['seconds']:.0f} s.", ""),
-        *(f"    {line}" for line in job["command"].strip().splitlines()),
+        *(f"    {line}" for line in (*job["command"].strip().splitlines(), *filter(None, [job.get("overrides")]))),
         "",
-        *(of_rows(rows) if rows else []),
+        *(of_rows(rows, job.get("rows", {})) if rows else []),
         *(table(["what", "value"], flat(numbers)) if numbers else []),
         *([] if result["numbers"] else [*(f"    {line}" for line in result["tail"]), ""]),
     ]
@@ -87,7 +96,7 @@ def page(results: dict[str, dict[str, Any]], jobs: list[dict[str, Any]]) -> str:
     order = [job["name"] for job in jobs]
     told = [one for one in results.values() if one["job"]["name"] in order]
     told.sort(key=lambda one: (order.index(one["job"]["name"]), one["date"]))
-    done = {(one["job"]["name"], one["job"].get("version", 1)) for one in told if one["status"] == 0}
+    done = {(one["job"]["name"], one["job"].get("version", 1)) for one in told if is_done(one)}
     due = [job for job in jobs if (job["name"], job.get("version", 1)) not in done]
     lines = ["", *(line for one in told for line in section(one))]
     if due:

@@ -4,11 +4,13 @@ The order of the rows rotates from round to round. $KEEP/result.json gets, for b
 row, seconds of a turn, and the standard deviation of the logarithm of a row's ratio to the first row of its round.
 """
 
+import json
 import math
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,8 +29,9 @@ def whole_run(name: str) -> float:
     return float(fit(words_of(OVERRIDES), Path(os.environ["KEEP"], name))[0][RATE])
 
 
-def in_rounds(turn: Callable[[str], float], end: float) -> dict[str, Any]:
-    """Rounds until `end`, but two at least. turn: name of a row and round -> images per second."""
+def in_rounds(turn: Callable[[str], float], end: float, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Rounds until `end`, but two at least; `keep` gets the numbers after each. turn: name of a row and round -> images
+    per second."""
     rounds: list[list[float]] = []
     seconds: list[float] = []
     while len(rounds) < 2 or time.perf_counter() + NUM_ROWS * seconds[-1] < end:
@@ -39,29 +42,40 @@ def in_rounds(turn: Callable[[str], float], end: float) -> dict[str, Any]:
             seconds.append(time.perf_counter() - began)
         rounds.append(rates)
         print(rates, flush=True)
-    ratios = [math.log(rate / rates[0]) for rates in rounds for rate in rates[1:]]
-    numbers = {"deviation_of_ratio": stdev(ratios), "first_turn_seconds": seconds[0], "turn_seconds": mean(seconds[1:])}
-    return numbers | {f"round {i}, images/s": rates for i, rates in enumerate(rounds)}
+        ratios = [math.log(rate / rates[0]) for rates in rounds for rate in rates[1:]]
+        numbers = {"first_turn_seconds": seconds[0], "turn_seconds": mean(seconds[1:])}
+        numbers |= {"deviation_of_ratio": stdev(ratios)}
+        keep(numbers | {f"round {i}, images/s": rates for i, rates in enumerate(rounds)})
+
+
+def write(found: dict[str, Any], name: str, numbers: dict[str, Any]) -> None:
+    found[name] = numbers
+    Path(os.environ["KEEP"], "result.json").write_text(json.dumps(found, indent=1))
 
 
 def main() -> None:
+    found: dict[str, Any] = {}
     end = time.perf_counter() + float(os.environ["JOB_SECONDS"]) - LONGEST_IMPORTS
     context: Any = get_context("forkserver")
     # So that the imports happen once. A module that asks for CUDA when it is imported would spoil the forked processes.
     context.set_forkserver_preload(["torch", "lightning.pytorch", "timm", "imagenet_opt.training.build_run"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as fresh:
-        runs = in_rounds(lambda name: fresh.submit(whole_run, name).result(), end - ALONE_SECONDS)
+        in_rounds(
+            lambda name: fresh.submit(whole_run, name).result(),
+            end - ALONE_SECONDS,
+            partial(write, found, "fresh processes, whole runs"),
+        )
     from tests.gpu import ceiling  # after the runs, which need the GPU for themselves
 
-    ceiling.keep(found := {"fresh processes, whole runs": runs})
     num = 128 if ceiling.ON_GPU else 2
     net, images = ceiling.network(), ceiling.images_of(num)
     step = ceiling.training_step(net, images, images.argmax(1)[:, 0, 0])
     step()
     ceiling.captured(net, images)
     step()
-    found["one process, network alone"] = in_rounds(lambda name: 1e3 * num / ceiling.milliseconds(step), end)
-    ceiling.keep(found)
+    in_rounds(
+        lambda name: 1e3 * num / ceiling.milliseconds(step), end, partial(write, found, "one process, network alone")
+    )
 
 
 if __name__ == "__main__":

@@ -167,9 +167,10 @@ class Acceleration(Callback):
             gc.freeze()
 
     def on_out_of_memory(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
-        """Called before the step of `batch` is repeated in smaller micro-batches."""
+        """Called before the step of `batch` is repeated in smaller micro-batches, or a batch of a validation without
+        the memory of CUDA graphs, which the next training step captures again."""
         if self.compiler.compile or self.compiler.cuda_graph:
-            self.compiler.shrink(_parts(pl_module, batch))
+            self.compiler.shrink(_parts(pl_module, batch) if trainer.training else ())
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         self._lay_out(batch)

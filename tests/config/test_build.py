@@ -57,8 +57,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         {path: value for path, _, value in leaves(OmegaConf.to_container(config, resolve=True))} for config in configs
     )
     assert {key for key in baseline | aggressive if baseline.get(key) != aggressive.get(key)} == {
-        *(f"callbacks.acceleration.{key}" for key in ("channels_last", "tf32", "cudnn_benchmark")),
-        *(f"callbacks.acceleration.{key}" for key in ("compile", "cuda_graph")),
+        *(f"callbacks.acceleration.{key}" for key in ("channels_last", "tf32", "cudnn_benchmark", "compile")),
         *(f"data.{key}" for key in ("batch_size", "num_workers", "prefetch_factor")),
         *("optimizer.fused", "trainer.precision", "callbacks.mixing.mode"),
     }

@@ -35,9 +35,12 @@ class Small(nn.Module):
             self.sizes.append(len(images))
             if len(images) > self.holds or len(self.sizes) == self.fails_at:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+        elif len(images) > self.val_holds:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
         return self.head(hidden)
 
     fails_at: int | None = None
+    val_holds = 6
 
 
 def trained_alike(first: nn.Module, options: dict[str, Any], second: nn.Module, more: dict[str, Any]) -> Classifier:
@@ -68,6 +71,32 @@ def test_running_out_in_the_middle_of_a_batch_counts_nothing_twice() -> None:
     tight.fails_at = 2  # the second half of the first batch
     trained_alike(tight, {"train": batches(1), "micro_batch_size": 3}, Small(6), {"micro_batch_size": 2})
     assert tight.sizes[:5] == [3, 3, 2, 2, 2]
+
+
+class HoldsMemory(Callback):
+    """Memory that a validation of `net` needs, until it is asked for."""
+
+    def __init__(self, net: Small) -> None:
+        self.net = net
+        self.asked: list[bool] = []
+
+    def on_validation_start(self, *_: Any) -> None:
+        self.net.val_holds = 2
+
+    def on_out_of_memory(self, trainer: Any, pl_module: Any, batch: Any) -> None:
+        self.net.val_holds = 6
+        self.asked.append(trainer.training)
+
+
+@pytest.mark.parametrize("val_flip", [False, True])
+def test_a_validation_that_does_not_fit_is_repeated_without_the_memory_of_callbacks(val_flip: bool) -> None:
+    torch.manual_seed(5)
+    holder = HoldsMemory(tight := Small(6))
+    tight_trainer, _ = fit(tight, batches(2), batches(3), holder, val_flip=val_flip)
+    torch.manual_seed(5)
+    trainer, _ = fit(Small(6), batches(2), batches(3), val_flip=val_flip)
+    assert holder.asked == [False] * trainer.max_epochs
+    assert tight_trainer.callback_metrics == trainer.callback_metrics and "val/loss" in trainer.callback_metrics
 
 
 @pytest.mark.parametrize("num_images", [1, 2, 7, 64, 384])

@@ -159,9 +159,14 @@ def make(node: DictConfig, name: str) -> Any:
     options = plain(node)
     if "_target_" not in options:
         return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
-    check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
+    target = find(options["_target_"], f"{name}._target_")
+    check_types(target, options, f"{name}.")
     try:
-        return instantiate(node, _convert_="all")
+        if not options.get("_partial_"):
+            return instantiate(node, _convert_="all")
+        keys = [str(key) for key in node if key not in ("_target_", "_partial_")]
+        # Hydra's own partial checks its target in each call, which costs a hundred times a schedule.
+        return partial(target, **instantiate(OmegaConf.masked_copy(node, keys), _convert_="all"))
     except HydraException as error:
         cause = error.__cause__
         if cause is None:

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
-from imagenet_opt.out_of_memory import explained
+from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
@@ -123,7 +123,8 @@ class Classifier(LightningModule):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
         steps_per_epoch = float(self.trainer.num_training_batches)
         factor = partial(self.schedule, num_steps=int(num_steps), steps_per_epoch=steps_per_epoch)
-        scheduler = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
+        once = lru_cache(maxsize=2)(factor)  # for all parameter groups
+        scheduler = {"scheduler": LambdaLR(optimizer, lambda step: once(step)), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
@@ -207,12 +208,16 @@ class Classifier(LightningModule):
         return torch.cat(losses), torch.cat(logits)
 
     def _prepare_retry(self, batch: Any) -> None:
-        """Restore gradients, buffers and random state from before the step. Callbacks with `on_out_of_memory` can
-        free memory; they see the new `micro_batch_size`."""
+        """Restore gradients, buffers and random state from before the step."""
         self.net.zero_grad(set_to_none=True)
         self._before.restore()
-        torch.cuda.empty_cache()
         self._set_momentum()
+        self._free_memory(batch)
+
+    def _free_memory(self, batch: Any) -> None:
+        """Let callbacks with `on_out_of_memory` free memory before `batch` is repeated; in training they see the new
+        `micro_batch_size`."""
+        torch.cuda.empty_cache()
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if hasattr(callback, "on_out_of_memory"):
                 callback.on_out_of_memory(self.trainer, self, batch)
@@ -234,12 +239,27 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._steps_ahead.begin()
-        with explained("in validation", "lower data.batch_size"):
-            logits = self.net(batch.images).float()
-            if self.val_flip:
-                logits = (logits + self.net(batch.images.flip(-1)).float()) / 2
+        logits = self._validated(batch)
+        if logits is None:
+            self._free_memory(batch)
+            with explained("in validation", "lower data.batch_size"):
+                logits = self._logits(batch.images)
         losses = losses_of(logits, batch.labels, loss="cross_entropy", smoothing=0.0)
         self.val_tally.add(losses, logits, batch.labels, batch.valid)
+
+    def _validated(self, batch: Any) -> Tensor | None:
+        """The logits, or None if the device's memory ran out. Then no frame of the error holds memory any more."""
+        try:
+            return self._logits(batch.images)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            return None
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """Of a validation."""
+        logits: Tensor = self.net(images).float()
+        return (logits + self.net(images.flip(-1)).float()) / 2 if self.val_flip else logits
 
     def on_train_epoch_end(self) -> None:
         self.nan_guard.stop_if_bad()

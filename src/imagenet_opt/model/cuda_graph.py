@@ -41,6 +41,10 @@ class GraphedForward:
         self._backward: weakref.ref[_Backward] | None = None
         net._compiled_call_impl = self
 
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
+
     def capture(self, images: Tensor) -> None:
         """Capture for images (N, 3, H, W), in the precision context of training; buffers, random state and gradients
         do not change."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,7 +116,8 @@ class ShapeCompiler:
             self._capture(images)
 
     def shrink(self, parts: Sequence[Tensor]) -> None:
-        """After memory ran out: capture no graph until the step has been repeated with these smaller parts."""
+        """After memory ran out: release all graphs, and capture none before the step has been repeated with these
+        smaller parts; none after a validation."""
         self._release_graphs()
         if self.compile:
             self._leave_graph_mode()
@@ -130,24 +132,14 @@ class ShapeCompiler:
         self._release_graphs()
 
     def _compile(self, images: Tensor) -> None:
-        began, failure = time.perf_counter(), None
+        began = time.perf_counter()
         if self._compiled is None:
             self._compiled = CompiledForward(self._net, mode=self.mode, fullgraph=self.fullgraph)
             use_private_cache(self._code.cache, self._say)
             if self._code.file is not None:
                 load_code(self._code.file, self._device, self._say)
         self._allow_recompilations()
-        try:
-            with (
-                self._training(compiling=True),
-                # Created inside the training context, whose precision it keeps.
-                without_autocast_cache(images.device) if self.cuda_graph else nullcontext(),
-            ):
-                self._compiled.attempt(images)
-        except Exception as error:
-            if self.on_failure == "stop":
-                raise
-            failure, out_of_memory = named_first_line(error), ran_out(error)
+        failure, out_of_memory = self._failure_of(partial(self._attempt, images), stops=self.on_failure == "stop")
         if failure is None and self._code.file is not None and self._code.writes:
             save_code(self._code.file, self._device, self._say)
         seconds = time.perf_counter() - began
@@ -163,6 +155,33 @@ class ShapeCompiler:
             self._compiled.release()
             self.compile = False
             self._say(f"acceleration: compilation failed, training continues without it: {failure}")
+
+    def _attempt(self, images: Tensor) -> None:
+        with (
+            self._training(compiling=True),
+            # Created inside the training context, whose precision it keeps.
+            without_autocast_cache(images.device) if self.cuda_graph else nullcontext(),
+        ):
+            self._compiled.attempt(images)  # type: ignore[union-attr]
+
+    def _failure_of(self, work: Callable[[], None], *, stops: bool) -> tuple[str | None, bool]:
+        """Do the work, and once more without the graphs of other sizes if memory runs out beside them. Returns the
+        first line of the error, None without one, and whether memory ran out; or raises the error if it `stops` the
+        run."""
+        while True:
+            holds_graphs = bool(self._graphed and self._graphed.num_graphs)
+            try:
+                work()
+                return None, False
+            except Exception as error:
+                failure, out_of_memory = named_first_line(error), ran_out(error)
+                if stops and not (out_of_memory and holds_graphs):
+                    raise
+            # Here the error, whose frames hold memory of the work, is gone.
+            if not (out_of_memory and holds_graphs):
+                return failure, out_of_memory
+            self._free_graphs()
+            self._say("acceleration: out of memory beside the CUDA graphs of other sizes of images, which end here")
 
     def _leave_graph_mode(self) -> None:
         """Continue in the same mode without CUDA graphs, because torch's graphs do not recover from an error while
@@ -182,34 +201,34 @@ class ShapeCompiler:
         torch._dynamo.config.recompile_limit = self._recompile_limit + len(self._tried)
 
     def _capture(self, images: Tensor) -> None:
-        began, failure, out_of_memory = time.perf_counter(), None, False
-        try:
-            if self._graphed is None:
-                self._graphed = GraphedForward(self._net, capture_on_gpu())
-            with self._training(compiling=False), without_autocast_cache(images.device):
-                self._graphed.capture(images)
-        except Exception as error:
-            if self.on_graph_failure == "stop":
-                raise
-            failure, out_of_memory = named_first_line(error), ran_out(error)
-        if failure is not None:  # and the error, whose frames hold memory of the capture, is gone
-            self._give_up_graphs(images, failure, fewer_may_fit=out_of_memory)
+        began = time.perf_counter()
+        stops = self.on_graph_failure == "stop"
+        failure, out_of_memory = self._failure_of(partial(self._capture_once, images), stops=stops)
+        if failure is not None:
+            self._free_graphs()  # for the step that follows
+            self.cuda_graph = out_of_memory
+            self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {failure}")
             return
         seconds = time.perf_counter() - began
         self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds
         self._say(f"acceleration: CUDA graph of {tuple(images.shape)} captured in {seconds:.1f} s")
 
-    def _give_up_graphs(self, images: Tensor, failure: str, *, fewer_may_fit: bool) -> None:
-        """Free the memory of all graphs, for the step that follows."""
-        captured = set(self._captured)
-        self._release_graphs()
-        self._captured, self.cuda_graph = captured, fewer_may_fit
-        self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {failure}")
+    def _capture_once(self, images: Tensor) -> None:
+        if self._graphed is None:
+            self._graphed = GraphedForward(self._net, capture_on_gpu())
+        with self._training(compiling=False), without_autocast_cache(images.device):
+            self._graphed.capture(images)
 
-    def _release_graphs(self) -> None:
+    def _free_graphs(self) -> None:
+        """Free the memory of all graphs. Their sizes are not captured again, or two sizes that do not fit beside each
+        other would take turns."""
         if self._graphed is not None:
             self._graphed.release()
             self._graphed = None
+
+    def _release_graphs(self) -> None:
+        """Free the memory of all graphs, and capture each size again when it comes."""
+        self._free_graphs()
         self._captured.clear()
 
 

@@ -164,9 +164,9 @@ def make(node: DictConfig, name: str) -> Any:
     try:
         if not options.get("_partial_"):
             return instantiate(node, _convert_="all")
-        keys = [str(key) for key in node if key not in ("_target_", "_partial_")]
+        arguments = {key: value for key, value in options.items() if key not in ("_target_", "_partial_")}
         # Hydra's own partial checks its target in each call, which costs a hundred times a schedule.
-        return partial(target, **instantiate(OmegaConf.masked_copy(node, keys), _convert_="all"))
+        return partial(target, **instantiate(arguments, _convert_="all"))
     except HydraException as error:
         cause = error.__cause__
         if cause is None:

@@ -60,6 +60,14 @@ def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0)
     return root
 
 
+def stating(jpeg: bytes, *, height: int | None = None, width: int | None = None) -> bytes:
+    """A JPEG whose header states another size."""
+    data, frame = bytearray(jpeg), next(i for i in range(len(jpeg)) if jpeg[i : i + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    for side, start in ((height, frame + 5), (width, frame + 7)):
+        data[start : start + 2] = data[start : start + 2] if side is None else side.to_bytes(2, "big")
+    return bytes(data)
+
+
 def loading_options(**options: Any) -> dict[str, Any]:
     """`options`, and defaults for small images in batches of six without workers."""
     return {"batch_size": 6, "image_size": 32, "num_workers": 0, "prefetch_factor": 2, "seed": 3} | options

@@ -12,6 +12,8 @@ _EDGE = 160
 _NUMBERS = (0, 1, 2, 255, 256, 2**15, 2**16 - 1, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**48, 2**63 - 1, 2**63, 2**64 - 1)
 _TEXTS = (b"", b"-1", b"1e999", b"NaN", b"9" * 400, b"null", b"[]", b"{}", b'"', b"\\u0000", b"../../x", b"\xff\x00")
 _DIGITS = re.compile(rb"-?\d+")
+_FRAME = re.compile(rb"\xff[\xc0-\xc2]...(?=....)", re.DOTALL)
+"""Of a JPEG, up to its height and width of two bytes each."""
 
 
 @st.composite
@@ -24,7 +26,9 @@ def _place(draw: DrawFn, size: int) -> int:
 @st.composite
 def _step(draw: DrawFn, content: bytes) -> bytes:
     at, size = draw(_place(len(content))), len(content)
-    kind = draw(st.sampled_from(["bit", "bits", "length", "length", "text", "digits", "cut", "drop", "double", "swap"]))
+    kinds = ["bit", "bits", "length", "length", "text", "digits", "cut", "drop", "double", "swap"]
+    frame = _FRAME.search(content)
+    kind = draw(st.sampled_from(kinds + ["frame"] * (frame is not None)))
     before, after = content[:at], content[at:]
     if kind == "bit":
         return before + bytes([after[0] ^ 1 << draw(st.integers(0, 7))]) + after[1:] if after else content
@@ -35,6 +39,9 @@ def _step(draw: DrawFn, content: bytes) -> bytes:
         width = draw(st.sampled_from([1, 2, 4, 8]))
         number = draw(st.sampled_from(_NUMBERS) | st.integers(0, 2 * size)) % 256**width
         return before + number.to_bytes(width, draw(st.sampled_from(["big", "little"]))) + after[width:]
+    if kind == "frame" and frame is not None:
+        start = frame.end() + draw(st.sampled_from([0, 2]))
+        return content[:start] + (draw(st.sampled_from(_NUMBERS)) % 2**16).to_bytes(2, "big") + content[start + 2 :]
     if kind == "text":
         return before + draw(st.sampled_from(_TEXTS)) + after
     if kind == "digits":

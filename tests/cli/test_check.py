@@ -15,7 +15,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.pack import pack
 from imagenet_opt.pack.image import PackOptions
 from tests.cli.conftest import Check
-from tests.conftest import loading
+from tests.conftest import loading, stating
 from tests.object_server import upload
 
 
@@ -82,12 +82,17 @@ def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
     (root / "val/class1/image002.JPEG").write_bytes(b"no image at all")
     cut = root / "val/class2/image003.JPEG"
     cut.write_bytes(cut.read_bytes()[:-200])
+    (no_height := root / "val/class0/image000.JPEG").write_bytes(stating(no_height.read_bytes(), height=0))
+    gap = root / "train/class1/image002.JPEG"  # ends as a JPEG does
+    gap.write_bytes((whole := gap.read_bytes())[: len(whole) // 2] + whole[-2:])
     status, verdicts, output = check()
     assert status == 1
     assert verdicts["empty files, train"]["level"] == verdicts["decoding, val"]["level"] == "error"
     assert verdicts["empty files, train"]["details"] == [f"{root}/train/class0/image001.JPEG"]
     details = {name: str(verdict["details"]) for name, verdict in verdicts.items() if name.endswith(", val")}
-    assert f"cannot decode {root}/val/class1/image002.JPEG: " in details["decoding, val"]
+    for name in ("class1/image002", "class0/image000"):
+        assert f"cannot decode {root}/val/{name}.JPEG: " in details["decoding, val"]
+    assert [str(gap) in line for line in verdicts["warnings, train"]["details"]] == [True]
     assert any(str(cut) in details.get(name, "") for name in ("decoding, val", "truncated, val"))
     assert f"{root}/train/class0/image001.JPEG" in output
 

@@ -2,13 +2,14 @@
 
 import warnings
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.check.result import CheckResult
+from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import is_jpeg, is_whole_jpeg
 from imagenet_opt.data.index.folder_index import Split
@@ -23,8 +24,8 @@ Rows = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 """Size in the upper half, CRC-32 of the content in the lower half. Two files of one size collide with probability
 1/4e9."""
-Damaged = tuple[str, str]
-"""Name of a sample, and why the sample cannot be used; "" for a truncated JPEG, whose missing part decoders fill in."""
+Finding = tuple[str, str]
+"""A fault of a sample, by its name in _FAULTS, and the line about it."""
 Match = tuple[int, int, int]
 """A validation sample; the split of another sample with the same bytes, 0 for train and 1 for val; its row there."""
 
@@ -32,6 +33,11 @@ _DECODED, _COMPARED = 64, 512
 """Samples that are read together, to decode or to compare them."""
 _READS_TO_DECODE, _READS_TO_COMPARE = 32, 64
 """Reads in flight of each process; no samples are read ahead."""
+_FAULTS = {
+    "decoding": "cannot be used; training skips them up to data.max_bad_fraction",
+    "truncated": "are truncated; decoders fill in the missing part. Copy these files again",
+    "warnings": "decode with warnings, because of damage or their size",
+}
 _MANY = 0.01
 """Share of validation images with a duplicate from which the validation accuracy is misleading."""
 
@@ -51,7 +57,7 @@ def judge_decoding(
     done, all samples). Raises StorageFailed, ReadTimeout.
     """
     chunks = [rows[i : i + _DECODED] for i in range(0, len(rows), _DECODED)]
-    damaged, done = list[Damaged](), 0
+    found, done = defaultdict[str, list[str]](list), 0
     with ExitStack() as stack:
         if workers > 1:
             processes = stack.enter_context(pool(min(workers, len(chunks)), _begin, (index, loading)))
@@ -60,16 +66,15 @@ def judge_decoding(
             _begin(index, loading)
             examined = map(_examine, chunks)
         for chunk, of_chunk in zip(chunks, examined, strict=True):
-            damaged += of_chunk
+            for kind, line in of_chunk:
+                found[kind].append(line)
             on_progress(done := done + len(chunk), len(rows))
-    if bad := tuple(reason for _, reason in damaged if reason):
-        text = f"{len(bad)} of {len(rows):,} cannot be used; training skips them up to data.max_bad_fraction"
-        yield CheckResult(f"decoding, {split}", "error", text, bad)
-    else:
+    if "decoding" not in found:
         yield CheckResult(f"decoding, {split}", "ok", f"all {len(rows):,} tested images can be decoded")
-    if cut := tuple(name for name, reason in damaged if not reason):
-        text = f"{len(cut)} of {len(rows):,} are truncated; decoders fill in the missing part. Copy these files again"
-        yield CheckResult(f"truncated, {split}", "warning", text, cut)
+    for kind, text in _FAULTS.items():
+        if lines := tuple(found[kind]):
+            level: Level = "error" if kind == "decoding" else "warning"
+            yield CheckResult(f"{kind}, {split}", level, f"{len(lines)} of {len(rows):,} {text}", lines)
 
 
 _reader: ReadAhead
@@ -84,23 +89,25 @@ def _begin(index: Split, loading: LoaderOptions) -> None:
     _decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62, max_pixels=loading.max_pixels)
 
 
-def _examine(rows: Rows) -> list[Damaged]:
+def _examine(rows: Rows) -> list[Finding]:
     names, samples = map(_reader.store.name, rows.tolist()), _reader.read_unplanned(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about metadata
-        found = [_judge(name, sample) for name, sample in zip(names, samples, strict=True)]
-    return list(filter(None, found))
+        return [each for name, sample in zip(names, samples, strict=True) for each in _judge(name, sample)]
 
 
-def _judge(name: str, sample: bytes | BadSample) -> Damaged | None:
+def _judge(name: str, sample: bytes | BadSample) -> Iterator[Finding]:
     try:
         if isinstance(sample, BadSample):
             raise sample
         opened = _decoder.open(sample, name)
         _decoder.crop(opened, (0, 0, opened.height, opened.width))
     except BadSample as error:
-        return name, str(error)
-    return (name, "") if is_jpeg(sample) and not is_whole_jpeg(sample) else None
+        yield "decoding", str(error)
+        return
+    if is_jpeg(sample) and not is_whole_jpeg(sample):
+        yield "truncated", name
+    yield from (("warnings", note) for note in _decoder.take_notes())
 
 
 def judge_duplicates(

@@ -27,7 +27,7 @@ class LoadStats(NamedTuple):
 
     read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
     skipped: (index, reason) of samples that could not be opened and were replaced. events: see `ReadAhead.take_events`,
-    since the worker's last batch, also of reads for later batches.
+    since the worker's last batch, also of reads for later batches. notes: see `Decoder.take_notes`.
     """
 
     read_seconds: float
@@ -37,13 +37,14 @@ class LoadStats(NamedTuple):
     made_at: float
     skipped: tuple[tuple[int, str], ...]
     events: Counter[str]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
         """Facts about a batch in parts: sums, and the largest reads_in_flight and made_at."""
-        read, decode, num_bytes, in_flight, made_at, skipped, events = zip(*parts, strict=True)
+        read, decode, num_bytes, in_flight, made_at, skipped, events, notes = zip(*parts, strict=True)
         made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
-        return cls(*made, sum(skipped, ()), sum(events, Counter()))
+        return cls(*made, sum(skipped, ()), sum(events, Counter()), sum(notes, ()))
 
 
 @dataclass

@@ -89,6 +89,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             made_at=time.monotonic(),
             skipped=tuple(skipped),
             events=self.reader.take_events(),
+            notes=tuple(self.decoder.take_notes()),
         )
         self.buffers.count(len(draw.indices))
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))

@@ -22,6 +22,7 @@ from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.read_pool import DaemonPool
+from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
 from imagenet_opt.out_of_memory import explained
 
@@ -235,6 +236,8 @@ class DevicePrefetcher:
             self.buffers.deliver(num_images)
             stats, key = LoadStats.of_parts([part.stats for part, _ in parts]), parts[0][0].key
             self.bad.add(stats.skipped, key.epoch)
+            for note in stats.notes:
+                tell_once(note, logging.WARNING)
             self._add(
                 batches=1,
                 read_seconds=stats.read_seconds,

@@ -3,6 +3,7 @@
 import struct
 import zlib
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from PIL import Image
 
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from tests.data.conftest import CPU, encoded, end_of, picture
+from tests.conftest import stating
+from tests.data.conftest import CPU, MakeLoader, batches, encoded, end_of, folder_of, picture
 from tests.data.decode.crops import crop, decoding, part, whole
 
 
@@ -23,6 +25,10 @@ from tests.data.decode.crops import crop, decoding, part, whole
         (encoded(picture(48, 64))[:100], "some.JPEG"),
         (encoded(picture(48, 64), "PNG")[:500], "some.JPEG"),
         (encoded(picture(48, 64), "GIF")[:30], "some.JPEG"),
+        (stating(encoded(picture(48, 64)), height=0), "some.JPEG"),
+        (stating(encoded(picture(48, 64)), width=0), "some.JPEG"),
+        (encoded(Image.fromarray(np.full((48, 64), 0.5, np.float32)), "TIFF"), "32 bits per channel"),
+        (encoded(Image.fromarray(np.full((48, 64), 200, np.int32)), "TIFF"), "32 bits per channel"),
     ],
 )
 def test_files_that_no_decoder_opens_are_named(data: bytes, words: str) -> None:
@@ -66,8 +72,7 @@ def claiming(side: int, kind: str, scans: int = 1, **options) -> bytes:
         rest = int.from_bytes(data[start : start + 4], "little") >> 28 << 28
         data[start : start + 4] = (rest | (side - 1) << 14 | side - 1).to_bytes(4, "little")
         return bytes(data)
-    frame = data.index(b"\xff\xc2" if options else b"\xff\xc0")
-    data[frame + 5 : frame + 9] = struct.pack(">HH", side, side)
+    data[:] = stating(bytes(data), height=side, width=side)
     return bytes(data[:-2] + data[data.rindex(b"\xff\xda") : -2] * (scans - 1) + data[-2:])
 
 
@@ -90,12 +95,26 @@ def test_small_files_that_would_take_gigabytes_or_minutes_are_refused(data: byte
         crop(data, (0, 0, 9, 9))
 
 
-def test_a_slow_image_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_and_damaged_images_that_train_are_named_once(
+    tmp_path: Path,
+    loader: MakeLoader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The codec would print its warning of a damaged image for each crop, without a name."""
+    root = folder_of(tmp_path / "damaged", *(whole := [encoded(picture(48, 64, seed=i)) for i in range(8)]))
+    gap = root / "train/a/3.jpg"
+    gap.write_bytes(whole[3][: len(whole[3]) // 2] + whole[3][-2:])
+    made = loader(root, batch_size=4, num_workers=2)
+    assert [len(batches(made, epoch)) for epoch in range(2)] == [2, 2] and not made.bad.reasons
+    assert [str(gap) in message for message in caplog.messages if "damaged" in message] == [True]
     monkeypatch.setattr("imagenet_opt.data.decode.decoder.SLOW_SECONDS", -1.0)
-    decoder = decoding()
-    for name in ("a.JPEG", "b.JPEG", "a.JPEG"):
-        decoder.crop(decoder.open(encoded(picture(48, 64)), name), (0, 0, 32, 32))
-    assert [message.partition(":")[0] for message in caplog.messages] == ["a.JPEG", "b.JPEG"]
+    made = loader(root, batch_size=4, num_workers=0)
+    assert [len(batches(made, epoch)) for epoch in range(2)] == [2, 2]
+    slow = [message.partition(":")[0] for message in caplog.messages if "takes over" in message]
+    assert sorted(slow) == [f"{root}/train/a/{i}.jpg" for i in range(8)]
+    assert "JPEG data" not in capfd.readouterr().err
 
 
 def test_many_scans_of_a_small_image_are_decoded() -> None:

@@ -37,7 +37,7 @@ def test_ordinary_jpegs_are_decoded_bit_for_bit(
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == size
     assert image.stream is not None  # so the image is not decoded whole
-    for box in some_boxes(20, size):
+    for box in (*some_boxes(20, size), (3, 0, 30, 1), (3, size[1] - 1, 30, 1)):
         assert np.array_equal(decoder.crop(image, box), part(whole(data), box)), box
 
 

@@ -1,10 +1,11 @@
 """Decodes crops of encoded images, and only the region of the crop if the file allows it.
 
 nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, with the same bits as a whole decode and
-a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses.
+a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses. Both raise errors of many types: after one of
+nvImageCodec, Pillow decodes the file; one of Pillow becomes BadSample.
 """
 
-import logging
+import ctypes
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.image_file import (
-    REFUSED,
     check_size,
     eight_bits,
     exif_orientation,
@@ -28,9 +28,7 @@ from imagenet_opt.data.decode.image_file import (
     open_image,
     upright,
 )
-from imagenet_opt.errors import BadSample, first_line
-
-log = logging.getLogger(__name__)
+from imagenet_opt.errors import BadSample, first_line, printable
 
 Pixels = NDArray[np.uint8]
 """RGB, (height, width, 3)."""
@@ -63,14 +61,15 @@ class Decoder:
 
     exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without rotation.
     max_crop_pixels: larger crops are reduced by a whole factor, by averaging. max_pixels: larger images are bad.
-    region_decode: False decodes whole images, with the same bits.
+    region_decode: False decodes whole images, with the same bits. notes: lines about images that are decoded slowly or
+    with warnings of the codec, in order.
     """
 
     exif_rotation: bool
     max_crop_pixels: int
     max_pixels: int = 10**8
     region_decode: bool = True
-    _slow: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def open(self, encoded: bytes, name: str) -> Opened:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
@@ -80,7 +79,7 @@ class Decoder:
         try:
             width, height = open_image(encoded).size if stream is None else (stream.width, stream.height)
             check_size(encoded, height, width, self.max_pixels)
-        except REFUSED as error:
+        except Exception as error:
             raise _bad(name, error) from error
         orientation = exif_orientation(encoded) if self.exif_rotation else 1
         if orientation >= 5:  # a quarter turn
@@ -90,14 +89,24 @@ class Decoder:
     def crop(self, image: Opened, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
         began = time.thread_time()
-        pixels = self._crop(image, box)
-        if time.thread_time() - began > SLOW_SECONDS and image.name not in self._slow:
-            self._slow.add(image.name)
-            log.warning(
+        try:
+            pixels = self._crop(image, box)
+        finally:
+            warning = region_codec().take_warning()
+        if time.thread_time() - began > SLOW_SECONDS:
+            self.notes.append(
                 f"{image.name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
                 "smaller or remove the file (data.root)"
             )
+        if warning:
+            remedy = "restore the file or remove it (data.root)"
+            self.notes.append(f"{image.name} is decoded, but a part may be damaged: {warning}; {remedy}")
         return pixels
+
+    def take_notes(self) -> list[str]:
+        """The notes since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def _crop(self, image: Opened, box: Box) -> Pixels:
         top, left, height, width = box
@@ -133,7 +142,7 @@ def _decoded_by_pillow(encoded: bytes, name: str) -> Pixels:
     try:
         image = open_image(encoded)
         return np.array(image if image.mode == "RGB" else eight_bits(image).convert("RGB"))
-    except REFUSED as error:
+    except Exception as error:
         raise _bad(name, error) from error
 
 
@@ -150,7 +159,7 @@ def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
         with no_pixel_limit():
             crop = picture.crop((*first, right, bottom))
         return _means(eight_bits(crop).convert("RGB"), max_pixels)
-    except REFUSED as error:
+    except Exception as error:
         raise _bad(image.name, error) from error
 
 
@@ -168,7 +177,8 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
 
 
 def _bad(name: str, error: Exception) -> BadSample:
-    reason = "no decoder knows this file format" if isinstance(error, UnidentifiedImageError) else error
+    unknown = isinstance(error, UnidentifiedImageError)
+    reason = "no decoder knows this file format" if unknown else str(error) or type(error).__name__
     return BadSample(f"cannot decode {name}: {reason}; replace the file or remove it (data.root)")
 
 
@@ -188,6 +198,7 @@ class RegionCodec:
         self.error = ""
         try:
             self.library = library = load_codec()
+            self._stderr = CapturedStderr()
             with _no_stderr():
                 self.decoder = library.Decoder(
                     device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
@@ -207,23 +218,70 @@ class RegionCodec:
         try:
             stream = self.library.CodeStream(encoded)
             known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
-            return stream if known and stream.precision in (0, 8) else None
+            has_size = stream.height > 0 and stream.width > 0  # a JPEG may state its height after the pixels
+            return stream if known and has_size and stream.precision in (0, 8) else None
         except Exception:  # nvImageCodec does not export its type of error; each property reads the header
             return None
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
         """The box's pixels, in memory that the next call reuses; None if the codec gives up."""
         top, left, height, width = box
-        part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, left + width))
-        self.image = self.decoder.decode(part, image=self.image, params=self.params)
-        if self.image is None:
+        right = max(left + width, min(2, stream.width))  # libjpeg smooths the first column alone in another way
+        try:
+            part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, right))
+        except Exception:
             return None
-        return np.asarray(self.image)
+        self.image = self._decoded(part, self.image)
+        return None if self.image is None else np.asarray(self.image)[:, :width]
 
     def decode_whole(self, stream: Any) -> Pixels | None:
         """All pixels, in memory of their own, because whole images may be large; None if the codec gives up."""
-        image = self.decoder.decode(stream, params=self.params)
+        image = self._decoded(stream)
         return None if image is None else np.asarray(image)
+
+    def take_warning(self) -> str:
+        """What the codec printed since the last call, in one line."""
+        return "" if self.decoder is None else self._stderr.take()
+
+    def _decoded(self, stream: Any, image: Any = None) -> Any:
+        with self._stderr:
+            try:
+                return self.decoder.decode(stream, image=image, params=self.params)
+            except Exception:  # Pillow gets its try
+                return None
+
+
+class CapturedStderr:
+    """Captures what C libraries print to `stderr` within `with`.
+
+    libjpeg prints its warnings there, and nvImageCodec has no option for them. Only C's variable `stderr` changes, not
+    file descriptor 2, so the output of Python and of other processes goes its usual way.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0)
+        library = ctypes.CDLL(None)
+        library.fdopen.argtypes, library.fdopen.restype = (ctypes.c_int, ctypes.c_char_p), ctypes.c_void_p
+        self._captured = library.fdopen(self._file.fileno(), b"w")
+        library.setbuf(ctypes.c_void_p(self._captured), None)
+        self._stderr = ctypes.c_void_p.in_dll(library, "stderr")
+        self._usual = self._stderr.value
+
+    def __enter__(self) -> None:
+        self._stderr.value = self._captured
+
+    def __exit__(self, *error: object) -> None:
+        self._stderr.value = self._usual
+
+    def take(self) -> str:
+        """The text since the last call, in one line."""
+        if not self._file.tell():
+            return ""
+        self._file.seek(0)
+        text = self._file.read().decode(errors="replace")
+        self._file.truncate(0)
+        self._file.seek(0)
+        return printable("; ".join(text.splitlines()))
 
 
 @contextmanager

@@ -22,8 +22,6 @@ EXTENSIONS = {
     "GIF": "gif",
 }
 """Kinds of images, by Pillow's names. Other parsers of Pillow are never used, because some of them start programs."""
-REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
-"""Errors of Pillow for files that Pillow does not open."""
 
 _FORMATS = [name for name in EXTENSIONS if name != "MPO"]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
@@ -50,10 +48,12 @@ def is_whole_jpeg(encoded: bytes) -> bool:
 
 
 def open_image(encoded: bytes) -> Image.Image:
-    """Open with Pillow without decoding. Raises one of REFUSED."""
+    """Open with Pillow without decoding. Raises errors of many types, because Pillow's parsers do."""
     with no_pixel_limit():
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     check_size(encoded, image.height, image.width)
+    if image.format == "TIFF" and image.mode in ("I", "F"):
+        raise ValueError("a TIFF of 32 bits per channel states no range of its values; convert it to 8 or 16 bits")
     return image
 
 
@@ -101,7 +101,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
     """The image in grey or RGB, without alpha. `convert` alone would clip images of 16 bits at 255."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-    return image.convert("L" if image.mode in ("1", "L", "LA", "F") else "RGB")
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 @contextmanager

@@ -15,9 +15,11 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     output, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
-    assert plan["price"] == pytest.approx(1.5 * plan["gpu_hours"])
-    assert f"20,016 steps, {plan['gpu_hours']:.1f} hours on one GPU" in output and f": ${plan['price']:,.2f}" in output
-    assert "unchanged recipe: 66.9 %" in output and "Reproduced here: no" in output and "estimate for an A10G" in output
+    assert plan["price"] == pytest.approx(1.5 * plan["hours"])
+    assert f"20,016 steps, {plan['hours']:.1f} hours" in output and f": ${plan['price']:,.2f}" in output
+    main(["experiment=rn18_ffcv", "--price-per-hour", "12", "trainer.devices=8", "--json", str(file)])
+    plan, output = json.loads(file.read_text()), capsys.readouterr().out
+    assert plan["price"] == pytest.approx(12 * plan["hours"]) and output.count("$") == 1 == output.count(" hours on ")
 
 
 def test_a_recipe_of_another_length_has_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:

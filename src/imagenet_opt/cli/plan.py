@@ -12,16 +12,16 @@ imagenet-opt plan experiment=rn18_ffcv
 imagenet-opt plan experiment=rn50_tv1 data.root=/fsx/imagenet --rate 850 --loader-rate 1100 --price-per-hour 1.21
 imagenet-opt plan experiment=rn18_ffcv trainer.max_epochs=88 --json plan.json
 
-  --rate R            images/s that your GPU trains at 224 px with this network (default: an estimate for an A10G)
-  --loader-rate R     images/s that your loader delivers, which imagenet-opt doctor measures (default: the loader is
+  --rate R            images/s that one GPU trains at 224 px with this network (default: an estimate for an A10G)
+  --loader-rate R     images/s that the loaders of one machine deliver, which imagenet-opt doctor measures (default:
                       never the limit)
-  --price-per-hour P  dollars per hour of the machine
-  --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, gpu_hours,
-                      price (in dollars; null without --price-per-hour), published_top1, reproduced
+  --price-per-hour P  dollars per hour of one machine with all its GPUs
+  --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, hours, num_gpus,
+                      num_machines, price (in dollars; null without --price-per-hour), published_top1, reproduced
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
-is trained. The phases are for one GPU; trainer.devices=8 adds the hours of eight, a recipe those of its source's GPUs.
-Smaller images train faster, so they need a faster loader: 900 images/s at 224 px are 1,760 at 160 px."""
+is trained. Hours and dollars are those of all GPUs of the run (trainer.devices, trainer.num_nodes), which are assumed
+to scale perfectly. Smaller images need a faster loader: 900 images/s at 224 px are 1,760 at 160 px."""
 
 
 def main(argv: list[str]) -> None:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
     plan = make_plan(config, sizes, rate=options.rate, loader_rate=options.loader_rate)
-    price = options.price_per_hour and options.price_per_hour * plan.gpu_hours
+    price = options.price_per_hour and options.price_per_hour * plan.num_machines * plan.hours
     print_tables([table(plan, is_estimate=options.rate is None, price=price)])
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "plan", *argv], **asdict(plan), "price": price}

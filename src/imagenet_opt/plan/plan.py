@@ -47,7 +47,7 @@ class Phase:
     """Consecutive epochs with images of one size.
 
     first_epoch: counted from 0. steps, hours: of training, in all epochs of the phase. images_per_second_needed: rate
-    at which the loader keeps the GPU busy.
+    at which the loaders of all machines keep all GPUs busy.
     """
 
     first_epoch: int
@@ -60,27 +60,28 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """loader_rate: images/s of the loader; None if unknown. lr: learning rate at the first step of each epoch.
-    gpu_hours: training and validation on one GPU. num_gpus: that the run uses. recipe: the configuration's facts about
-    a published recipe."""
+    """loader_rate: images/s of the loaders of all machines; None if unknown. lr: learning rate at the first step of
+    each epoch. hours: of training and validation, with all GPUs. num_gpus, num_machines: that the run uses. recipe: the
+    configuration's facts about a published recipe."""
 
     phases: tuple[Phase, ...]
     loader_rate: float | None
     lr: tuple[float, ...]
     total_steps: int
-    gpu_hours: float
+    hours: float
     validation_hours: float
     num_gpus: int
+    num_machines: int
     recipe: dict[str, Any]
 
 
 def make_plan(
     config: DictConfig, sizes: tuple[int, int, int], *, rate: float | None = None, loader_rate: float | None = None
 ) -> Plan:
-    """Plan a run: its steps with all its processes, and its hours on one GPU.
+    """Plan a run: its steps and hours with all its GPUs, which are assumed to scale perfectly.
 
-    sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loader_rate: images/s of the loader; None if it is never the limit.
+    sizes: training images, validation images, classes. rate: images/s that a GPU trains at 224 px; None for the
+    estimate for an A10G. loader_rate: images/s of the loaders of one machine; None if they are never the limit.
 
     Raises ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
@@ -91,8 +92,10 @@ def make_plan(
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
     flops = partial(_flops, **{name: config.model[name] for name in RECIPE} | {"num_classes": num_classes})
-    flops_per_second = A10G_RATE * _RESNET50_FLOPS if rate is None else rate * flops(224)
-    load_seconds = 0.0 if loader_rate is None else 1 / loader_rate
+    of_machine, num_gpus = num_processes(config, device_of(config))
+    num_machines = num_gpus // of_machine
+    flops_per_second = num_gpus * (A10G_RATE * _RESNET50_FLOPS if rate is None else rate * flops(224))
+    load_seconds = 0.0 if loader_rate is None else 1 / (num_machines * loader_rate)
     phases: list[Phase] = []
     for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
         first, num = sum(phase.num_epochs for phase in phases), len(list(epochs))
@@ -105,12 +108,13 @@ def make_plan(
     validation_hours = _validations(config, steps, total, num_val / batch) * num_val * image_seconds / 3600
     return Plan(
         phases=tuple(phases),
-        loader_rate=loader_rate,
+        loader_rate=None if loader_rate is None else num_machines * loader_rate,
         lr=tuple(peak * schedule(first, **run) for first in range(0, total, steps)),
         total_steps=total,
-        gpu_hours=sum(phase.hours for phase in phases) + validation_hours,
+        hours=sum(phase.hours for phase in phases) + validation_hours,
         validation_hours=validation_hours,
-        num_gpus=num_processes(config, device_of(config))[1],
+        num_gpus=num_gpus,
+        num_machines=num_machines,
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
 
@@ -163,7 +167,7 @@ def _flops(size: int, **network: Any) -> float:
 
 def table(plan: Plan, *, is_estimate: bool, price: float | None = None) -> Table:
     """The phases of the plan, and sentences about the run. is_estimate: whether the GPU's rate is the estimate for an
-    A10G. price: dollars."""
+    A10G. price: of the run, in dollars."""
     rows = []
     for phase in plan.phases:
         first, last = phase.first_epoch + 1, phase.first_epoch + phase.num_epochs
@@ -171,8 +175,9 @@ def table(plan: Plan, *, is_estimate: bool, price: float | None = None) -> Table
         limit = "loader" if _waits_for_loader(plan, phase) else "GPU"
         numbers = (float(phase.image_size), float(phase.steps), phase.images_per_second_needed)
         rows.append((epochs, *numbers, _time(phase.hours), limit))
+    gpus = "one GPU" if plan.num_gpus == 1 else f"{plan.num_gpus} GPUs"
     finding = (
-        f"{plan.total_steps:,} steps, {_time(plan.gpu_hours)} on one GPU, of which {_time(plan.validation_hours)} for "
+        f"{plan.total_steps:,} steps, {_time(plan.hours)} on {gpus}, of which {_time(plan.validation_hours)} for "
         f"validation{'' if price is None else f': ${price:,.2f}'}."
     )
     notes = (*_notes(plan, is_estimate), *_published(plan.recipe))
@@ -184,8 +189,8 @@ def _waits_for_loader(plan: Plan, phase: Phase) -> bool:
 
 
 def _notes(plan: Plan, is_estimate: bool) -> Iterator[str]:
-    for num in sorted({plan.num_gpus, plan.recipe.get("gpus") or 1} - {1}):
-        yield f"{_time(plan.gpu_hours / num)} on {num} GPUs, if they scale perfectly and the loader does too."
+    if plan.num_gpus > 1:
+        yield "The GPUs are assumed to scale perfectly; imagenet-opt study study=scaling measures how they do."
     top = max(range(len(plan.lr)), key=plan.lr.__getitem__)
     epochs = sorted({0, top, len(plan.lr) - 1})
     yield f"Learning rate: {', '.join(f'{plan.lr[epoch]:.3g} in epoch {epoch + 1}' for epoch in epochs)}."

@@ -37,6 +37,7 @@ class Ema(WeightAveraging):
             raise ConfigError(f"callbacks.ema.decay={decay} must be at least 0 and below 1")
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
+        self._trained: list[Tensor] = []
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         return step_idx is not None and step_idx % self.update_every_n_steps == 0
@@ -53,10 +54,17 @@ class Ema(WeightAveraging):
             self._update()
             self._latest_update_step = trainer.global_step
 
+    def _swap_models(self, pl_module: LightningModule) -> None:
+        """Exchange weights and average. Lightning would round the average to the weights' type, perhaps bfloat16."""
+        averages, weights = ([*floats, *integers] for floats, integers in (self._averages, self._weights))
+        trained, self._trained = self._trained, [] if self._trained else [weight.clone() for weight in weights]
+        torch._foreach_copy_(weights, trained or averages)
+
     def _update(self) -> None:
         assert self._average_model is not None
         (floats, integers), (new_floats, new_integers) = self._averages, self._weights
         decay = min(self.decay, self._num_updates / (9 + self._num_updates))
+        new_floats = [new.to(old.dtype) for new, old in zip(new_floats, floats, strict=True)]  # bfloat16 to float32
         torch._foreach_lerp_(floats, new_floats, 1 - decay)
         if integers:
             torch._foreach_copy_(integers, new_integers)

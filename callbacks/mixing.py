@@ -4,6 +4,7 @@ Sources: mixup, arXiv 1710.09412; CutMix, arXiv 1905.04899. Each image is mixed 
 place of the reversed batch. The order of a batch is random already, so no permutation is drawn.
 """
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from imagenet_opt.config.length import epochs_of
 from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError
@@ -45,9 +47,21 @@ class Mixing(Callback):
             raise ConfigError(f"callbacks.mixing.mode={mode!r} must be on (every batch is mixed) or off (plain images)")
         if min(mixup_alpha, cutmix_alpha) < 0:
             raise ConfigError("callbacks.mixing.mixup_alpha and cutmix_alpha must be at least 0")
+        if mode == "on" and not mixup_alpha and not cutmix_alpha:
+            raise ConfigError(
+                "callbacks.mixing.mode=on mixes nothing with mixup_alpha=0 and cutmix_alpha=0; raise one of them, or "
+                "set callbacks.mixing.mode=off"
+            )
         self.mode, self.num_classes, self.seed = mode, num_classes, seed
         self.mixup_alpha, self.cutmix_alpha = mixup_alpha, cutmix_alpha
         self.last_epochs_off = last_epochs_off
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.mode == "on" and 0 < epochs_of(trainer) <= self.last_epochs_off:
+            raise ConfigError(
+                f"callbacks.mixing.last_epochs_off={self.last_epochs_off} leaves no epoch to mix of the run's "
+                f"{epochs_of(trainer)}; lower it, or set callbacks.mixing.mode=off"
+            )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._active(trainer):
@@ -66,8 +80,8 @@ class Mixing(Callback):
     def _active(self, trainer: Trainer) -> bool:
         if self.mode == "off":
             return False
-        num_epochs = trainer.max_epochs or 0  # -1: no end
-        return num_epochs <= 0 or trainer.current_epoch < num_epochs - max(0, self.last_epochs_off)
+        last = epochs_of(trainer) or math.inf
+        return trainer.current_epoch < last - max(0, self.last_epochs_off)
 
     def _mix(self, images: Tensor, labels: Tensor, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha <= 0 or generator.random() < 0.5)

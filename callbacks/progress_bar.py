@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from rich.progress import ProgressColumn
 
+from imagenet_opt.config.length import epochs_of
 from imagenet_opt.display.screen import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.rows import Row, rows_of
@@ -117,7 +118,7 @@ def _known(logged: Mapping[str, Any], shapes: dict[str, tuple[str, str]]) -> dic
 
 def _epoch(trainer: Trainer) -> str:
     """Number of the epoch, counted from 1, and the number of epochs if known."""
-    last = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
+    last = epochs_of(trainer)
     return f"{trainer.current_epoch + 1}{f'/{last}' if last else ''}"
 
 

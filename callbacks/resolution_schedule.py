@@ -1,12 +1,12 @@
 """Trains on small images first and on larger images later."""
 
-import math
 from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn.functional import interpolate
 
+from imagenet_opt.config.length import epochs_of
 from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.rows import is_logging_step, log_numbers
@@ -61,7 +61,7 @@ class ResolutionSchedule(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         sampler: Any = getattr(trainer.train_dataloader, "sampler", None)
-        self._size_of = partial(self.size_of, num_epochs=_num_epochs(trainer))
+        self._size_of = partial(self.size_of, num_epochs=max(1, epochs_of(trainer)))
         self._resize_here = not hasattr(sampler, "size_of")
         if not self._resize_here:
             sampler.size_of = self._size_of
@@ -76,10 +76,3 @@ class ResolutionSchedule(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if is_logging_step(trainer):
             log_numbers(trainer, {"resolution": self._size_of(trainer.current_epoch)})
-
-
-def _num_epochs(trainer: Trainer) -> int:
-    """Number of epochs of the run; with max_steps, the last epoch counts even if incomplete."""
-    if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        return trainer.max_epochs
-    return max(1, math.ceil(trainer.max_steps / trainer.num_training_batches))

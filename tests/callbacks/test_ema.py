@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
@@ -28,6 +29,21 @@ class RisingAverage(WeightAveraging):
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         return step_idx is not None and step_idx % self.every == 0
+
+
+def test_bfloat16_weights_have_a_float32_average_that_validations_do_not_round(project: Project) -> None:
+    ema, watch, averages = Ema(decay=0.5), Callback(), list[Tensor]()
+
+    def average(trainer: Any, module: Plain, *_: Any) -> None:
+        assert module.net[3].weight.dtype == torch.bfloat16 and ema._average_model is not None
+        weight, last = module.net[3].weight.float(), averages[-1] if averages else torch.zeros(())
+        decay = min(0.5, len(averages) / (9 + len(averages)))
+        averages.append(decay * last + (1 - decay) * weight)
+        torch.testing.assert_close(ema._average_model.module.net[3].weight, averages[-1], atol=1e-6, rtol=1e-6)
+
+    watch.on_train_batch_end = average
+    project.fit(ema, watch, precision="bf16-true")
+    assert len(averages) == 20
 
 
 @pytest.mark.parametrize(("decay", "every"), [(0.5, 1), (0.3, 3), (0.9998, 1)])

@@ -7,11 +7,12 @@ import torch
 import yaml
 
 from imagenet_opt.callbacks.mixing import Mixing
+from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named
 
 
-def mixed(project, **options):
-    return project.fit(Mixing(num_classes=3, **options)).seen
+def mixed(project, *, max_epochs=2, max_steps=-1, **options):
+    return project.fit(Mixing(num_classes=3, **options), max_epochs=max_epochs, max_steps=max_steps).seen
 
 
 def test_mixup_weighs_images_and_labels_alike(project) -> None:
@@ -35,7 +36,7 @@ def test_cutmix_counts_the_pixels_that_are_left(project) -> None:
 
 
 def mix_at(batch, *, seed: int = 0, epoch: int = 0, batch_idx: int = 0, rank: int = 0):
-    place = SimpleNamespace(current_epoch=epoch, global_rank=rank, max_epochs=10)
+    place = SimpleNamespace(current_epoch=epoch, global_rank=rank, max_epochs=10, max_steps=-1, num_training_batches=1)
     Mixing(mode="on", num_classes=3, seed=seed).on_train_batch_start(place, None, batch, batch_idx)
     return batch
 
@@ -57,8 +58,15 @@ def test_a_batch_with_names_is_mixed_as_a_list_is() -> None:
 
 
 def test_the_last_epochs_may_see_plain_images(project) -> None:
-    mixed_batches = mixed(project, mode=True, last_epochs_off=1)
+    mixed_batches = mixed(project, mode=True, last_epochs_off=1, max_epochs=9, max_steps=20)
     assert [labels.ndim for _, labels in mixed_batches] == [2] * 10 + [1] * 10
+
+
+def test_options_that_mix_nothing_are_refused(project) -> None:
+    with pytest.raises(ConfigError, match=r"callbacks\.mixing\.mode=on .*mixup_alpha=0"):
+        mixed(project, mode="on", mixup_alpha=0, cutmix_alpha=0)
+    with pytest.raises(ConfigError, match=r"callbacks\.mixing\.last_epochs_off=2"):
+        mixed(project, mode="on", last_epochs_off=2)
 
 
 @pytest.mark.parametrize(("written", "mixes"), [("on", True), ('"off"', False)])

@@ -60,7 +60,8 @@ def test_a_file_gets_a_line_for_each_logging_step_and_validation(
     project, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "imagenet_opt.callbacks"):
-        project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, num_sanity_val_steps=2)
+        ends = {"num_sanity_val_steps": 2, "max_epochs": 9, "max_steps": 20}
+        project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, **ends)
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")] == LINES
     assert [
         record.getMessage() for record in caplog.records if record.name == "imagenet_opt.callbacks.progress_bar"

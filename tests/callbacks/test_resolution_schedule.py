@@ -30,7 +30,7 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
     module = Recording()
     module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     schedule = ResolutionSchedule(start=4, end=12, grow_from=0.0, grow_until=0.667, step=4)
-    project.fit(schedule, module=module, max_epochs=3, collate_fn=collate_fn)
+    project.fit(schedule, module=module, max_epochs=9, max_steps=30, collate_fn=collate_fn)
     assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10
     first = torch.stack([images()[i][0] for i in range(4)])
     assert torch.equal(module.seen[0][0], interpolate(first, size=(4, 4), mode="bilinear", antialias=True))

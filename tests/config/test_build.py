@@ -65,7 +65,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
 
 
 WRONG_VALUES = (
-    *("data.batch_size=many", "data.val_crop_ratio=7", "seed=abc"),
+    *("data.batch_size=many", "data.val_crop_ratio=7", "seed=abc", "optimizer.weight_decay=-1"),
     *("trainer.max_steps=1.5", "optimizer.lr=fast", "model.label_smoothing=2", "schedule.final_factor=abc"),
 )
 """Overrides that the message repeats."""
@@ -135,3 +135,4 @@ def test_mixed_precision_follows_the_device() -> None:
     assert precision_of("32-true", torch.device("cpu")) == "32-true"
     fast = torch.cpu._is_avx512_bf16_supported()
     assert precision_of("mixed", torch.device("cpu")) == ("bf16-mixed" if fast else "32-true")
+    assert precision_of("mixed", torch.device("cpu"), image_size=31) == "32-true"

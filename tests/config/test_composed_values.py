@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from imagenet_opt.config.length import settle_length
 from imagenet_opt.config.speed import settle_acceleration
 from tests import conftest
 from tests.config.configs import composed
@@ -21,10 +22,12 @@ VIT = "vit_base_patch16_224.augreg2_in21k_ft_in1k"
         (["trainer.max_epochs=-1", "trainer.max_steps=10"], ("off", 0.0, 0.0)),
         (["trainer.max_epochs=20"], ("on", 0.0, 0.0)),
         (["trainer.max_epochs=200"], ("on", 1.0, 0.1)),
+        (["trainer.max_epochs=200", "trainer.max_steps=81"], ("on", 0.0, 0.0)),
     ],
 )
 def test_longer_runs_are_regularised_more(length: list[str], expected: tuple[Any, ...], tmp_path: Path) -> None:
     config = composed(tmp_path, "experiment=imagenette", *length)
+    assert settle_length(config, num_batches=4) == 4
     mixing = config.callbacks.mixing
     assert (mixing.mode, mixing.cutmix_alpha, config.model.drop_path_rate) == expected
 

@@ -80,6 +80,9 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
             "data=demo data.root=/d",
             "ConfigError: there is no key data.root in the data of this experiment; add data=folder",
         ),
+        ("~logger.mine", "ConfigError: leave out ~logger.mine"),
+        ("trainer.max_steps=0", "ConfigError: trainer.max_steps=0 must not be 0"),
+        ("trainer.check_val_every_n_epoch=0", "trainer.limit_val_batches=0 turns validation off"),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
     ],
 )

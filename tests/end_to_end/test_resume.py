@@ -151,9 +151,9 @@ def test_a_run_that_is_stopped_again_and_again_ends_as_the_undisturbed_run(
 
 def test_a_run_without_steps_left_repeats_its_last_validation(configs: dict[bool, DictConfig], tmp_path: Path) -> None:
     config = deepcopy(configs[True])
-    config.trainer.max_steps = 6
+    config.trainer.max_steps = 7  # without a validation by val_check_interval
     fit(config, tmp_path / "clean")
-    assert cut(config, tmp_path / "cut", "on_validation_batch_start", 8) == 6
+    assert cut(config, tmp_path / "cut", "on_validation_batch_start", 11) == 7
     fit(config, tmp_path / "cut")
     assert_same_end(tmp_path / "clean", tmp_path / "cut")
 

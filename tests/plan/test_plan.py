@@ -126,14 +126,15 @@ def test_hours_are_images_over_rates() -> None:
 
 
 def test_a_plan_ends_at_max_steps() -> None:
-    recipe = "experiment=rn18_ffcv"  # 1251 steps an epoch, larger images from epoch 12 on
+    recipe = "experiment=rn18_ffcv"  # 1251 steps an epoch, larger images from epoch 10 of 13 on
     plan = make_plan(composed(recipe, "trainer.max_steps=16000"), IMAGENET, rate=900)
-    assert [(phase.num_epochs, phase.steps) for phase in plan.phases] == [(12, 15012), (1, 988)]
+    assert [(phase.num_epochs, phase.steps) for phase in plan.phases] == [(10, 12510), (3, 3490)]
     assert plan.total_steps == 16000 and len(plan.lr) == 13
     assert plan.hours == pytest.approx(sum(phase.hours for phase in plan.phases) + plan.validation_hours)
     early = make_plan(composed(recipe, "trainer.max_steps=100"), IMAGENET, rate=900)
-    assert early.hours == pytest.approx(plan.phases[0].hours * 100 / 15012), "no validation"
-    minutes = f"{60 * early.hours:.2g} minutes"
+    assert early.hours - early.validation_hours == pytest.approx(plan.phases[0].hours * 100 / 12510)
+    assert early.validation_hours == pytest.approx(plan.validation_hours / 13), "of the last weights"
+    minutes = f"{60 * early.phases[0].hours:.2g} minutes"
     assert early.hours < 0.1 and table(early, is_estimate=True).rows[0][4] == minutes
 
 
@@ -141,8 +142,8 @@ def test_a_plan_ends_at_max_steps() -> None:
     ("words", "steps", "seconds"),
     [
         ("", 256, 4 * 300 / 600),
-        ("trainer.check_val_every_n_epoch=3 trainer.val_check_interval=0.25", 256, 4 * 300 / 600),
-        ("trainer.check_val_every_n_epoch=null trainer.val_check_interval=100", 256, 2 * 300 / 600),
+        ("trainer.check_val_every_n_epoch=3 trainer.val_check_interval=0.25", 256, 5 * 300 / 600),
+        ("trainer.check_val_every_n_epoch=null trainer.val_check_interval=100", 256, 3 * 300 / 600),
         ("trainer.limit_val_batches=0.5 trainer.limit_train_batches=10", 40, 4 * 150 / 600),
     ],
 )

@@ -30,7 +30,12 @@ from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.model.saved_network import VALIDATED_WITH
+from imagenet_opt.run.checkpoint.position import validate_last_weights
 from imagenet_opt.run.rows import TruncateLogs
+
+_LEAST_BFLOAT16_SIZE = 32
+"""Pixels of a side. oneDNN of torch 2.14 computes wrong bfloat16 gradients of a convolution with stride 2 on a map of
+1 x 1, which ResNets have below this size."""
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
@@ -98,14 +103,15 @@ def _validated_with(config: DictConfig) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 
 
-def precision_of(precision: Any, device: torch.device) -> Any:
-    """Lightning's name for `mixed` on this device; other values stay unchanged."""
+def precision_of(precision: Any, device: torch.device, image_size: int = _LEAST_BFLOAT16_SIZE) -> Any:
+    """Lightning's name for `mixed` on this device; other values stay unchanged. image_size: pixels of a side of the
+    smallest images."""
     if precision != "mixed":
         return precision
     if device.type == "cuda":
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
     fast_on_cpu = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return "bf16-mixed" if fast_on_cpu else "32-true"
+    return "bf16-mixed" if fast_on_cpu and image_size >= _LEAST_BFLOAT16_SIZE else "32-true"
 
 
 def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
@@ -117,9 +123,12 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             "the CPU, or check the GPU with nvidia-smi"
         )
     with open_dict(config):
-        config.trainer.precision = precision_of(config.trainer.precision, device)
+        precision, size = config.trainer.precision, smallest_size(config)
+        config.trainer.precision = precision_of(precision, device, size)
         counts = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts under torchrun and SLURM
         config.trainer.update({key: int(num) for key, num in counts.items() if str(num).isdecimal()})
+    if config.trainer.precision != precision_of(precision, device):
+        print_once(f"trainer.precision=mixed is 32-true: gradients in bfloat16 are wrong on CPUs at {size} pixels")
     make_trainer = make(config.trainer, "trainer")
     try:
         every = config.trainer.log_every_n_steps
@@ -135,6 +144,7 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
+    validate_last_weights(trainer)
     return trainer
 
 
@@ -229,6 +239,12 @@ def largest_size(config: DictConfig) -> int:
     """Width in pixels of the largest training images of the run."""
     growing = config.callbacks.get("resolution_schedule")
     return int(config.data.image_size if growing is None else max(growing.start, growing.end))
+
+
+def smallest_size(config: DictConfig) -> int:
+    """Width in pixels of the smallest images of the run."""
+    data = config.data
+    return int(min(*image_sizes(config), data.val_image_size or data.image_size))
 
 
 def image_sizes(config: DictConfig) -> list[int]:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
+from imagenet_opt.config.length import check_limits
 from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
@@ -79,6 +80,7 @@ def _check(config: DictConfig, words: list[str]) -> None:
             config.callbacks.pop(name)  # as ~callbacks.NAME does
     check_secrets(OmegaConf.to_container(config))
     leave_out_idle(config, words)
+    check_limits(config.trainer)
     _check_batch(config, words)
     _check_image_size(config, words)
 

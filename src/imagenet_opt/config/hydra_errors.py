@@ -1,5 +1,6 @@
 """Explains Hydra's and OmegaConf's errors in the words of this project."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
@@ -33,6 +34,8 @@ def explain(error: Exception) -> str:
         is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
         example = f"experiment={word}" if is_experiment else "data.batch_size=64"
         return f"{word}: options are KEY=VALUE, such as {example}"
+    if absent := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
+        return f"leave out ~{absent[1]}: this configuration has no {absent[1]}"
     if not key or "Could not override" not in text:
         return text
     if key in (keys := _default_keys()):  # of a group for which an experiment chooses another file

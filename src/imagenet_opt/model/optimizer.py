@@ -3,9 +3,10 @@ supports it."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from timm import optim
 from torch.optim import SGD, Optimizer
 
@@ -23,7 +24,7 @@ def build_optimizer(
     name: str,
     *,
     lr: float,
-    weight_decay: float,
+    weight_decay: Annotated[float, Field(ge=0)],
     global_batch: int,
     device: torch.device,
     fused: bool | None = None,

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
-from math import ceil
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from imagenet_opt.config.build import (
     plain,
     share_batch,
 )
+from imagenet_opt.config.length import limited, settle_length
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
@@ -97,7 +97,7 @@ def make_plan(
     flops_per_second = num_gpus * (A10G_RATE * _RESNET50_FLOPS if rate is None else rate * flops(224))
     load_seconds = 0.0 if loader_rate is None else 1 / (num_machines * loader_rate)
     phases: list[Phase] = []
-    for size, epochs in groupby(image_sizes(config)[: ceil(total / steps)]):
+    for size, epochs in groupby(image_sizes(config)):
         first, num = sum(phase.num_epochs for phase in phases), len(list(epochs))
         num_steps = min(num * steps, total - first * steps)
         needed = flops_per_second / flops(size)
@@ -124,38 +124,37 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     num_classes_of(config.model.num_classes, num_classes)
     key = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
     share_batch(config, 1)
-    batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
+    batch = config.data.batch_size
     if not isinstance(batch, int):
         raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
     if key == "data.batch_size":
         batch *= num_processes(config, device_of(config))[1]
-    if num_epochs < 1:
-        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = int(config.data.samples_per_epoch or num_train)
     limit, max_steps = config.trainer.limit_train_batches, int(config.trainer.max_steps)
-    if (steps := int(_limited(images // batch, limit))) < 1:
+    if (steps := settle_length(config, images // batch)) < 1:
         raise ConfigError(
             f"{key}={batch} and trainer.limit_train_batches={limit} leave no batch of the {images} training images"
         )
+    if (num_epochs := int(config.trainer.max_epochs or 0)) < 1:
+        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total
 
 
-def _limited(batches: float, limit: float | None) -> float:
-    """Batches that Lightning's limit leaves: a number (int), a share (float), or all (None)."""
-    return min(batches, limit) if isinstance(limit, int) else batches * (1.0 if limit is None else limit)
-
-
 def _validations(config: DictConfig, steps: int, total: int, batches: float) -> float:
-    """Validations of the run, each by its share of the validation images. batches: in all validation images."""
+    """Validations of the run, each by its share of the validation images; the last weights are always validated.
+    batches: in all validation images."""
     trainer = config.trainer
     interval, every = trainer.get("val_check_interval") or 1.0, trainer.check_val_every_n_epoch
     if every is None:
-        num = total // interval
+        num, is_last = total // interval, total % interval == 0
     else:
         gap = interval if isinstance(interval, int) else max(1, int(steps * interval))
-        num = total // steps // every * (steps // gap)
-    return num * _limited(batches, trainer.limit_val_batches) / batches
+        (epochs, inside), validated = divmod(total, steps), steps // gap
+        num = epochs // every * validated + ((epochs + 1) % every == 0) * (inside // gap)
+        is_last = (inside or steps) % gap == 0 and (epochs + bool(inside)) % every == 0
+    num += not is_last
+    return num * limited(batches, trainer.limit_val_batches) / batches
 
 
 @cache

@@ -21,6 +21,7 @@ from imagenet_opt.config.build import (
     num_processes,
     precision_of,
     share_batch,
+    smallest_size,
 )
 from imagenet_opt.config.speed import recorded_rate, settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
@@ -85,7 +86,7 @@ class Testbed:
     @cached_property
     def rank_info(self) -> RankInfo:
         """The place of one process; the others take their share of the CPUs and of the memory."""
-        precision = precision_of(self.config.trainer.precision, self.device)
+        precision = precision_of(self.config.trainer.precision, self.device, smallest_size(self.config))
         local, everywhere = num_processes(self.config, self.device)
         sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
         dtype = image_dtype(precision, self.device)

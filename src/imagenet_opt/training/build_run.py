@@ -25,6 +25,7 @@ from imagenet_opt.config.build import (
     share_batch,
 )
 from imagenet_opt.config.compose import SWITCHES, has_other_overrides
+from imagenet_opt.config.length import settle_length
 from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
@@ -119,7 +120,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
         checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
         _check_classes(saved, data.train.classes)
         checkpoints.check_network(saved, model.net, checkpoint)
-        _check_saved(saved, config, trainer.max_epochs)
+        _check_saved(saved, config)
         if (order := saved.get(ImageData.__name__)) is not None:
             data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
@@ -150,8 +151,9 @@ def _warn_of_small_validation(config: DictConfig) -> None:
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data. Set model.num_classes, and set data.batch_size to the number of images per process. Raises
-    BatchTooLarge before anything else is built."""
+    """Build the data. Set model.num_classes, set data.batch_size to the number of images per process and
+    trainer.max_epochs to the epochs of the run. Raises BatchTooLarge before anything else is built."""
+    num = num_processes(config, device_of(config))[1]
     if config.data.get("global_batch_size") is not None:
         share_batch(config, _world_size(config))
     is_auto = config.data.batch_size == AUTO
@@ -159,10 +161,11 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
         config.data.batch_size = 1 if is_auto else config.data.batch_size
         data: ImageData = make(config.data, "data")
         if not is_auto:  # auto chooses a batch that the images fill
-            train_order(len(data.train), data.loading, world_size=num_processes(config, device_of(config))[1])
+            settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
         config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
     if is_auto:
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
+        settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
     return data
 
 
@@ -196,15 +199,15 @@ def _check_classes(saved: dict[str, Any], classes: Sequence[str]) -> None:
             )
 
 
-def _check_saved(saved: dict[str, Any], config: DictConfig, max_epochs: int | None) -> None:
-    """Raise ConfigError if the run has trained more than `max_epochs`, CheckpointMismatch if a training would resume a
+def _check_saved(saved: dict[str, Any], config: DictConfig) -> None:
+    """Raise ConfigError if the run has trained longer than configured, CheckpointMismatch if a training would resume a
     rehearsal, which trains no weights. The rehearsal callback refuses to resume a training as a rehearsal."""
-    done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-    if max_epochs not in (None, -1) and done > max_epochs:
-        raise ConfigError(
-            f"the run has trained {done} epochs already, more than trainer.max_epochs={max_epochs}; raise "
-            "trainer.max_epochs"
-        )
+    epochs = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    for key, done in (("max_steps", saved["global_step"]), ("max_epochs", epochs)):
+        if done > (limit := config.trainer[key]) not in (None, -1):
+            raise ConfigError(
+                f"the run has trained {done} {key[4:]} already, more than trainer.{key}={limit}; raise trainer.{key}"
+            )
     if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
         raise CheckpointMismatch(
             "the run folder holds a rehearsal, whose weights are untrained; choose another hydra.run.dir, or start a "

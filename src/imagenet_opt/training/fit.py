@@ -4,13 +4,14 @@ import time
 from copy import deepcopy
 from pathlib import Path
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
 from imagenet_opt.config.compose import record_configuration
 from imagenet_opt.data.loader_workers import explain_worker_death
-from imagenet_opt.errors import Preempted, WorkerDied
+from imagenet_opt.errors import ConfigError, Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
@@ -81,6 +82,8 @@ def _train(run: Run) -> None:
     """Train. Raises Preempted if a stop signal ended workers. Other errors explain why a worker or a rank died."""
     try:
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    except MisconfigurationException as error:
+        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
     except (RuntimeError, WorkerDied) as error:
         death = error if isinstance(error, WorkerDied) else explain_worker_death(error) or explain(error)
         if stop.why and isinstance(death, WorkerDied):  # the scheduler sent the signal to all processes

@@ -89,6 +89,21 @@ def skip_to_training(trainer: Trainer, *, inside_epoch: bool) -> None:
         loop._batches_that_stepped -= 1
 
 
+def validate_last_weights(trainer: Trainer) -> None:
+    """Let a fit validate after its last step too, which may lie inside an epoch, or in an epoch without validation; and
+    repeat an interrupted validation, whatever the options of the resumed run are. Lightning has no hook for this."""
+    loop = trainer.fit_loop.epoch_loop
+    loop._should_check_val_fx = partial(_is_validation_due, trainer, loop._should_check_val_fx)  # type: ignore[method-assign]
+
+
+def _is_validation_due(trainer: Trainer, by_interval: Callable[[Any], bool], fetcher: Any) -> bool:
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    by_steps = 0 < trainer.max_steps <= trainer.global_step
+    by_epochs = loop._num_ready_batches_reached() and 0 < (trainer.max_epochs or 0) <= trainer.current_epoch + 1
+    is_last = by_steps or by_epochs or (trainer.should_stop and fit._can_stop_early)
+    return by_interval(fetcher) or (trainer.enable_validation and (is_last or loop.val_loop.restarted_mid_evaluation))
+
+
 def _all(count: int) -> dict[str, int]:
     return dict.fromkeys(("ready", "started", "processed", "completed"), count)
 

@@ -40,7 +40,7 @@ class SyntheticStep:
         for key, value in {"batch_size": self.num_images, "image_size": self.image_size}.items():
             if type(value) is not int or value < 1:
                 raise ConfigError(f"data.{key}={value} must be a whole number, 1 or more, in these studies")
-        self.precision = str(precision_of(config.trainer.precision, self.device))
+        self.precision = str(precision_of(config.trainer.precision, self.device, self.image_size))
         self.weights, self.products = types_of(self.precision)
         self._optimizer, self._acceleration = plain(config.optimizer), config.callbacks.get("acceleration", {})
         torch.manual_seed(0)

@@ -32,10 +32,9 @@ class MyData(pl.LightningDataModule):
         self.root = root
 
     def setup(self, stage: str) -> None:
-        trainer = self.trainer
-        place = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": trainer.strategy.root_device}
-        self.train = imagenet_opt.loader(self.root, **SIZE, **place)
-        self.val = imagenet_opt.loader(self.root, split="val", training=False, **SIZE, **place)
+        device = self.trainer.strategy.root_device
+        self.train = imagenet_opt.loader(self.root, device=device, **SIZE)
+        self.val = imagenet_opt.loader(self.root, split="val", device=device, **SIZE)
 
     def train_dataloader(self) -> DevicePrefetcher:
         return self.train
@@ -60,10 +59,12 @@ class MyModule(pl.LightningModule):
         self.net = timm.create_model("resnet10t", num_classes=10)
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(self.net(batch.images), batch.labels)
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(self.net(images), labels)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        right = (self.net(batch.images).argmax(1) == batch.labels)[batch.valid]  # the last batch is padded
+        images, labels = batch
+        right = self.net(images).argmax(1) == labels
         self.log("accuracy", right.float().mean(), batch_size=len(right), sync_dist=True)
 
     def on_validation_end(self) -> None:

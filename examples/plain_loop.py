@@ -28,7 +28,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = {"image_size": 48, "batch_size": 50, "crop_scale": (0.35, 1.0)}
     train = imagenet_opt.loader(root, device=device, **size)
-    val = imagenet_opt.loader(root, split="val", training=False, device=device, **size)
+    val = imagenet_opt.loader(root, split="val", device=device, **size)
     net = timm.create_model("resnet10t", num_classes=len(train.classes)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     stateful = {"net": net, "optimizer": optimizer, "loader": train}
@@ -37,8 +37,7 @@ def main() -> None:
         for name, part in stateful.items():
             part.load_state_dict(states[name])
 
-    for epoch in range(train.sampler.epoch, EPOCHS):
-        train.sampler.set_epoch(epoch)
+    for epoch in range(train.epoch, EPOCHS):
         net.train()
         for batch in train:
             loss = torch.nn.functional.cross_entropy(net(batch.images), batch.labels)
@@ -63,10 +62,9 @@ def save(states: dict[str, Any]) -> None:
 def accuracy(net: torch.nn.Module, val: DevicePrefetcher) -> float:
     net.eval()
     correct = num = 0
-    for batch in val:
-        right = net(batch.images).argmax(1) == batch.labels
-        correct += int(right[batch.valid].sum())  # the last batch is padded
-        num += int(batch.valid.sum())
+    for images, labels in val:
+        correct += int((net(images).argmax(1) == labels).sum())
+        num += len(labels)
     return correct / num
 
 

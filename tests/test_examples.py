@@ -4,17 +4,13 @@ import os
 import runpy
 import sys
 import textwrap
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 
-import imagenet_opt
 from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
-from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError
 from tests.processes import run_forked
 
@@ -36,12 +32,6 @@ def test_an_example_runs(
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     shown = capsys.readouterr().out
     assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
-
-
-def test_the_help_of_the_loader_lists_its_options() -> None:
-    text = " ".join((imagenet_opt.loader.__doc__ or "").split())
-    for option in fields(LoaderOptions):
-        assert f" {option.name}={option.default!r}" in text
 
 
 def test_a_split_has_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +79,3 @@ def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
         init([str(tmp_path)])
-
-
-def test_validation_marks_padding(small_demo: Path) -> None:
-    loader = imagenet_opt.loader(
-        small_demo, split="val", training=False, batch_size=50, image_size=32, num_workers=0, dtype=torch.float64
-    )
-    batches = list(loader)
-    assert [int(batch.valid.sum()) for batch in batches] == [50, 10]
-    assert batches[0].images.shape == (50, 3, 32, 32)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imagenet_opt.data.datamodule import folder_loader as loader
+    from imagenet_opt.data.plain_loader import loader
 
 __all__ = ["__version__", "loader"]
 __version__ = "0.3.0"
@@ -13,6 +13,6 @@ def __getattr__(name: str) -> Any:
     """imagenet_opt.loader is imported at its first use, because it imports torch."""
     if name != "loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from imagenet_opt.data.datamodule import folder_loader
+    from imagenet_opt.data.plain_loader import loader
 
-    return folder_loader
+    return loader

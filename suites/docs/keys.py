@@ -1,11 +1,9 @@
 """The page of every key, with type, default and meaning, from conf/ and the classes that it builds."""
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from inspect import get_annotations
-from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -14,8 +12,7 @@ import yaml
 from hydra.utils import get_object
 
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.data import options as loader_options
-from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
@@ -66,7 +63,7 @@ def keys_of(file: Path, prefix: str) -> list[Key]:
         if path[-1] in ("_target_", "_partial_", "defaults"):
             continue
         name = ".".join(filter(None, (prefix, *path)))
-        meaning = _field_docs().get(path[-1], "") if LoaderOptions in targets else ""
+        meaning = option_docs().get(path[-1], "") if LoaderOptions in targets else ""
         meaning = meaning or comment or next(filter(None, (_from_docstring(t, path[-1]) for t in targets)), "")
         found.append(Key(name, _kind(targets, path[-1]), default, " ".join(meaning.split()).replace("None", "null")))
     return found
@@ -108,17 +105,6 @@ def _words(hint: Any) -> Iterator[str]:
     else:
         name = (get_origin(hint) or hint).__name__
         yield {"Path": "text", "Accelerator": "", "Strategy": ""}.get(name, _KINDS.get(name, "list"))
-
-
-def _field_docs() -> dict[str, str]:
-    """Docstring of each field of LoaderOptions."""
-    tree = ast.parse(inspect.getsource(loader_options))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "LoaderOptions")
-    docs = {}
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            docs[field.target.id] = str(text.value.value)  # type: ignore[union-attr]
-    return docs
 
 
 def _from_docstring(target: Callable[..., Any], name: str) -> str:

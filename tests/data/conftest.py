@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
+import imagenet_opt
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData, folder_data
-from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.conftest import loading as loading_at_large
@@ -36,12 +36,12 @@ def loading(**options: Any) -> LoaderOptions:
 
 @pytest.fixture
 def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLoader]:
-    """Makes training loaders for the CPU, as on a machine with eight CPUs. All loaders end with the test."""
+    """Makes loaders for the CPU, as on a machine with eight CPUs. All loaders end with the test."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
 
-    def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
-        index = open_index(root, "train", tmp_path / "cache")
-        made.append(train_loader(index, loading(**options), RankInfo(device=CPU, rank=rank, world_size=world_size)))
+    def make(root: Path, **options: Any) -> DevicePrefetcher:
+        place = {"cache_dir": str(tmp_path / "cache"), "device": "cpu"}
+        made.append(imagenet_opt.loader(root, **place | loading_options(**{"crop_scale": (0.35, 1.0)} | options)))
         return made[-1]
 
     made: list[DevicePrefetcher] = []

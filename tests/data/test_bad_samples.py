@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_opt.data.prefetcher import BadSamples
+from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.errors import TooManyBadSamples
 
 

@@ -14,20 +14,17 @@ from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil
 
 from imagenet_opt.data.decode import decoder
 from imagenet_opt.data.decode.decoder import RegionCodec, load_codec
-from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import (
-    CPU,
     MakeLoader,
     assert_equal,
     batches,
     encoded,
     folder_of,
-    loading,
     torchvision_crop,
 )
 
@@ -80,15 +77,6 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "failure: '#8'" in warning and "\n" not in warning
     assert "data.region_decode=false" in warning
-
-
-def test_validation_masks_its_padding_and_bad_samples(copy: Path, tmp_path: Path) -> None:
-    index = open_index(copy, "val", tmp_path)
-    Path(index.path(7)).write_bytes(b"")
-    actual = list(eval_loader(index, loading(max_bad_fraction=0.1), RankInfo(device=CPU)))
-    assert actual[6].valid.tolist() == [True] * 3 + [False] * 3
-    assert [int(batch.valid.sum()) for batch in actual] == [6, 5, 6, 6, 6, 6, 3]
-    assert not actual[1].valid[1]
 
 
 BAD = {0, 9, 17, 25, 30}

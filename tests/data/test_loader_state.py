@@ -27,8 +27,7 @@ def epochs(made: DevicePrefetcher, states: list[dict[str, int]] | None = None) -
     """The batches of a plain loop that continues after the loaded state. states: gets the state after each batch, and
     after each epoch."""
     found = []
-    for epoch in range(made.sampler.epoch, EPOCHS):
-        made.sampler.set_epoch(epoch)
+    for _ in range(made.epoch, EPOCHS):
         for batch in made:
             found.append(batch.clone())
             if states is not None:
@@ -67,12 +66,16 @@ def test_a_resumed_loader_delivers_what_was_not_delivered(
         ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
         ({"num_classes": 2}, "training images was 39, is now 26; checksum of their labels in order was"),
         ({"renamed": True}, "batches: checksum of their class names was"),
+        ({"weights": range(1, 40)}, "checksum of their weights was 0, is now"),
+        ({"indices": [1, 0, *range(2, 39)]}, "checksum of the chosen indices was 0, is now"),
+        ({"targets": range(39)}, "checksum of their labels in order was"),
     ],
 )
 def test_a_state_of_another_order_is_refused(
     images_root: Path, tmp_path: Path, loader: MakeLoader, change: dict[str, Any], words: str
 ) -> None:
-    state = loader(images_root).state_dict()
+    first = loader(images_root)
+    state = first.state_dict()
     if num_classes := change.pop("num_classes", None):
         images_root = write_images(tmp_path / "other", num_classes=num_classes, per_class=13)
     if change.pop("renamed", False):
@@ -84,6 +87,15 @@ def test_a_state_of_another_order_is_refused(
     assert "\n" not in str(refused.value)
     assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
     assert other.state_dict()["step"] == 0
+    with pytest.raises(CheckpointMismatch):
+        first.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("place", [{"step": 7}, {"step": -1}, {"epoch": -1}])
+def test_a_state_outside_of_the_epochs_is_refused(images_root: Path, loader: MakeLoader, place: dict[str, int]) -> None:
+    made = loader(images_root)
+    with pytest.raises(CheckpointMismatch, match=r"epochs of 6 batches"):
+        made.load_state_dict(made.state_dict() | place)
 
 
 class Loaders(LightningDataModule):

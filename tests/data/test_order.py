@@ -1,6 +1,7 @@
 """Each sample comes once per pass, for any ranks, slices and batches."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ def epoch_of(order: TrainOrder | EvalOrder, epoch: int) -> list[int]:
     return [i for step in range(order.num_batches) for i in order.sample_ids(epoch, step).indices.tolist()]
 
 
-def train(num: int, batch: int, **options: int) -> TrainOrder:
+def train(num: int, batch: int, **options: Any) -> TrainOrder:
     return TrainOrder(num_samples=num, batch_size=batch, seed=0, **options)
 
 
@@ -46,6 +47,24 @@ def test_a_repeated_sample_has_a_new_pass_id() -> None:
     order = train(20, 10, samples_per_epoch=10)
     passes = [order.sample_ids(epoch, 0).pass_ids.tolist() for epoch in range(4)]
     assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_weights_are_chances_and_no_two_samples_of_a_pass_are_the_same_draw(world_size: int) -> None:
+    weights = np.array([1.0] * 45 + [5.0] * 15)
+    orders = [train(60, 12 // world_size, weights=weights, rank=r, world_size=world_size) for r in range(world_size)]
+    whole = train(60, 12, weights=weights)
+    counts = np.zeros(60)
+    for epoch in range(200):
+        draws = [[order.sample_ids(epoch, step) for order in orders] for step in range(5)]
+        indices, pass_ids = np.concatenate([(one.indices, one.pass_ids) for step in draws for one in step], axis=1)
+        assert len(set(zip(indices.tolist(), pass_ids.tolist(), strict=True))) == 60
+        assert indices.tolist() == epoch_of(whole, epoch)
+        counts += np.bincount(indices, minlength=60)
+    expected = 12000 * weights / weights.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 98.3  # chi-square with 59 degrees of freedom, 0.1 %
+    with pytest.raises(ConfigError, match="shuffle=global"):
+        train(60, 16, weights=weights, block_size=16)
 
 
 @pytest.mark.parametrize("world_size", [1, 4])

@@ -25,8 +25,26 @@ def test_order_and_length_hold_in_the_middle_of_an_epoch(images_root: Path, load
     made.sampler.set_epoch(2)
     assert [batch.key[:2] for batch in made] == [(2, 4), (2, 5)]
     assert len(made) == 6
-    made.sampler.set_epoch(3)
-    assert [batch.key[:2] for batch in made] == [(3, step) for step in range(6)]
+    assert [batch.key[:2] for batch in made] == [(3, step) for step in range(6)]  # the next epoch
+    assert [batch.key[:2] for batch in itertools.islice(made, 2)] == [(4, 0), (4, 1)]
+    assert [made.state_dict()[name] for name in ("epoch", "step")] == [4, 2]
+    assert [batch.key[:2] for batch in itertools.islice(made, 6)] == [(4, step) for step in range(6)]
+    assert next(iter(made)).key[:2] == (5, 0)  # epoch 4 has come to its end, without a seventh request
+    for _ in range(2):
+        made.set_epoch(2)
+        assert [batch.key[:2] for batch in made] == [(2, step) for step in range(6)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_ends_with_an_error_when_a_later_one_begins(
+    images_root: Path, loader: MakeLoader, workers: int
+) -> None:
+    made = loader(images_root, num_workers=workers)
+    first, second = iter(made), iter(made)
+    assert next(first).key[:2] == next(second).key[:2] == (0, 0)
+    with pytest.raises(RuntimeError, match="a later iteration of this loader"):
+        next(first)
+    assert [batch.key[:2] for batch in second] == [(0, step) for step in range(1, 6)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -1,7 +1,7 @@
 """A batch on its way from a worker to the network."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -51,8 +51,9 @@ class LoadStats(NamedTuple):
 class BatchBase:
     """Fields of every batch. Tensors in one block of memory are copied together, as one tensor of bytes.
 
-    labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
-    (N,), False for padding. lease: position in shared memory. augmentation: changes of the images on the device.
+    labels: int64 (N,), or float (N, num_classes) after mixing, or the targets of the loader. indices: int64 (N,),
+    positions in the index. valid: bool (N,), False for padding. lease: position in shared memory. augmentation: changes
+    of the images on the device.
     """
 
     labels: Tensor
@@ -84,6 +85,13 @@ class BatchBase:
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """A copy on `device`."""
         return self._copied(lambda tensor: _sent(tensor, torch.device(device), non_blocking))
+
+    def only(self, rows: Tensor) -> Self:
+        """These rows of the batch. rows: bool (N,)."""
+        if bool(rows.all()):
+            return self
+        chosen: dict[str, Any] = {name: value[rows] for name, value in self._tensors().items() if name != "pixels"}
+        return replace(self, **chosen)
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until `stream` has finished the work that is queued now."""
@@ -153,9 +161,13 @@ def _copied_together(tensors: dict[str, Tensor], copy: Callable[[Tensor], Tensor
 
 @dataclass
 class Batch(BatchBase):
-    """Images of one size: uint8 (N, 3, size, size) from a worker; float and normalised after `finish` on the device."""
+    """Images of one size: uint8 (N, 3, size, size) from a worker; after `finish` on the device, normalised in a float
+    dtype, or still uint8 if that is the dtype of the loader. `images, labels = batch` works too."""
 
     images: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.images, self.labels))
 
     @property
     def data(self) -> Tensor:
@@ -222,9 +234,13 @@ def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
         batch = Batch(*facts, images, augmentation=drawn)
     if not batch.images.is_floating_point():
         pixels = augment(batch.images, layers) if layers else batch.images
-        batch = replace(batch, images=normalize(pixels, format))
+        if format.dtype == torch.uint8:  # the worker needs the shared memory of a lease for later batches
+            images = pixels if batch.lease is None else pixels.clone()
+        else:
+            images = normalize(pixels, format)
+        batch = replace(batch, images=images)
     if drawn is not None and drawn.erased is not None:
-        erase(batch.images, drawn.erased)
+        erase(batch.images, drawn.erased, format.mean)
     return batch
 
 

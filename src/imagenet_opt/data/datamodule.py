@@ -2,12 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from pathlib import Path
-from textwrap import fill
+from dataclasses import replace
 from typing import Annotated, Any
 
-import torch
 from lightning.pytorch import LightningDataModule
 from pydantic import Field
 
@@ -134,48 +131,6 @@ def folder_data(
         start_server()  # imports torch while the splits are listed
     train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
     return ImageData(train, val, LoaderOptions(**loading))
-
-
-def folder_loader(
-    root: str | Path,
-    *,
-    split: str = "train",
-    training: bool = True,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-    rank: int = 0,
-    world_size: int = 1,
-    cache_dir: str | None = None,
-    **options: Any,
-) -> DevicePrefetcher:
-    """Batches on the device for a plain PyTorch loop, from `root`/`split`/<class>/*.JPEG or from packed shards.
-
-    A batch has `images`, (N, 3, size, size) normalised and channels_last on a GPU, and `labels`, int64 (N,). Call
-    `sampler.set_epoch(epoch)` before each epoch, and `close()` at the end. `state_dict()` after a step, and
-    `load_state_dict(state)` on a new loader with any number of workers, resume with the next batch, in the epoch
-    `sampler.epoch`. docs/own_project.md says how Lightning does this.
-
-    root: a folder, or a URL such as s3://bucket/imagenet. training: random crops in random order; False: centred crops
-    of every image in order, where `valid` marks the images that are not padding. device: a GPU if there is one. dtype:
-    of the images, torch.float32 by default. rank, world_size: this process and the number of processes, which share the
-    images. cache_dir: of the index; the user's cache folder by default. options: see the list below;
-    docs/reference/keys.md explains them as data.batch_size and so on.
-
-    Raises DataError for a folder without images, ConfigError for an option out of range.
-    """
-    index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
-    place = RankInfo(
-        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
-        dtype=dtype or torch.float32,
-        rank=rank,
-        world_size=world_size,
-    )
-    make = train_loader if training else eval_loader
-    return make(index, LoaderOptions(**options), place)
-
-
-_OPTIONS = ", ".join(f"{option.name}={option.default!r}" for option in fields(LoaderOptions))
-folder_loader.__doc__ = f"{folder_loader.__doc__}{fill(f'Options: {_OPTIONS}', 116, subsequent_indent='    ')}\n"
 
 
 def demo_data(

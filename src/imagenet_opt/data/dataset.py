@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,12 +43,13 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
     augmenter: None for no augmentation. resize_here: return images of the key's size, uint8, instead of ragged crops
     that the device resizes. skip_bad: replace each sample that cannot be opened by a sample that (seed, pass, index)
-    determine; otherwise raise BadSample.
+    determine; otherwise raise BadSample. pad: False to leave out the rows of a batch that are not valid. labels: int32
+    (num_samples,), or the targets of a loader: of any shape for each sample, float or whole numbers.
     """
 
     reader: ReadAhead
     decoder: Decoder
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     order: TrainOrder | EvalOrder
     crop_plan: CropPlan
     augmenter: Augmenter | None
@@ -56,6 +58,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     skip_bad: bool
     seed: int
     buffers: SharedBufferPool
+    pad: bool = True
 
     @property
     def num_parts(self) -> int:
@@ -91,9 +94,12 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             events=self.reader.take_events(),
             notes=tuple(self.decoder.take_notes()),
         )
-        self.buffers.count(len(draw.indices))
-        labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
-        made = builder.batch(labels, torch.from_numpy(draw.indices), valid, key, stats)
+        labels = self.labels[draw.indices]
+        labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64)
+        made = builder.batch(torch.from_numpy(labels), torch.from_numpy(draw.indices), valid, key, stats)
+        if not self.pad:
+            made = made.only(valid)
+        self.buffers.count(len(made))
         if self.augmenter is not None:
             made.augmentation = self.augmenter.draw(draw.indices, draw.pass_ids, key.image_size)
         return made if get_worker_info() is None else made.share_memory()

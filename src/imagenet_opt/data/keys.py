@@ -35,7 +35,8 @@ class BatchKeySampler(Sampler[BatchKey]):
 
     size_of: epoch -> image_size; may be replaced before the first batch of an epoch. on_first_key: called before the
     first key of an epoch, when all workers have finished the earlier epochs. position: epoch, and the batches of this
-    epoch that the loader has delivered, which are fewer than the keys that workers have received.
+    epoch that the loader has delivered, which are fewer than the keys that workers have received. first_step: where the
+    next iteration starts; None if nobody has chosen a place since the last iteration began.
     """
 
     num_batches: int
@@ -45,21 +46,28 @@ class BatchKeySampler(Sampler[BatchKey]):
     on_first_key: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
+        self.first_step: int | None
         self.seek(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Start `epoch` at its first batch, unless `seek` has chosen a step in the same epoch."""
-        if epoch != self.epoch:
+        if epoch != self.epoch or self.first_step is None:
             self.seek(epoch, 0)
 
     def seek(self, epoch: int, step: int) -> None:
         """Continue in `epoch` after `step` batches."""
         self.epoch, self.first_step = self.position = epoch, step
 
+    def go_on(self) -> None:
+        """Unless a place is chosen, choose the first batch of the next epoch if the loader has delivered this epoch to
+        its end, and otherwise of the same epoch."""
+        if self.first_step is None:
+            epoch, step = self.position
+            self.seek(epoch + (step == self.num_batches), 0)
+
     def __iter__(self) -> Iterator[BatchKey]:
-        """Yield the keys of the epoch that is set when the first key is requested. The next
-        iteration starts at step 0."""
-        epoch, first, self.first_step = self.epoch, self.first_step, 0
+        """Yield the keys of the epoch that is set when the first key is requested."""
+        epoch, first, self.first_step = self.epoch, self.first_step or 0, None
         self.on_first_key()
         for step in range(first, self.num_batches):
             num_parts = self.first_parts if step == first else self.num_parts

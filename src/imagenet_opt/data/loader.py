@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
+from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, RaggedBatch, to_images
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_crops
@@ -27,7 +29,7 @@ from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for, fingerprint
-from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.read_ahead import ReadAhead
@@ -72,23 +74,31 @@ def train_loader(
     store: Store | None = None,
     *,
     largest_size: int | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> DevicePrefetcher:
-    """Batches of shuffled random crops, for any number of epochs; `sampler.set_epoch` selects the epoch.
+    """Batches of shuffled random crops, for any number of epochs.
 
     store: provides the bytes of samples; None: the store of the index. largest_size: pixels of a side of the largest
-    images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`.
+    images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`. weights: see
+    TrainOrder.
     """
     options = options.for_processes(rank_info.world_size)
-    order = train_order(len(index), options, rank=rank_info.rank, world_size=rank_info.world_size)
+    order = train_order(len(index), options, rank=rank_info.rank, world_size=rank_info.world_size, weights=weights)
     if order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
     dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
     return _prefetcher(index, dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
-def train_order(num_samples: int, options: LoaderOptions, *, rank: int = 0, world_size: int = 1) -> TrainOrder:
-    """The order of the training samples. Raises BatchTooLarge, and ConfigError for other options that do not fit the
-    number of samples or processes."""
+def train_order(
+    num_samples: int,
+    options: LoaderOptions,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    weights: NDArray[np.float64] | None = None,
+) -> TrainOrder:
+    """The order of the training samples. Raises BatchTooLarge, and ConfigError for other options that do not fit."""
     options = options.for_processes(world_size)
     return TrainOrder(
         num_samples=num_samples,
@@ -99,16 +109,18 @@ def train_order(num_samples: int, options: LoaderOptions, *, rank: int = 0, worl
         repetitions=options.repeated_augmentation,
         rank=rank,
         world_size=world_size,
+        weights=weights,
     )
 
 
-def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> DevicePrefetcher:
-    """Batches of centred crops of every sample, in order; the last batch is padded. A batch has no more images than a
-    part of a training batch, because validation runs the whole batch through the network at once."""
+def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo, *, pad: bool = True) -> DevicePrefetcher:
+    """Batches of centred crops of every sample, in order. A batch has no more images than a part of a training batch,
+    because validation runs the whole batch through the network at once. pad: whether the last batch is padded, and bad
+    samples are replaced, and `valid` marks both; otherwise they are left out."""
     options = options.for_processes(rank_info.world_size)
     batch_size, rank, world_size = min(options.batch_size, PART_IMAGES), rank_info.rank, rank_info.world_size
     order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size)
-    dataset = _dataset(index, options, rank_info, order, store_of(index, options))
+    dataset = replace(_dataset(index, options, rank_info, order, store_of(index, options)), pad=pad)
     size = options.val_image_size or options.image_size
     return _prefetcher(index, dataset, options, rank_info, size, size)
 

@@ -8,11 +8,13 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import parent_process
 from multiprocessing.context import ForkContext, ForkProcess
 
 from imagenet_opt import machine
-from imagenet_opt.errors import WorkerDied
+from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.processes import blocked, end_with_parent
 
@@ -94,6 +96,23 @@ def _obey(parent: int | None) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Raise the errors of a DataLoader's workers without their traceback, and WorkerDied for a killed worker."""
+    try:
+        yield
+    except (RuntimeError, OSError, EOFError) as error:
+        if (death := explain_worker_death(error)) is None:
+            raise
+        raise death from error
+    except ImagenetOptError as error:
+        kind = type(error)  # in a worker, the DataLoader puts a traceback and this name before the message
+        _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+        if not name:
+            raise
+        raise kind(message.strip()) from error
 
 
 def explain_worker_death(error: Exception) -> WorkerDied | None:

@@ -1,5 +1,7 @@
 """Options of the loader."""
 
+import ast
+import inspect
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -151,6 +153,13 @@ class LoaderOptions:
                 "multiple of their number, or another number of processes (trainer.devices, trainer.num_nodes)"
             )
         return replace(self, batch_size=size, global_batch_size=None)
+
+
+def option_docs() -> dict[str, str]:
+    """The docstring of each option, in one line."""
+    body: Any = ast.parse(inspect.getsource(LoaderOptions)).body[0]
+    names = [getattr(getattr(field, "target", None), "id", None) for field in body.body]
+    return {name: " ".join(body.body[i + 1].value.value.split()) for i, name in enumerate(names) if name}
 
 
 @cache

@@ -19,6 +19,8 @@ small. Our choice: 512 crops of ImageNet take about 150 MB."""
 GLOBAL_BATCH = "images of a global batch"
 _REPEATED = "data.repeated_augmentation"
 _LABELS = "checksum of their labels in order"
+WEIGHTS = "checksum of their weights"
+ROWS = "checksum of the chosen indices"
 _CLASSES = "checksum of their class names"
 """Facts of an order, as checkpoints name them."""
 
@@ -44,16 +46,21 @@ def part_of(draw: SampleIds, part: int, num_parts: int, block_size: int = 1) -> 
 
 
 class Shuffle(NamedTuple):
-    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, modulo num_samples."""
+    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, modulo num_samples.
+    copies: number of earlier copies of each sample in this pass; None if each comes once."""
 
     one_pass: int
     blocks: NDArray[np.int32]
     shift: int
+    copies: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOrder:
     """A new shuffle for each pass over the data; the incomplete last global batch of an epoch is dropped.
+
+    weights: float64 (num_samples,), above 0: each pass draws num_samples samples with replacement, each with a chance
+    in proportion to its weight, instead of a shuffle. Each copy of a sample in a pass has another pass_id.
 
     With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
     batches, so that no sample comes twice before all samples came once. Rank r takes the r-th part of each global
@@ -73,6 +80,7 @@ class TrainOrder:
     repetitions: int = 1
     rank: int = 0
     world_size: int = 1
+    weights: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     _shuffles: list[Shuffle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +89,8 @@ class TrainOrder:
                 f"data.samples_per_epoch={self.samples_per_epoch} must be between 1 and the "
                 f"{self.num_samples} training images; use null for all of them"
             )
+        if self.weights is not None and (self.block_size > 1 or self.repetitions > 1):
+            raise ConfigError("weights= needs shuffle=global and repeated_augmentation=1")
         if self.num_batches == 0:
             most = (self.samples_per_epoch or self.num_samples) // self.world_size
             most -= most % LEAST_BLOCK if self.block_size > 1 else 0
@@ -114,12 +124,14 @@ class TrainOrder:
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the order takes in each worker: the shuffles of two passes."""
-        return 2 * np.dtype(np.int32).itemsize * (self.num_samples // self.block_size)
+        """Memory that the order takes in each worker: the shuffles of two passes, and the weights."""
+        weighted = 4 if self.weights is not None else 1
+        return 2 * np.dtype(np.int32).itemsize * (self.num_samples // self.block_size) * weighted
 
     @property
     def facts(self) -> dict[str, int]:
-        return {
+        weighted = {} if self.weights is None else {WEIGHTS: zlib.crc32(self.weights.tobytes())}
+        return weighted | {
             "seed": self.seed,
             GLOBAL_BATCH: self.global_batch,
             "images of a block": self.block_size,
@@ -135,14 +147,16 @@ class TrainOrder:
         start = epoch * stride + step * self.global_batch + self.rank * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
         passes, offsets = np.divmod(positions, self.pass_samples)
-        indices = np.empty_like(positions)
+        indices, pass_ids = np.empty_like(positions), passes.copy()
         for one_pass in np.unique(passes):
             chosen = passes == one_pass
             shuffle = self._shuffle(int(one_pass))
             blocks, places = np.divmod(offsets[chosen], self.block_size)
             places += shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size)
             indices[chosen] = places % self.num_samples
-        return SampleIds(indices, passes, self.batch_size)
+            if shuffle.copies is not None:
+                pass_ids[chosen] = one_pass * self.num_samples + shuffle.copies[blocks]
+        return SampleIds(indices, pass_ids, self.batch_size)
 
     def _repeated(self, epoch: int, step: int) -> SampleIds:
         positions = step * self.global_batch + np.arange(self.global_batch, dtype=np.int64)
@@ -158,10 +172,24 @@ class TrainOrder:
             if shuffle.one_pass == one_pass:
                 return shuffle
         generator = np.random.Generator(np.random.Philox(key_of(self.seed, one_pass)))
-        blocks = generator.permutation(np.arange(self.num_samples // self.block_size, dtype=np.int32))
-        shift = int(generator.integers(self.num_samples)) if self.block_size > 1 else 0
-        self._shuffles[:] = [*self._shuffles[-1:], Shuffle(one_pass, blocks, shift)]
-        return self._shuffles[-1]
+        if self.weights is not None:
+            shuffle = _weighted(one_pass, self.weights, generator.random(self.num_samples))
+        else:
+            blocks = generator.permutation(np.arange(self.num_samples // self.block_size, dtype=np.int32))
+            shift = int(generator.integers(self.num_samples)) if self.block_size > 1 else 0
+            shuffle = Shuffle(one_pass, blocks, shift)
+        self._shuffles[:] = [*self._shuffles[-1:], shuffle]
+        return shuffle
+
+
+def _weighted(one_pass: int, weights: NDArray[np.float64], draws: NDArray[np.float64]) -> Shuffle:
+    """One sample for each of `draws`, in [0, 1), with the number of its earlier copies in this pass."""
+    shares = np.cumsum(weights)
+    drawn = np.searchsorted(shares / shares[-1], draws, side="right").astype(np.int32)
+    order = np.argsort(drawn, kind="stable")
+    copies = np.empty_like(drawn)
+    copies[order] = np.arange(len(drawn)) - np.searchsorted(drawn[order], drawn[order])
+    return Shuffle(one_pass, drawn, 0, copies)
 
 
 def block_size_for(batch_size: int) -> int:
@@ -177,7 +205,8 @@ def block_size_for(batch_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOrder:
-    """Every sample once, in the order of the index; the last batch is padded, so that shapes never change."""
+    """Every sample once, in the order of the index; the processes share the last global batch, and padding makes each
+    share a whole batch, so that shapes never change."""
 
     num_samples: int
     batch_size: int
@@ -195,13 +224,14 @@ class EvalOrder:
         return {GLOBAL_BATCH: self.batch_size * self.world_size, "validation images": self.num_samples}
 
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
-        start = (step * self.world_size + self.rank) * self.batch_size
+        first = step * self.world_size * self.batch_size
+        num = min(self.world_size * self.batch_size, self.num_samples - first)
+        start, stop = (first + num * rank // self.world_size for rank in (self.rank, self.rank + 1))
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
-        num_valid = int(np.clip(self.num_samples - start, 0, self.batch_size))
-        return SampleIds(np.where(positions < self.num_samples, positions, 0), np.zeros_like(positions), num_valid)
+        return SampleIds(np.where(positions < stop, positions, 0), np.zeros_like(positions), stop - start)
 
 
-def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[np.int32], classes: Sequence[str]) -> dict[str, int]:
+def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[Any], classes: Sequence[str]) -> dict[str, int]:
     """What decides the samples of all batches, besides the position in the run; the same in each process.
 
     The checksum of the labels changes with the folder tree, and distinguishes a tree from shards, which are shuffled.
@@ -213,7 +243,8 @@ def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[np.int32], classe
 def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, otherwise: str) -> None:
     """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
     if other batches are wanted."""
-    saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], **saved}  # older checkpoints lack these keys
+    saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], WEIGHTS: 0, ROWS: 0, **saved}  # older checkpoints lack these keys
+    now = {WEIGHTS: 0, ROWS: 0, **now}
     changed = {name: saved.get(name) for name, fact in now.items() if saved.get(name) != fact}
     if changed:
         changes = "; ".join(f"{name} was {before}, is now {now[name]}" for name, before in changed.items())

@@ -6,84 +6,33 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import explain_worker_death
+from imagenet_opt.data.loader_workers import worker_errors
 from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
+from imagenet_opt.errors import CheckpointMismatch
 from imagenet_opt.out_of_memory import explained
-
-log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 _SIGNAL_SECONDS = 1.0
 """Longest single wait for a batch. A signal that arrives just before a wait is handled only after the wait."""
-_SHOWN = 3
-_ALWAYS_ALLOWED = 3
-"""Bad samples allowed with any fraction above 0, because the fraction of a small data set may be less than one."""
 _MEANS = ("read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds")
 """Metrics that are means over batches."""
-
-
-@contextmanager
-def worker_errors() -> Iterator[None]:
-    """Raise the errors of a DataLoader's workers without their traceback, and WorkerDied for a killed worker."""
-    try:
-        yield
-    except (RuntimeError, OSError, EOFError) as error:
-        if (death := explain_worker_death(error)) is None:
-            raise
-        raise death from error
-    except ImagenetOptError as error:
-        kind = type(error)  # in a worker, the DataLoader puts a traceback and this name before the message
-        _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
-        if not name:
-            raise
-        raise kind(message.strip()) from error
-
-
-@dataclass(kw_only=True)
-class BadSamples:
-    """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
-
-    Each of `world_size` processes counts only the samples that it has read. A process reads another share of the
-    data set in each epoch, so the allowed number grows until the process has read the whole data set.
-    """
-
-    num_samples: int
-    max_fraction: float
-    world_size: int = 1
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    def add(self, skipped: tuple[tuple[int, str], ...], epoch: int) -> None:
-        for index, reason in skipped:
-            if index not in self.reasons:
-                self.reasons[index] = reason
-                log.warning(f"skipped: {reason}")
-        num_read = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
-        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * num_read)) if self.max_fraction else 0
-        if (num := len(self.reasons)) > allowed:
-            first = "; ".join(list(self.reasons.values())[:_SHOWN])
-            more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
-            raise TooManyBadSamples(
-                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
-                f"of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all of them "
-                "(skipped: ...); fix the files, or raise data.max_bad_fraction"
-            )
 
 
 class BackgroundIterator(Iterator[list[Sent]]):
@@ -139,13 +88,57 @@ class DevicePrefetcher:
     _totals: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
     _drained: dict[str, float] = field(default_factory=dict)
     _ahead: BackgroundIterator | None = None
+    _iterations: int = 0
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
+        """The batches of the epoch that `set_epoch` or `load_state_dict` has chosen; otherwise of the next epoch, or
+        again of the same epoch if the last iteration left it early."""
+        self._iterations += 1
         with worker_errors():
-            yield from self._batches()
+            yield from self._batches(self._iterations)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        order, num_workers = self.loader.dataset.order, self.loader.num_workers  # type: ignore[attr-defined]
+        rank = f"rank {order.rank} of {order.world_size}, " if order.world_size > 1 else ""
+        return (
+            f"<imagenet_opt.loader: {self.num_samples:,} images, {len(self.classes)} classes, {len(self)} batches of "
+            f"{self.batch_size}, {num_workers} worker{'s' * (num_workers != 1)}, {rank}{self.copies.device}>"
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch; after a whole epoch, the next epoch."""
+        return self.sampler.position[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration begin `epoch`, or continue in it where `load_state_dict` has left it."""
+        self.sampler.set_epoch(epoch)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The label of each image, in the order of the index: by class folder, then by name."""
+        return self.loader.dataset.labels  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.classes)}
+
+    def path(self, index: int) -> str:
+        """Path or URL of an image. index: as in `batch.indices`."""
+        return self.loader.dataset.reader.store.name(index)  # type: ignore[attr-defined, no-any-return]
 
     def state_dict(self) -> dict[str, int]:
         """The position after the batches delivered so far, and what decides the order of the samples. The state is the
@@ -157,7 +150,12 @@ class DevicePrefetcher:
         """Let the next iteration continue in epoch `sampler.epoch`, after the batches that `state_dict` counts. Raises
         CheckpointMismatch for a state of other data, or of another seed, batch size or order."""
         check_fingerprint(state_dict, self.fingerprint, otherwise="do not load this state")
-        self.sampler.seek(state_dict["epoch"], state_dict["step"])
+        epoch, step = state_dict["epoch"], state_dict["step"]
+        if epoch < 0 or not 0 <= step <= len(self):
+            raise CheckpointMismatch(
+                f"epoch={epoch}, step={step} is no place in epochs of {len(self)} batches; load a state of state_dict()"
+            )
+        self.sampler.seek(epoch, step)
 
     def close(self) -> None:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
@@ -216,20 +214,21 @@ class DevicePrefetcher:
             metrics["cache_damaged"] = totals["cache_damaged"]
         return {f"loader/{name}": float(value) for name, value in metrics.items()}
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self, iteration: int) -> Iterator[Batch]:
         if self._ahead is not None:
             self._ahead.close()  # the last epoch may have ended early
+        self.sampler.go_on()
         source = _by_step(self._sent(iter(self.loader)))
         if self.loader.num_workers == 0:
-            yield from self._delivered(source)
+            yield from self._delivered(source, iteration)
             return
         self._ahead = ahead = BackgroundIterator(source)
         try:
-            yield from self._delivered(ahead)
+            yield from self._delivered(ahead, iteration)
         finally:
             ahead.stop()
 
-    def _delivered(self, source: Iterator[list[Sent]]) -> Iterator[Batch]:
+    def _delivered(self, source: Iterator[list[Sent]], iteration: int) -> Iterator[Batch]:
         for parts in source:
             queue_depth = self.num_ready
             num_images = sum(len(part) for part, _ in parts)
@@ -250,6 +249,11 @@ class DevicePrefetcher:
             )
             lease = parts[0][0].lease
             yield self._finished(parts)
+            if iteration != self._iterations:
+                raise RuntimeError(
+                    "a later iteration of this loader has begun, so this one gets no more batches; end one before the "
+                    "next, or make two loaders"
+                )
             self.buffers.release(lease)
         self.sampler.position = self.sampler.position[0] + 1, 0
 

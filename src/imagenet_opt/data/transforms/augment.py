@@ -108,9 +108,9 @@ def augment(images: Tensor, layers: Sequence[Layer]) -> Tensor:
     return select(images, sent[len(plans)])
 
 
-def erase(images: Tensor, boxes: Boxes) -> None:
-    """Erase the boxes of normalised images in place, by a number of operations that does not depend on the number of
-    boxes."""
+def erase(images: Tensor, boxes: Boxes, mean: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
+    """Give the boxes of images the mean colour in place, by a number of operations that does not depend on the number
+    of boxes. mean: RGB from 0 to 1, for uint8; it is 0 in normalised images."""
     if not len(boxes):
         return
     height, width = images.shape[-2:]
@@ -120,4 +120,9 @@ def erase(images: Tensor, boxes: Boxes) -> None:
     ((start, end),) = to_device([limits], images.device)
     places = torch.arange(max(height, width), device=images.device)
     inside_y, inside_x = (places >= start) & (places < end)
-    images.masked_fill_(inside_y[:, None, :height, None] & inside_x[:, None, None, :width], 0)
+    erased = inside_y[:, None, :height, None] & inside_x[:, None, None, :width]
+    if images.is_floating_point():
+        images.masked_fill_(erased, 0)
+        return
+    for channel, colour in zip(images.split(1, dim=1), mean, strict=True):
+        channel.masked_fill_(erased, min(255, max(0, round(255 * colour))))

@@ -26,10 +26,11 @@ def resize_kernel(
     else:
         factors = [1 / (255 * std) for std in format.std]
         shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
-    _resize[grid](
-        pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts,
-        INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
-    )  # fmt: skip
+    if len(heights):  # the last batch of a validation may be empty on a process
+        _resize[grid](
+            pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts,
+            INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
+        )  # fmt: skip
     return images_NHWC.permute(0, 3, 1, 2)
 
 

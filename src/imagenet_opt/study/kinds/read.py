@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
+from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals, worker_errors
 from imagenet_opt.data.order import block_size_for
-from imagenet_opt.data.prefetcher import worker_errors
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.display.table import Column, Table

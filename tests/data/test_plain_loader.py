@@ -1,0 +1,119 @@
+"""imagenet_opt.loader in a loop of the user's own."""
+
+import inspect
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+
+import imagenet_opt
+from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.transforms.resize import MEAN, STD
+from imagenet_opt.errors import ConfigError
+from tests.data.conftest import MakeLoader, by_index
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+@pytest.mark.parametrize("more", [{}, {"augment": "trivialaugment", "random_erasing": 1.0}])
+def test_uint8_is_the_pixels_that_others_normalise(
+    images_root: Path, loader: MakeLoader, resize_on: str, more: dict[str, Any]
+) -> None:
+    options = {"resize_on": resize_on, "num_workers": 1, **more}
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    pixels = list(loader(images_root, dtype=torch.uint8, **options))  # kept while workers make later batches
+    known = by_index(list(loader(images_root, **options)))
+    for i, image in by_index(pixels).items():
+        assert image.dtype == torch.uint8
+        assert ((known[i] * std + mean) * 255 - image).abs().max() <= 0.51
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 18), (2, 6), (4, 3), (4, 50)])
+def test_validation_shows_every_image_once(
+    images_root: Path, tmp_path: Path, loader: MakeLoader, world_size: int, batch_size: int, pad: bool
+) -> None:
+    root, damaged = shutil.copytree(images_root, tmp_path / "data"), 7
+    options = {"split": "val", "batch_size": batch_size, "world_size": world_size, "pad": pad, "num_workers": 2}
+    made = [loader(root, rank=rank, max_bad_fraction=0.1, **options) for rank in range(world_size)]
+    Path(made[0].path(damaged)).write_bytes(b"")
+    found = [list(each) for each in made]
+    batches = [batch for own in found for batch in own]
+    assert {len(own) for own in found} == {len(made[0])}
+    assert sorted(int(i) for batch in batches for i in batch.indices[batch.valid]) == sorted({*range(39)} - {damaged})
+    if pad:
+        assert {len(batch) for batch in batches} == {batch_size}
+    else:
+        assert all(batch.valid.all() for batch in batches)
+        assert sum(len(images) for images, _ in batches) == sum(len(labels) for _, labels in batches) == 38
+
+
+def test_chosen_images_have_the_given_targets(images_root: Path, loader: MakeLoader) -> None:
+    whole, rows = loader(images_root, split="val"), [38, 0, 20, 0]
+    images, targets = by_index(list(whole)), np.random.default_rng(0).random((39, 2))
+    ((chosen, labels),) = loader(images_root, split="val", indices=rows, targets=targets)
+    assert torch.equal(chosen, torch.stack([images[row] for row in rows]))
+    assert labels.dtype == torch.float32 and labels.numpy() == pytest.approx(targets[rows])
+    numbers = loader(images_root, indices=np.arange(39) >= 26, targets=np.arange(39), batch_size=13)
+    ((_, labels),) = numbers
+    assert labels.dtype == torch.int64 and sorted(labels.tolist()) == [*range(26, 39)]
+    assert whole.labels.tolist() == [0] * 13 + [1] * 13 + [2] * 13 and whole.class_to_idx["class2"] == 2
+
+
+def test_processes_are_found_and_share_images_and_cpus(
+    images_root: Path, tmp_path: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    for rank in range(4):
+        for name, value in {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 4}.items():
+            monkeypatch.setenv(name, str(value))
+        with loader(images_root, batch_size=9, num_workers="auto") as made:
+            assert f"2 workers, rank {rank} of 4, cpu" in repr(made)
+            seen += [int(i) for batch in made for i in batch.indices]
+    assert len(set(seen)) == len(seen) == 36
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        with pytest.raises(ConfigError, match=r"world_size=4, and .* has 1 processes"):
+            next(iter(made))
+        assert "39 images, 3 classes, 4 batches of 9, 0 workers, cpu" in repr(loader(images_root, batch_size=9))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": torch.int64}, "dtype=torch.int64"),
+        ({"device": "cuda:99"}, "device=cuda:99"),
+        ({"rank": 2, "world_size": 2}, "rank=2, world_size=2"),
+        ({"rank": -1}, "rank=-1"),
+        ({"world_size": 0}, "world_size=0"),
+        ({"batchsize": 3}, "batchsize: did you mean batch_size"),
+        ({"transform": None}, "transform: augment="),
+        ({"sampler": None}, "sampler: indices="),
+        ({"shuffle": True}, "shuffle=True: .* leave shuffle out"),
+        ({"split": "."}, r"split=\.: .* training=True"),
+        ({"indices": [39]}, "indices= .* 0 to 38"),
+        ({"indices": []}, "indices="),
+        ({"weights": [0] * 39}, "weights="),
+        ({"weights": [1] * 39, "split": "val"}, "weights= is for training"),
+        ({"targets": [1]}, "targets= .* 39"),
+        ({"pad": True}, "pad= is for validation"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_option(
+    images_root: Path, loader: MakeLoader, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loader(images_root, **options)
+
+
+def test_the_help_has_a_line_for_each_option() -> None:
+    lines = (inspect.getdoc(imagenet_opt.loader) or "").splitlines()
+    assert imagenet_opt.loader.__module__ == "imagenet_opt"
+    for option in fields(LoaderOptions):
+        assert [line for line in lines if line.strip().startswith(f"{option.name}={option.default!r}: ")]

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from timm import optim
+from timm.optim.muon import Muon
 from torch.optim import SGD, Optimizer
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
+from imagenet_opt.model.muon import BatchedMuon
 from imagenet_opt.model.network import NORMS
 
 REFERENCE_BATCH = 256
@@ -61,6 +63,11 @@ def build_optimizer(
         raise ConfigError(f"optimizer.*: {error}") from error
     if isinstance(optimizer, SGD) and options.get("fused"):
         _begin_momentum(optimizer)
+    if isinstance(optimizer, Muon) and [optimizer.defaults[key] for key in ("algo", "conv_mode")] == [
+        "muon",
+        "flatten",
+    ]:
+        optimizer.__class__ = BatchedMuon
     return optimizer
 
 

@@ -50,7 +50,7 @@ def _muon(
     **unused: Any,
 ) -> None:
     """timm.optim.muon.muon for weights as matrices (out, in x height x width), conv_mode=flatten."""
-    options = {"eps": eps, "safety_factor": safety_factor, "scale_eps": scale_eps}
+    options: dict[str, Any] = {"eps": eps, "safety_factor": safety_factor, "scale_eps": scale_eps}
     coefficients = timm_muon.resolve_ns_coefficients(ns_coefficients, timm_muon._COEFFICIENTS)
     torch._foreach_mul_(params, 1 - lr * weight_decay)
     torch._foreach_lerp_(momentum_bufs, grads, 1.0 - momentum)

@@ -63,10 +63,8 @@ def build_optimizer(
         raise ConfigError(f"optimizer.*: {error}") from error
     if isinstance(optimizer, SGD) and options.get("fused"):
         _begin_momentum(optimizer)
-    if isinstance(optimizer, Muon) and [optimizer.defaults[key] for key in ("algo", "conv_mode")] == [
-        "muon",
-        "flatten",
-    ]:
+    defaults = optimizer.defaults
+    if isinstance(optimizer, Muon) and (defaults["algo"], defaults["conv_mode"]) == ("muon", "flatten"):
         optimizer.__class__ = BatchedMuon
     return optimizer
 

@@ -71,7 +71,7 @@ def _require_packages(format: str) -> None:
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:
     """Arguments of the network and normalisation of its images; all values but the name are JSON."""
-    values = {key: config[key] for key in (*RECIPE[1:], "image_size")}
+    values = {key: config[key] for key in (*RECIPE[1:], "image_size") if key in config}
     values |= {"mean": config.get("mean", MEAN), "std": config.get("std", STD)}
     return {"name": config["name"]} | {key: json.dumps(value) for key, value in values.items()}
 

@@ -34,7 +34,8 @@ _INTRODUCTION = """# Every key
 `python train.py KEY=VALUE` sets a key, `GROUP=NAME` chooses another file of a group, and `python train.py --cfg job`
 prints all keys with your values. This page is made from `conf/` and from the classes that it builds.
 """
-_KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "tuple": "list"}
+_KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+_KINDS |= {"tuple": "list", "Mapping": "mapping"}
 _BUILT_FROM = {"model": (build_network, load_initial_weights, Classifier), "optimizer": (build_optimizer,)}
 """Group -> what the project builds from its keys, where the YAML names no _target_."""
 

@@ -89,7 +89,7 @@ def test_a_run_logs_whether_a_step_fits_and_trains_if_that_is_unknown(
     (line,) = (record for record in caplog.records if "a training step of" in record.message)
     assert line.levelname == "WARNING" and "data.image_size" in line.message and "model.name" in line.message
     caplog.clear()
-    monkeypatch.setattr(memory_need, "build_network", lambda **_: DataDependent())
+    monkeypatch.setattr(memory_need, "trained_network", lambda *_: DataDependent())
     assert build_run(tiny(tmp_path / "other", images_root)).data.loading.batch_size == 6
     assert {record.levelname for record in caplog.records if "memory of a step" in record.message} == {"DEBUG"}
 

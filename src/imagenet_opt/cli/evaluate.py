@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, checkpoint_of, new_file
 from imagenet_opt.config.overrides import key_of, last_value, without
@@ -36,7 +36,6 @@ The folders of val may be some of the network's classes, as in ImageNet-A and Im
 they are class numbers, as in ImageNet-V2. Any override of train.py may be added, such as data.val_folder=valid or
 data.val_image_size=288. Accuracies of different eval= are not comparable."""
 
-_NAME_KEYS = ("model.name=", "model=")
 _VIEW_KEYS = ("data.val_image_size", "data.val_crop_ratio", "data.val_interpolation")
 
 
@@ -44,7 +43,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     import torch
 
-    from imagenet_opt.config.build import precision_of
+    from imagenet_opt.config.build import plain, precision_of
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of
     from imagenet_opt.display.progress import progress
@@ -52,12 +51,14 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.evaluate.evaluate import evaluate, tables
     from imagenet_opt.evaluate.network import view_of
 
-    name = composed(options.overrides).model.name
-    network, ckpt = _network(name, options.ckpt)
-    if network.name not in (None, name) and (words := [w for w in options.overrides if w.startswith(_NAME_KEYS)]):
-        raise ConfigError(
-            f"{words[-1]} has no effect with ckpt=, whose network is {network.name}; leave {words[-1]} out"
-        )
+    model = plain(composed(options.overrides).model)
+    network, ckpt = _network(model, options.ckpt)
+    for word in options.overrides:
+        key = "name" if key_of(word) == "model" else key_of(word).removeprefix("model.").partition(".")[0]
+        if key_of(word).startswith("model") and network.recipe.get(key, model.get(key)) != model.get(key):
+            raise ConfigError(
+                f"{word} has no effect with ckpt=, whose network has model.{key}={network.recipe[key]}; leave it out"
+            )
     config = composed((*network.overrides, *options.overrides))
     data = data_of(config, or_demo=True)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
@@ -66,7 +67,7 @@ def main(argv: list[str]) -> None:
     val = data.open("val")
     with progress("evaluating", "images") as show:
         result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
-    label = f"timm's {name}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
+    label = f"timm's {model['name']}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), "eval": options.convention}
@@ -75,13 +76,13 @@ def main(argv: list[str]) -> None:
         options.json.write_text(f"{{\n{lines}\n}}\n")
 
 
-def _network(name: str, ckpt: Path | str | None) -> tuple["Network", str | None]:
-    """timm's network `name`, or the network of a checkpoint, and the path or URL of the checkpoint."""
+def _network(model: dict[str, Any], ckpt: Path | str | None) -> tuple["Network", str | None]:
+    """timm's network of the group model, or the network of a checkpoint, and the path or URL of the checkpoint."""
     from imagenet_opt.evaluate.network import pretrained, saved
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
     if ckpt is None:
-        return pretrained(name), None
+        return pretrained(model["name"], model["options"]), None
     with local_checkpoint(ckpt) as (file, place):
         return saved(file), place
 

@@ -11,6 +11,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.hydra_errors import explain
+from imagenet_opt.config.keys import unknown
+from imagenet_opt.config.overrides import train_program
 from imagenet_opt.display.printable import printable
 from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted
 from imagenet_opt.training.preempted import leave
@@ -32,7 +34,7 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
             sys.exit(_say(f"{type(end.code).__name__}: {end.code}"))
         raise
     except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(_say(f"ConfigError: {explain(error)}"))
+        sys.exit(_say(f"ConfigError: {explain(error, sys.argv)}"))
     except OSError as error:
         if not _while_hydra_makes_the_run_folder(error):
             raise
@@ -63,8 +65,10 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 
 def check_flags(arguments: list[str]) -> None:
     """Check the flags of train.py. Raises ConfigError for a flag that Hydra does not have, such as --batch-size."""
-    _, unknown = get_args_parser().parse_known_args(arguments)
-    if flags := [word for word in unknown if word.startswith("--")]:
-        raise ConfigError(
-            f"{flags[0]}: options are KEY=VALUE, such as data.batch_size=64; python train.py --help lists them"
-        )
+    _, others = get_args_parser().parse_known_args(arguments)
+    for flag in (word for word in others if word.startswith("-")):
+        name, _, value = flag.lstrip("-").partition("=")
+        after = arguments[arguments.index(flag) + 1 :][:1]
+        value = value or "".join(word for word in after if "=" not in word and not word.startswith("-"))
+        hint = unknown(name, value or None).partition("; ")[2]
+        raise ConfigError(f"{flag}: options are KEY=VALUE, without dashes; {hint} ({train_program()} --help)")

@@ -1,10 +1,7 @@
 """Builds trainer, model and data from a configuration."""
 
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from inspect import get_annotations
 from typing import Any
 
 import torch
@@ -16,19 +13,18 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.plugins import TorchSyncBatchNorm
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
-from pydantic import TypeAdapter, ValidationError
 from timm.layers import convert_sync_batchnorm
 from torch import nn
 
-from imagenet_opt.config.trust import find
+from imagenet_opt.config.targets import check_node, check_types
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
-from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size
-from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
+from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size, check_options
+from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer, options_of
 from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.run.checkpoint.position import validate_last_weights
 from imagenet_opt.run.rows import TruncateLogs
@@ -36,25 +32,6 @@ from imagenet_opt.run.rows import TruncateLogs
 _LEAST_BFLOAT16_SIZE = 32
 """Pixels of a side. oneDNN of torch 2.14 computes wrong bfloat16 gradients of a convolution with stride 2 on a map of
 1 x 1, which ResNets have below this size."""
-
-
-def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
-    """Raise ConfigError, with the option's key, if a value does not fit the type that `target` declares. Values that
-    are built first, such as a strategy, are not checked here."""
-    hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
-    built = {name for name, value in options.items() if isinstance(value, Mapping) and "_target_" in value}
-    for name in (hints.keys() & options.keys()) - built:
-        try:
-            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
-        except ValidationError as error:
-            raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
-
-
-def _expected(key: str, error: ValidationError) -> str:
-    """All forms that the value of `key` may have; a union type fails once for each of its members."""
-    texts = (detail["msg"].removeprefix("Input should be ") for detail in error.errors())
-    own = ["'mixed'"] if key == "trainer.precision" else []  # precision_of replaces it
-    return " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
@@ -78,18 +55,28 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     return model
 
 
+def trained_network(config: DictConfig, num_classes: int | None = None) -> nn.Module:
+    """The network of the configuration without what only training needs, on the device `meta`. num_classes: instead of
+    model.num_classes."""
+    options = {name: plain(config.model)[name] for name in RECIPE}
+    with torch.device("meta"):
+        return build_network(**options | ({} if num_classes is None else {"num_classes": num_classes}))
+
+
 def _checked_model(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Options of build_network, of Classifier and of build_optimizer. Raises ConfigError for a value of another type.
 
     model.pretrained and model.init_from are checked and left out: training/build_run.py loads the first weights.
     """
     model, optimizer = plain(config.model), plain(config.optimizer)
-    network = {name: model.pop(name) for name in (*RECIPE, *STARTING)}
+    network = {"options": {}} | {name: model.pop(name) for name in (*RECIPE, *STARTING) if name in model}
     network["num_classes"] = network["num_classes"] or 1  # null: the data set is not known yet
     check_types(load_initial_weights, {name: model.pop(name) for name in ("pretrained", "init_from")}, "model.")
     check_types(build_network, network, "model.")
+    check_options(network["name"], network["options"])
     check_types(Classifier, model, "model.")
     check_types(build_optimizer, optimizer, "optimizer.")
+    options_of(optimizer["name"], optimizer)
     return network, model, optimizer
 
 
@@ -134,12 +121,13 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
+        plugins = make_trainer.keywords.get("plugins") or []
         callbacks = [*first, TruncateLogs(), *make(config.callbacks, "callbacks").values()]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
             callbacks=callbacks,
             logger=list(make(config.logger, "logger").values()),
-            **{"plugins": [_SyncBatchNorm()]} if config.trainer.get("sync_batchnorm") else {},
+            **{"plugins": [*plugins, _SyncBatchNorm()]} if config.trainer.get("sync_batchnorm") else {},
             **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
@@ -169,8 +157,8 @@ def make(node: DictConfig, name: str) -> Any:
     options = plain(node)
     if "_target_" not in options:
         return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
+    check_node(options, name)
     target = find(options["_target_"], f"{name}._target_")
-    check_types(target, options, f"{name}.")
     try:
         if not options.get("_partial_"):
             return instantiate(node, _convert_="all")
@@ -183,9 +171,6 @@ def make(node: DictConfig, name: str) -> Any:
             raise
         if isinstance(cause, ImagenetOptError):
             raise cause from None
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
-        if unknown and unknown[1] in node:
-            raise ConfigError(f"{name}.{unknown[1]}: {name} has no such key in this version; leave it out") from error
         kind = "" if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: "
         raise ConfigError(f"{name}: {kind}{cause}") from error
 
@@ -275,13 +260,18 @@ def set_size(config: DictConfig, size: int) -> None:
 
 
 def check_config(config: DictConfig) -> None:
-    """Check the parts of a configuration that a training step consists of. Raises ConfigError."""
+    """Check keys and values of a whole configuration, without building it. Raises ConfigError."""
     _checked_model(config)
-    trainer, data = plain(config.trainer), plain(config.data)
+    config = config.copy()
+    with open_dict(config):
+        config.model.num_classes = config.model.num_classes or 1  # null: the data set is not known yet
+    groups = {name: plain(config[name]) for name in ("data", "schedule", "trainer", "logger", "callbacks")}
+    data, trainer = groups["data"], groups["trainer"]
     trainer["precision"] = precision_of(trainer["precision"], torch.device("cpu"))
     for key in ("devices", "num_nodes"):  # texts under torchrun and SLURM
         trainer.pop(key, None)
-    check_types(Trainer, trainer, "trainer.")
+    for name, node in groups.items():
+        check_node(node, name)
     if "acceleration" in config.callbacks:
         make(config.callbacks.acceleration, "callbacks.acceleration")
     LoaderOptions(**{field.name: data[field.name] for field in fields(LoaderOptions) if field.name in data})

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
+from imagenet_opt.config.keys import check_keys
 from imagenet_opt.config.length import check_limits
 from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
@@ -39,11 +40,14 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
             config = compose("train", words)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from error
+        raise ConfigError(explain(error, words)) from error
     _check(config, words)
     with open_dict(config):
         config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
+    from imagenet_opt.config.build import check_config  # imports torch
+
+    check_config(config)
     return config
 
 
@@ -78,7 +82,9 @@ def _check(config: DictConfig, words: list[str]) -> None:
     with open_dict(config):
         for name in [name for name, node in (config.get("callbacks") or {}).items() if node is None]:
             config.callbacks.pop(name)  # as ~callbacks.NAME does
-    check_secrets(OmegaConf.to_container(config))
+    raw: Any = OmegaConf.to_container(config)
+    check_secrets(raw)
+    check_keys(raw)
     leave_out_idle(config, words)
     check_limits(config.trainer)
     _check_batch(config, words)

@@ -57,7 +57,8 @@ def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
     is_demo = or_demo and "root" not in config.data
     if not is_demo and not config.data.get("root"):
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
-    from imagenet_opt.config.build import check_types, plain
+    from imagenet_opt.config.build import plain
+    from imagenet_opt.config.targets import check_types
     from imagenet_opt.data.datamodule import demo_data, folder_data
     from imagenet_opt.data.demo import demo_folder
     from imagenet_opt.data.options import LoaderOptions

@@ -1,17 +1,13 @@
 """Explains Hydra's and OmegaConf's errors in the words of this project."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.config.overrides import config_folder, train_program
+from imagenet_opt.config.keys import unknown
+from imagenet_opt.config.overrides import config_folder, last_value
 from imagenet_opt.errors import did_you_mean
 
 _HINTS = {
@@ -23,8 +19,8 @@ _HINTS = {
 """Prefix of GROUP/OPTION that Hydra could not find -> further hint."""
 
 
-def explain(error: Exception) -> str:
-    """One line about an error of Hydra or OmegaConf, with the key and the remedy."""
+def explain(error: Exception, words: Iterable[str]) -> str:
+    """One line about an error of Hydra or OmegaConf, with the key and the remedy. words: of the command line."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = getattr(cause, "full_key", None)
     text = " ".join(str(error).partition("Config search path")[0].split())
@@ -38,19 +34,7 @@ def explain(error: Exception) -> str:
         return f"leave out ~{absent[1]}: this configuration has no {absent[1]}"
     if not key or "Could not override" not in text:
         return text
-    if key in (keys := _default_keys()):  # of a group for which an experiment chooses another file
-        group = key.partition(".")[0]
-        hint = "add data=folder" if group == "data" else "--cfg job shows the keys that it has"
-        return f"there is no key {key} in the {group} of this experiment; {hint}"
-    groups = sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
-    near = [known for known in [*keys, *groups] if _is_like(key, known)]
-    hint = did_you_mean(key, near, f"{train_program()} --cfg job shows every key")
-    return f"there is no key {key}; {hint}"
-
-
-def _is_like(key: str, known: str) -> bool:
-    """Whether the last parts of two keys are alike: an equal group makes no key a good suggestion."""
-    return SequenceMatcher(None, key.rpartition(".")[2], known.rpartition(".")[2]).ratio() >= 0.6
+    return unknown(key, last_value(words, key))
 
 
 def _no_option(place: str, known: Sequence[str] | None) -> str:
@@ -60,16 +44,3 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
     return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
-
-
-def _default_keys() -> list[str]:
-    """All keys of conf/train.yaml and of the groups that it chooses."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return list(_keys(OmegaConf.to_container(compose("train"))))
-
-
-def _keys(value: Any, prefix: str = "") -> Iterator[str]:
-    for key, child in value.items() if isinstance(value, Mapping) else ():
-        yield f"{prefix}{key}"
-        yield from _keys(child, f"{prefix}{key}.")

@@ -61,8 +61,11 @@ def complete(overrides: list[str]) -> list[str]:
 
 
 def _of_default_group(word: str) -> str:
-    """Adapt an override of a group in conf/train.yaml's defaults: Hydra cannot add such a group or set it to null."""
+    """Adapt an override of a group in conf/train.yaml's defaults: Hydra cannot add such a group or set it to null. An
+    option of timm's network needs no plus."""
     name = key_of(word)
+    if word.startswith("model.options"):
+        return f"++{word}"
     if name not in ("experiment", "rehearse") or word.startswith(("~", "++")):
         return word
     return f"~{name}" if value_of(word) == "null" else f"{name}={value_of(word)}"

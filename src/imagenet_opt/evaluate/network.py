@@ -1,8 +1,9 @@
 """The network to evaluate, the part of an image that it sees, and its logit of each class folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from imagenet_opt.data.options import Filter, LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean, printable
-from imagenet_opt.model.network import pretrained_network
+from imagenet_opt.model.network import RECIPE, Options, pretrained_network
 from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
 
 FLOAT32 = "32-true"
@@ -30,13 +31,14 @@ _REMEDY = "choose the network's training data set (data.root, data.val_folder), 
 @dataclass(frozen=True)
 class Network:
     """net: in evaluation mode. num_classes: number of logits. classes: names of the classes in the order of the logits;
-    None if unknown. overrides: of train.py, which validate as the network's own run did. name: timm's, if known."""
+    None if unknown. overrides: of train.py, which validate as the network's own run did. recipe: keys of the group model
+    with which it is built, if known."""
 
     net: nn.Module
     num_classes: int
     classes: tuple[str, ...] | None = None
     overrides: tuple[str, ...] = ()
-    name: str | None = None
+    recipe: Mapping[str, Any] = MappingProxyType({})
 
 
 def saved(ckpt: Path) -> Network:
@@ -49,16 +51,18 @@ def saved(ckpt: Path) -> Network:
     precision = str(config.get("precision"))
     word = f"trainer.precision={precision if precision in DTYPES else FLOAT32}"
     overrides = (*(f"data.{key}={value}" for key, value in known.items()), flip, word)
-    return Network(net, config["num_classes"], classes, overrides, config["name"])
+    recipe = {key: config[key] for key in RECIPE if key in config}
+    return Network(net, config["num_classes"], classes, overrides, recipe)
 
 
-def pretrained(name: str) -> Network:
+def pretrained(name: str, options: Options) -> Network:
     """timm's network with timm's weights. Raises UnknownModel, ModelError."""
-    net = pretrained_network(name).eval()
+    net = pretrained_network(name, options).eval()
     facts: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
     subset = infer_imagenet_subset(facts)
     classes = tuple(ImageNetInfo(subset).label_names()) if subset else None
-    overrides = (f"data.val_image_size={facts['input_size'][-1]}", f"trainer.precision={FLOAT32}")
+    size = options.get("img_size") or facts["input_size"][-1]
+    overrides = (f"data.val_image_size={size}", f"trainer.precision={FLOAT32}")
     return Network(net, facts["num_classes"], classes, overrides)
 
 

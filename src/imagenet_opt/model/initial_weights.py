@@ -38,7 +38,8 @@ def load_initial_weights(
             "start from the file, or model.init_from=null"
         )
     if pretrained:
-        weights, source = pretrained_network(name).state_dict(), f"timm's weights of {name} (model.pretrained)"
+        options = network_config.get("options", {})
+        weights, source = pretrained_network(name, options).state_dict(), f"timm's weights of {name} (model.pretrained)"
     elif init_from is not None:
         weights = _read_weights(Path(init_from).expanduser(), network_config)
         source = f"the weights of {init_from} (model.init_from)"

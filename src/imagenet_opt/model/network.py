@@ -1,6 +1,9 @@
 """Networks by their timm name, and their parts that are not trained."""
 
 import copy
+import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import timm
@@ -12,10 +15,20 @@ from torch.nn.functional import conv2d
 
 from imagenet_opt.errors import ConfigError, ModelError, UnknownModel, did_you_mean, first_line
 
-RECIPE = ("name", "num_classes", "blurpool", "small_stem")
+RECIPE = ("name", "num_classes", "blurpool", "small_stem", "options")
 """Arguments of `build_network` that are keys of the group model and of checkpoints."""
 STARTING = ("zero_init_last", "drop_path_rate")
 """Arguments of `build_network` for training only: a trained network does not need them."""
+_OWN_KEYS = {
+    "num_classes": "model.num_classes",
+    "drop_path_rate": "model.drop_path_rate",
+    "zero_init_last": "model.zero_init_last",
+    "aa_layer": "model.blurpool",
+    "device": "trainer.accelerator",
+    "dtype": "trainer.precision",
+}
+"""Arguments of timm's networks -> the keys that set them."""
+Options = Mapping[str, bool | int | float | str | None]
 
 
 def build_network(
@@ -24,6 +37,7 @@ def build_network(
     num_classes: int,
     blurpool: bool | Literal["strided_convs"] = False,
     small_stem: bool = False,
+    options: Options = MappingProxyType({}),
     zero_init_last: bool = True,
     drop_path_rate: float = 0.0,
 ) -> nn.Module:
@@ -34,23 +48,29 @@ def build_network(
     small_stem: for images of about 32 to 96 pixels, a 3x3 stem without stride or pooling instead of 7x7 with both
     (ResNets only; arXiv 1512.03385, section 4.2). zero_init_last: whether a ResNet's blocks begin as identities, with a
     weight of 0 in their last norm (arXiv 1706.02677). drop_path_rate: largest rate of stochastic depth (arXiv
-    1603.09382).
+    1603.09382). options: further arguments of timm's network, such as img_size, drop_rate, global_pool or
+    ls_init_value; None: timm's default.
 
-    Raises UnknownModel with near names; ModelError for an option that the network does not have.
+    Raises UnknownModel and ConfigError with near names; ModelError for an option that the network does not have.
     """
-    _check_name(name)
-    options: dict[str, Any] = {"aa_layer": BlurPool2d} if blurpool is True else {}
+    check_options(name, options)
+    arguments: dict[str, Any] = dict(options) | ({"aa_layer": BlurPool2d} if blurpool is True else {})
     if not zero_init_last:
-        options["zero_init_last"] = False
+        arguments["zero_init_last"] = False
     if drop_path_rate:
-        options["drop_path_rate"] = drop_path_rate
+        arguments["drop_path_rate"] = drop_path_rate
     try:
-        network: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
+        network: nn.Module = timm.create_model(name, num_classes=num_classes, **arguments)
     except TypeError as error:
         raise ModelError(
-            f"{name} has not all of these options; set model.blurpool=false, model.zero_init_last=true or "
-            f"model.drop_path_rate=0 ({error})"
+            f"{name} has not all of these options; set model.blurpool=false, model.zero_init_last=true, "
+            f"model.drop_path_rate=0 or model.options={{}} ({error})"
         ) from error
+    except (AssertionError, ValueError, RuntimeError) as error:
+        if not options:
+            raise
+        words = ", ".join(f"{key}={value}" for key, value in options.items())
+        raise ModelError(f"{name} cannot be built with {words} (model.options): {first_line(error)}") from error
     if blurpool == "strided_convs":
         _blur_strided_convs(network, name)
     if small_stem:
@@ -58,11 +78,26 @@ def build_network(
     return network
 
 
-def pretrained_network(name: str) -> nn.Module:
-    """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
+def check_options(name: str, options: Options) -> None:
+    """Raises UnknownModel; ConfigError for an option that is no argument of the network, or that another key sets."""
     _check_name(name)
+    for option in options:
+        if option in _OWN_KEYS:
+            raise ConfigError(f"model.options.{option} has no effect here; set {_OWN_KEYS[option]}")
+    if options:
+        with torch.device("meta"):
+            known = inspect.signature(type(timm.create_model(name))).parameters
+        usable = sorted(known.keys() - _OWN_KEYS.keys() - {"in_chans", "cfg"})
+        for option in options.keys() - set(usable):
+            hint = did_you_mean(option, usable, f"it has {', '.join(usable)}")
+            raise ConfigError(f"{name} has no option {option} (model.options.{option}); {hint}")
+
+
+def pretrained_network(name: str, options: Options = MappingProxyType({})) -> nn.Module:
+    """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
+    check_options(name, options)
     try:
-        network: nn.Module = timm.create_model(name, pretrained=True)
+        network: nn.Module = timm.create_model(name, pretrained=True, **dict[str, Any](options))
     except Exception as error:  # of the hub, the network or the disk, of many types
         raise ModelError(
             f"model.pretrained=true: the weights of {name} could not be fetched from the Hugging Face hub "
@@ -83,7 +118,8 @@ def check_image_size(network: nn.Module, size: int) -> None:
     except AssertionError as error:  # of timm
         raise ConfigError(
             f"the network takes no images of {size} pixels (data.image_size, data.val_image_size, eval=): "
-            f"{first_line(error)} Set the size to {facts['input_size'][-1]}, or choose another network"
+            f"{first_line(error)} Set the size to {facts['input_size'][-1]}, add model.options.img_size={size} for a "
+            "network of that size, or choose another network"
         ) from error
 
 

@@ -2,7 +2,7 @@
 supports it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -47,10 +47,7 @@ def build_optimizer(
     """
     if layer_decay is not None and not 0 < layer_decay <= 1:
         raise ConfigError(f"optimizer.layer_decay={layer_decay} must be above 0 and at most 1, or null for one rate")
-    known = _options_of(name)
-    if unknown := sorted(set(options) - known):
-        key = f"optimizer.{unknown[0]}"
-        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} ({key}); remove it with ~{key}")
+    known = options_of(name, options)
     if fused and "fused" not in known:
         raise ConfigError(f"optimizer {name} has no fused form; set optimizer.fused=null")
     if "fused" in known:
@@ -97,8 +94,9 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
         )
 
 
-def _options_of(name: str) -> set[str]:
-    """Argument names of an optimizer. Raises ConfigError for an optimizer that is unknown or cannot be used here."""
+def options_of(name: str, options: Iterable[str]) -> set[str]:
+    """Argument names of an optimizer. options: keys of the group optimizer. Raises ConfigError for an optimizer that is
+    unknown or cannot be used here, and for an unknown option."""
     names = [str(optimizer) for optimizer in optim.list_optimizers()]
     if name not in names:
         hint = did_you_mean(name, names, "see timm.optim.list_optimizers()")
@@ -106,9 +104,14 @@ def _options_of(name: str) -> set[str]:
     if optim.get_optimizer_info(name).second_order:
         raise ConfigError(f"optimizer.name={name} needs second derivatives, which training does not compute")
     try:
-        return set(inspect.signature(optim.get_optimizer_class(name, bind_defaults=False)).parameters)
+        known = set(inspect.signature(optim.get_optimizer_class(name, bind_defaults=False)).parameters)
     except (ImportError, AssertionError) as error:
         raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
+    if unknown := sorted(set(options) - known - inspect.signature(build_optimizer).parameters.keys()):
+        key = f"optimizer.{unknown[0]}"
+        hint = did_you_mean(unknown[0], known - {"params"}, f"remove it with ~{key}")
+        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} ({key}); {hint}")
+    return known
 
 
 def _parameter_groups(

@@ -15,7 +15,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std", "exif_rotation")
 """Keys of data in a network_config, beside `image_size`, the size of validation images, `val_flip` of model and
 `precision` of trainer."""
-_TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple}
+_TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple, "options": dict}
 _LARGEST_IMAGE = 4096
 
 
@@ -23,19 +23,25 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a checkpoint and its network_config. Raises CheckpointError."""
     saved = checkpoints.read(ckpt, "ckpt")
     config: dict[str, Any] = saved.get("network_config", {})
-    if absent := [key for key in (*RECIPE, "image_size") if key not in config]:
+    if absent := [key for key in ("name", "num_classes", "image_size") if key not in config]:
         raise CheckpointError(
             f"{ckpt} does not say how its network is built (no network_config: {', '.join(absent)}); "
             "expected a checkpoint that train.py wrote (ckpt)"
         )
     wrong = [key for key, kind in _TYPES.items() if key in config and not isinstance(config[key], kind)]
+    wrong += [] if wrong else [key for key, value in config.get("options", {}).items() if not _is_small(value)]
     if wrong or not 0 < config["image_size"] <= _LARGEST_IMAGE:
         raise CheckpointError(f"{ckpt} holds an unusable network_config: {', '.join(wrong or ['image_size'])} (ckpt)")
-    build = partial(build_network, **{key: config[key] for key in RECIPE})
+    build = partial(build_network, **{key: config[key] for key in RECIPE if key in config})
     checkpoints.check_network(saved, _outline(build, ckpt), ckpt)
     network = build().eval()
     network.load_state_dict(saved["network"])
     return network, config
+
+
+def _is_small(value: object) -> bool:
+    """Whether an option of timm's network is a plain value, and no number of layers or channels that fills memory."""
+    return isinstance(value, bool | str | None) or (isinstance(value, int | float) and abs(value) <= _LARGEST_IMAGE)
 
 
 def _outline(build: Callable[[], nn.Module], ckpt: Path) -> nn.Module:

@@ -6,7 +6,6 @@ from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import (
@@ -17,11 +16,11 @@ from imagenet_opt.config.build import (
     num_processes,
     plain,
     share_batch,
+    trained_network,
 )
 from imagenet_opt.config.length import limited, settle_length
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
 
@@ -91,7 +90,7 @@ def make_plan(
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
-    flops = partial(_flops, **{name: config.model[name] for name in RECIPE} | {"num_classes": num_classes})
+    flops = cache(partial(forward_flops, trained_network(config, num_classes)))
     of_machine, num_gpus = num_processes(config, device_of(config))
     num_machines = num_gpus // of_machine
     flops_per_second = num_gpus * (A10G_RATE * _RESNET50_FLOPS if rate is None else rate * flops(224))
@@ -155,13 +154,6 @@ def _validations(config: DictConfig, steps: int, total: int, batches: float) -> 
         is_last = (inside or steps) % gap == 0 and (epochs + bool(inside)) % every == 0
     num += not is_last
     return num * limited(batches, trainer.limit_val_batches) / batches
-
-
-@cache
-def _flops(size: int, **network: Any) -> float:
-    """FLOPs of a forward pass for one image of this size. network: arguments of build_network."""
-    with torch.device("meta"):
-        return forward_flops(build_network(**network), size)
 
 
 def table(plan: Plan, *, is_estimate: bool, price: float | None = None) -> Table:

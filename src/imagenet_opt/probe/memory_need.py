@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from imagenet_opt.config.build import device_of, largest_size
+from imagenet_opt.config.build import device_of, largest_size, trained_network
 from imagenet_opt.machine import GIB
 from imagenet_opt.model.micro_batch import part_sizes
-from imagenet_opt.model.network import RECIPE, build_network, frozen_parts
+from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.probe.memory import SPARE, allowed_size
 
@@ -103,8 +103,7 @@ def need_of(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with torch.device("meta"):
-                net = build_network(**{name: config.model[name] for name in RECIPE} | {"num_classes": num_classes})
+            net = trained_network(config, num_classes)
             frozen_parts(net, config.model.freeze)
             return step_memory(
                 net,

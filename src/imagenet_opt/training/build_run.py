@@ -16,7 +16,7 @@ from omegaconf import DictConfig, open_dict
 from imagenet_opt.config.build import (
     build_model,
     build_trainer,
-    check_types,
+    check_config,
     device_of,
     image_sizes,
     make,
@@ -26,6 +26,7 @@ from imagenet_opt.config.build import (
 )
 from imagenet_opt.config.compose import SWITCHES, has_other_overrides
 from imagenet_opt.config.length import settle_length
+from imagenet_opt.config.targets import check_types
 from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
@@ -159,6 +160,7 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
     is_auto = config.data.batch_size == AUTO
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size
+        check_config(config)
         data: ImageData = make(config.data, "data")
         if not is_auto:  # auto chooses a batch that the images fill
             settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)

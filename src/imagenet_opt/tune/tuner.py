@@ -10,14 +10,13 @@ from lightning.pytorch import seed_everything
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import image_sizes
+from imagenet_opt.config.build import image_sizes, trained_network
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.display.progress import announced, say
 from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import SPARE, device_steps, most_images, num_train
@@ -94,9 +93,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
             rate = testbed.rated
         if tuning.settings:
             testbed = Testbed(composed((*overrides, *tuning.overrides)))
-        needed = (
-            None if rate is None else rate * _speed_of_smallest(image_sizes(composed(overrides)), testbed.config.model)
-        )
+        needed = None if rate is None else rate * _speed_of_smallest(image_sizes(composed(overrides)), testbed.config)
         try:
             climbed = tune_loader(testbed, deadline, announce, needed=needed, seconds=seconds)
         except TurnFailed as error:
@@ -108,12 +105,11 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     return tuning
 
 
-def _speed_of_smallest(sizes: list[int], model: DictConfig) -> float:
+def _speed_of_smallest(sizes: list[int], config: DictConfig) -> float:
     """How many times as many images the device trains at the smallest image size of the run as at the largest."""
     if len(set(sizes)) == 1:
         return 1.0
-    with torch.device("meta"):
-        net = build_network(**{name: model[name] for name in RECIPE})
+    net = trained_network(config)
     return forward_flops(net, max(sizes)) / forward_flops(net, min(sizes))
 
 

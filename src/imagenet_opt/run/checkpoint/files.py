@@ -32,7 +32,7 @@ class _Settings(BaseModel):
     """A network_config."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, _Setting | Sequence[_Setting]]
+    __pydantic_extra__: dict[str, _Setting | Sequence[_Setting] | Mapping[str, _Setting]]
     classes: Sequence[StrictStr] = ()
 
 
@@ -227,11 +227,15 @@ def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys
     Raises CheckpointMismatch.
     """
     saved = checkpoint.get("network_config")
-    for key in keys:
-        name = key.partition(".")[2]
-        if not isinstance(saved, Mapping) or name not in saved or name not in expected:
-            continue
-        before, now = (list(v) if isinstance(v, tuple) else v for v in (saved[name], expected[name]))
+    if not isinstance(saved, Mapping):
+        return
+    settings = {key: [values.get(key.partition(".")[2]) for values in (saved, expected)] for key in keys}
+    settings = {key: pair for key, pair in settings.items() if None not in pair}
+    options = [values.get("options") or {} for values in (saved, expected)]
+    for name in {name for each in options for name in each if not str(name).endswith("drop_rate")}:
+        settings[f"model.options.{name}"] = [each.get(name) for each in options]
+    for key, pair in settings.items():
+        before, now = (list(v) if isinstance(v, tuple) else v for v in pair)
         if before != now:
             raise CheckpointMismatch(
                 f"{source} were trained with {key}={_word(before)}, and this run has {key}={_word(now)}; "
@@ -241,7 +245,7 @@ def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys
 
 def _word(value: Any) -> str:
     """As on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:

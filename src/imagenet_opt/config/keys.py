@@ -1,0 +1,198 @@
+"""The keys of a configuration, judged before torch is imported: their names, numbers, and other programs' names."""
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from imagenet_opt.config.overrides import config_folder, train_program
+from imagenet_opt.errors import ConfigError, UnknownModel, did_you_mean
+
+_GROUPS = ("data", "model", "optimizer", "schedule", "trainer", "logger", "callbacks")
+_OTHER_NAMES = {
+    "a arch": "model.name",
+    "aa auto_augment": "data.augment",
+    "accum_freq grad_accum_steps gradient_accumulation_steps": "model.micro_batch_size",
+    "amp amp_dtype use_amp": "trainer.precision",
+    "b bs": "data.batch_size",
+    "bce_loss": "model.loss",
+    "checkpoint_hist": "callbacks.checkpoint.keep",
+    "clip_grad clip_grad_norm max_norm": "model.max_grad_norm",
+    "crop_pct": "data.val_crop_ratio",
+    "cutmix": "callbacks.mixing.cutmix_alpha",
+    "data_dir data_path datadir dataset_path imagenet_path": "data.root",
+    "decay_milestones lr_steps": "schedule.milestones",
+    "device": "trainer.accelerator",
+    "drop drop_rate dropout": "model.options.drop_rate",
+    "drop_path stochastic_depth": "model.drop_path_rate",
+    "epochs num_epochs n_epochs": "trainer.max_epochs",
+    "finetune initial_checkpoint weights": "model.init_from",
+    "gp global_pool": "model.options.global_pool",
+    "gpus ngpus num_gpus nproc_per_node": "trainer.devices",
+    "img_size input_size resolution train_crop_size": "data.image_size",
+    "j num_worker workers": "data.num_workers",
+    "learning_rate base_lr": "optimizer.lr",
+    "log_dir output output_dir save_dir": "hydra.run.dir",
+    "log_interval print_freq": "trainer.log_every_n_steps",
+    "lr_warmup_epochs warmup": "schedule.warmup_epochs",
+    "mixup": "callbacks.mixing.mixup_alpha",
+    "model_ema model_ema_decay ema_decay": "callbacks.ema.decay",
+    "nnodes nodes": "trainer.num_nodes",
+    "opt": "optimizer.name",
+    "ra_reps ra_sampler aug_repeats": "data.repeated_augmentation",
+    "random_erase reprob": "data.random_erasing",
+    "resume": "resume_from",
+    "smoothing": "model.label_smoothing",
+    "sync_bn": "trainer.sync_batchnorm",
+    "torchcompile": "callbacks.acceleration.compile",
+    "val_crop_size": "data.val_image_size",
+    "wd": "optimizer.weight_decay",
+}
+"""Names in the training scripts of timm, torchvision and others -> the key."""
+_REFUSED = {
+    "accumulate_grad_batches": (1, "set data.global_batch_size, and model.micro_batch_size for what fits at once"),
+    "barebones": (False, "~callbacks.checkpoint, ~callbacks.progress_bar and logger=csv leave out single parts"),
+    "benchmark": (None, "set callbacks.acceleration.cudnn_benchmark"),
+    "callbacks": (None, "add a callback with +callbacks.NAME._target_=CLASS"),
+    "enable_checkpointing": (True, "~callbacks.checkpoint saves nothing"),
+    "enable_progress_bar": (True, "~callbacks.progress_bar shows none"),
+    "gradient_clip_algorithm": (None, "model.max_grad_norm clips the norm of all gradients"),
+    "gradient_clip_val": (None, "set model.max_grad_norm"),
+    "limit_predict_batches": (None, "leave it out: a run predicts nothing"),
+    "limit_test_batches": (None, "leave it out: a run tests nothing; imagenet-opt evaluate does"),
+    "logger": (None, "choose with logger=csv, logger=[csv,tensorboard] or ~logger.wandb"),
+    "model_registry": (None, "callbacks.checkpoint.mirror uploads the checkpoints"),
+    "overfit_batches": (0, "each epoch has another order; put the images into a folder of their own (data.root)"),
+    "use_distributed_sampler": (False, "leave it out: the data shares its images between processes itself"),
+}
+"""Options of Lightning's Trainer without a meaning here -> the value that changes nothing, and the remedy."""
+_FURTHER = (
+    *("detect_anomaly", "fast_dev_run", "inference_mode", "max_time", "min_epochs", "min_steps", "plugins", "profiler"),
+    *("reload_dataloaders_every_n_epochs", "sync_batchnorm"),
+)
+"""Options of Lightning's Trainer that work, and have no key in conf/."""
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Refuse keys that nobody reads, options of Lightning that do nothing here, texts in place of numbers, and names
+    that timm does not have. config: not resolved. What a `_target_` takes is asked later, in config/build.py.
+
+    Raises ConfigError, UnknownModel.
+    """
+    text, groups = str(config), {folder.name for folder in config_folder().iterdir() if folder.is_dir()}
+    for key in config.keys() - defaults().keys() - groups:
+        if not re.search(rf"\${{{re.escape(str(key))}[}}.]", text):
+            raise ConfigError(unknown(str(key), config[key]))
+    for name, value in (config.get("model") or {}).items():
+        if f"model.{name}" not in defaults():
+            raise ConfigError(unknown(f"model.{name}", value))
+    for name, value in (config.get("trainer") or {}).items():
+        neutral, remedy = _REFUSED.get(name, (value, ""))
+        if value is not None and value != neutral:
+            raise ConfigError(f"trainer.{name}={value} does not work here; {remedy}")
+    for key, value in _flat(config):
+        _check_number(key, value)
+    if not config.get("allow_targets"):  # a module of the user may register networks and optimizers
+        _check_name(config, "model", "models/*.py", r"@register_model\s+def (\w+)")
+        _check_name(config, "optimizer", "optim/_optim_factory.py", r"name='(\w+)'")
+
+
+def _check_number(key: str, value: Any) -> None:
+    default = defaults().get(key)
+    if type(default) not in (int, float) or value in (None, "auto") or "${" in str(value):
+        return
+    try:
+        number = float("text" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{key}={value} must be a number") from None
+    if isinstance(default, int) and not number.is_integer():
+        raise ConfigError(f"{key}={value} must be a whole number")
+
+
+def _check_name(config: Mapping[str, Any], group: str, files: str, pattern: str) -> None:
+    """Look for the name in timm's source, which takes 0.03 s instead of the seconds of an import. A name that stands
+    anywhere in quotes may be an old one, which timm replaces."""
+    name, timm = (config.get(group) or {}).get("name"), find_spec("timm")
+    if not isinstance(name, str) or "${" in name or timm is None or not timm.submodule_search_locations:
+        return
+    architecture = name.partition(".")[0]
+    source = "".join(file.read_text() for file in Path(timm.submodule_search_locations[0]).glob(files))
+    known = re.findall(pattern, source)
+    if known and architecture not in known and f"'{architecture}'" not in source and not name.startswith("bnb"):
+        hint = did_you_mean(architecture, known, f"see timm.list_{group}s()")
+        error = UnknownModel if group == "model" else ConfigError
+        raise error(f"timm has no {group} {name!r} ({group}.name); {hint}")
+
+
+def unknown(key: str, value: Any = None) -> str:
+    """A sentence about a key that the configuration does not have. value: its value; None if unknown."""
+    keys, last = defaults(), key.rpartition(".")[2].replace("-", "_")
+    near, typed = _of_name(last), "" if value is None else f"={value}"
+    groups = sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
+    if key in keys:
+        group = key.partition(".")[0]
+        files = [file.stem for file in _files(group) if key in dict(_flat(_content(file), group))]
+        hint = f"add {group}={files[0]}" if files and files != ["loading"] else "--cfg job shows the keys that it has"
+        return f"there is no key {key} in the {group} of this configuration; {hint}"
+    if last in _REFUSED:
+        hint = _REFUSED[last][1]
+    elif last in _FURTHER:
+        hint = f"add it with a plus: +trainer.{last}{typed}"
+    elif near is not None:
+        hint = f"did you mean {near}{typed}?"
+    elif similar := did_you_mean(key, [known for known in [*keys, *groups] if is_like(key, known)], ""):
+        hint = similar
+    elif key.startswith("model."):
+        hint = f"options of timm's network are model.options.{last}{typed}"
+    else:
+        hint = f"{train_program()} --cfg job shows every key"
+    return f"there is no key {key}; {hint}"
+
+
+def _of_name(last: str) -> str | None:
+    """The key with this last part, or with this name in other programs; None if there is none, or if several are as
+    good."""
+    others = [key for names, key in _OTHER_NAMES.items() if last in names.split()]
+    same = [key for key in defaults() if key.rpartition(".")[2] == last]
+    ranks = {key: (key.startswith(("callbacks.", "logger.")), key.count(".")) for key in same}
+    best = [key for key in same if ranks[key] == min(ranks.values())]
+    return best[0] if len(best) == 1 else next(iter(others), None)
+
+
+def is_like(key: str, known: str) -> bool:
+    """Whether the last parts of two keys are alike: an equal group makes no key a good suggestion."""
+    return SequenceMatcher(None, key.rpartition(".")[2], known.rpartition(".")[2]).ratio() >= 0.6
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """Every key of conf/ with a default, not resolved. Of several files of a group the first has precedence."""
+    found = dict(_flat(_content(config_folder() / "train.yaml")))
+    for group in _GROUPS:
+        for file in _files(group):
+            found = dict(_flat(_content(file), group)) | found
+    return found
+
+
+def _files(group: str) -> list[Path]:
+    loading = [config_folder() / "loading.yaml"] if group == "data" else []
+    return [*loading, *sorted((config_folder() / group).glob("*.yaml"))]
+
+
+def _content(file: Path) -> dict[str, Any]:
+    content: Any = OmegaConf.to_container(OmegaConf.load(file))
+    return {key: value for key, value in content.items() if key != "defaults"}
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is no mapping with keys."""
+    if isinstance(value, Mapping) and value:
+        for name, child in value.items():
+            yield from _flat(child, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value

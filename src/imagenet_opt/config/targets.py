@@ -1,0 +1,67 @@
+"""Compares keys and values with the arguments of the class or function that is built from them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from inspect import Parameter, get_annotations, signature
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagenet_opt.config.keys import is_like
+from imagenet_opt.config.trust import find
+from imagenet_opt.data.datamodule import demo_data, folder_data
+from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.errors import ConfigError, did_you_mean
+
+_FEW = 12
+"""Up to this many keys, a message lists all."""
+
+
+def check_node(node: Any, path: str) -> None:
+    """Compare keys and values with what each `_target_` at or below `node` takes. path: key of `node`. Raises
+    ConfigError."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            check_node(child, f"{path}.{key}")
+        if "_target_" in node:
+            _check_arguments(find(node["_target_"], f"{path}._target_"), node, path)
+    elif isinstance(node, list):
+        for number, child in enumerate(node):
+            check_node(child, f"{path}[{number}]")
+
+
+def _check_arguments(target: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:
+    options = {key: value for key, value in node.items() if not key.startswith("_")}
+    try:
+        parameters = dict(signature(target).parameters)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = {name for name, parameter in parameters.items() if parameter.kind is not Parameter.VAR_KEYWORD}
+    if target in (folder_data, demo_data):
+        known, takes_any = known | {field.name for field in fields(LoaderOptions)}, False
+    for key in () if takes_any else options.keys() - known:
+        full = [f"{path}.{name}" for name in sorted(known)]
+        otherwise = f"there are {', '.join(full) or 'none'}" if len(full) <= _FEW else "--cfg job shows the keys"
+        hint = did_you_mean(f"{path}.{key}", [name for name in full if is_like(key, name)], otherwise)
+        raise ConfigError(f"there is no key {path}.{key}; {hint}")
+    check_types(target, options, f"{path}.")
+
+
+def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
+    """Raise ConfigError, with the option's key, if a value does not fit the type that `target` declares. Values that
+    are built first, such as a strategy, are not checked here."""
+    hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+    built = {name for name, value in options.items() if isinstance(value, Mapping) and "_target_" in value}
+    for name in (hints.keys() & options.keys()) - built:
+        try:
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
+        except ValidationError as error:
+            raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
+
+
+def _expected(key: str, error: ValidationError) -> str:
+    """All forms that the value of `key` may have; a union type fails once for each of its members."""
+    texts = (detail["msg"].removeprefix("Input should be ") for detail in error.errors())
+    own = ["'mixed'"] if key == "trainer.precision" else []  # precision_of replaces it
+    return " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))

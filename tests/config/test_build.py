@@ -93,7 +93,7 @@ WRONG_VALUES = (
         (
             "model.name=vit_tiny_patch16_224 data.image_size=224 data.val_image_size=256",
             errors.ConfigError,
-            ("no images of 256 pixels", "data.val_image_size", "Set the size to 224"),
+            ("no images of 256 pixels", "data.val_image_size", "Set the size to 224", "model.options.img_size=256"),
         ),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],
@@ -108,6 +108,14 @@ def test_mistakes_name_the_key_and_the_remedy(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_options_of_timms_network_are_built_and_stored(images_root: Path, tmp_path: Path) -> None:
+    words = ("model.name=test_vit", "++model.options.img_size=32", "++model.options.init_values=1e-3")
+    run = build_run(tiny(tmp_path, images_root, *words))
+    assert run.model.net.pos_embed.shape[1] == 1 + (32 // 16) ** 2
+    assert run.model.net.blocks[0].ls1.gamma[0].item() == pytest.approx(1e-3)
+    assert run.model.network_config["options"] == {"img_size": 32, "init_values": 1e-3}
+
+
 def test_synchronised_batch_norms_keep_the_activations_inside_them(images_root: Path, tmp_path: Path) -> None:
     words = ("model.name=efficientnet_b0", "+trainer.sync_batchnorm=true", "trainer.strategy=ddp")
     run = build_run(tiny(tmp_path, images_root, *words))
@@ -119,7 +127,7 @@ def test_synchronised_batch_norms_keep_the_activations_inside_them(images_root: 
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused_before_anything_is_built(images_root: Path, tmp_path: Path) -> None:
-    config = tiny(tmp_path, images_root, "model.name=unknown", "data.batch_size=20", "trainer.devices=2")
+    config = tiny(tmp_path, images_root, "data.batch_size=20", "trainer.devices=2")
     with pytest.raises(errors.BatchTooLarge, match=r"data\.batch_size=19 or less"):
         build_run(config)
     assert not any(Path(config.run_folder).iterdir())

@@ -65,6 +65,17 @@ def reported(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]
     return text.rstrip("\n")
 
 
+OTHERS = (
+    *(("lr", "optimizer.lr"), ("epochs", "trainer.max_epochs"), ("wd", "optimizer.weight_decay")),
+    *(("arch", "model.name"), ("workers", "data.num_workers"), ("batch_size", "data.batch_size")),
+)
+"""Words of other programs -> keys."""
+LIGHTNINGS = (
+    *(("accumulate_grad_batches", "set data.global_batch_size"), ("gradient_clip_val", "set model.max_grad_norm")),
+    *(("overfit_batches", "each epoch has another order"), ("benchmark", "set callbacks.acceleration.cudnn_benchmark")),
+    *(("barebones", "~callbacks.checkpoint"), ("enable_checkpointing", "~callbacks.checkpoint")),
+)
+"""Options of its Trainer -> the remedy."""
 BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.JPEG: empty\n")
 
 
@@ -75,10 +86,27 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         ("experiment=agressive", "experiment 'agressive'; did you mean aggressive? options: aggressive, baseline, "),
+        *((f"{typed}=3", f"ConfigError: there is no key {typed}; did you mean {key}=3?") for typed, key in OTHERS),
+        *(
+            (f"+trainer.{name}=3", f"ConfigError: trainer.{name}=3 does not work here; {key}")
+            for name, key in LIGHTNINGS
+        ),
+        ("trainer.gradient_clip_val=1", "model.max_grad_norm"),
+        ("trainer.max_time=00:01:00:00", "+trainer.max_time=00:01:00:00"),
+        ("+model.ls_init_value=1", "model.options.ls_init_value=1"),
+        ("model.options.drop_path_rate=0.1", "model.drop_path_rate"),
+        ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); did you mean resnet50?"),
+        ("optimizer.name=sdg", "optimizer.name); did you mean sgd?"),
+        ("optimizer.lr=fast", "ConfigError: optimizer.lr=fast must be a number"),
+        ("trainer.max_epochs=1.5", "ConfigError: trainer.max_epochs=1.5 must be a whole number"),
+        ("+callbacks.mixing.mixup_alfa=1", "callbacks.mixing.mixup_alfa; did you mean callbacks.mixing.mixup_alpha?"),
+        ("+data.batch_sizes=1", "there is no key data.batch_sizes; did you mean data.batch_size?"),
+        ("+optimizer.momentun=1", "did you mean momentum?"),
+        ("+mine=3", "there is no key mine"),
         ("model=resnet101", "any other network of timm: model.name=NAME"),
         (
             "data=demo data.root=/d",
-            "ConfigError: there is no key data.root in the data of this experiment; add data=folder",
+            "ConfigError: there is no key data.root in the data of this configuration; add data=folder",
         ),
         ("~logger.mine", "ConfigError: leave out ~logger.mine"),
         ("trainer.max_steps=0", "ConfigError: trainer.max_steps=0 must not be 0"),
@@ -92,7 +120,9 @@ def test_a_mistake_is_reported_in_one_line(
     assert line in reported(mistake, capsys)
 
 
-def test_an_unknown_flag_names_the_key() -> None:
+@pytest.mark.parametrize("words", ["--batch-size 64", "--batch-size=64", "-b 64 seed=3"])
+def test_an_unknown_flag_names_the_key(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_flags(["--multi", "data.batch_size=1,2", "--cfg", "job", "-h"])
-    with pytest.raises(ConfigError, match="--batch-size: options are KEY=VALUE"):
-        check_flags(["--batch-size", "64"])
+    monkeypatch.setattr("imagenet_opt.config.overrides.typed", ["imagenet-opt", "train"])
+    with pytest.raises(ConfigError, match=r"did you mean data\.batch_size=64\? \(imagenet-opt train --help"):
+        check_flags(words.split())

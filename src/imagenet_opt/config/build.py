@@ -17,6 +17,7 @@ from timm.layers import convert_sync_batchnorm
 from torch import nn
 
 from imagenet_opt.config.targets import check_node, check_types
+from imagenet_opt.config.trust import find
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -128,7 +129,8 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             callbacks=callbacks,
             logger=list(make(config.logger, "logger").values()),
             **{"plugins": [*plugins, _SyncBatchNorm()]} if config.trainer.get("sync_batchnorm") else {},
-            **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
@@ -142,14 +144,6 @@ class _SyncBatchNorm(TorchSyncBatchNorm):
 
     def apply(self, model: nn.Module) -> nn.Module:
         return convert_sync_batchnorm(model)  # type: ignore[no-any-return]
-
-
-def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
-    """Options that stop Lightning from adding a checkpoint callback or a progress bar that the user left out."""
-    return {
-        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
-        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
-    }
 
 
 def make(node: DictConfig, name: str) -> Any:

@@ -1,9 +1,8 @@
 """The network to evaluate, the part of an image that it sees, and its logit of each class folder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,14 +30,14 @@ _REMEDY = "choose the network's training data set (data.root, data.val_folder), 
 @dataclass(frozen=True)
 class Network:
     """net: in evaluation mode. num_classes: number of logits. classes: names of the classes in the order of the logits;
-    None if unknown. overrides: of train.py, which validate as the network's own run did. recipe: keys of the group model
-    with which it is built, if known."""
+    None if unknown. overrides: of train.py, which validate as the network's own run did. recipe: keys of the group
+    model with which it is built, if known."""
 
     net: nn.Module
     num_classes: int
     classes: tuple[str, ...] | None = None
     overrides: tuple[str, ...] = ()
-    recipe: Mapping[str, Any] = MappingProxyType({})
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
 def saved(ckpt: Path) -> Network:
@@ -61,7 +60,7 @@ def pretrained(name: str, options: Options) -> Network:
     facts: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
     subset = infer_imagenet_subset(facts)
     classes = tuple(ImageNetInfo(subset).label_names()) if subset else None
-    size = options.get("img_size") or facts["input_size"][-1]
+    size = (options or {}).get("img_size") or facts["input_size"][-1]
     overrides = (f"data.val_image_size={size}", f"trainer.precision={FLOAT32}")
     return Network(net, facts["num_classes"], classes, overrides)
 

@@ -28,7 +28,7 @@ _OWN_KEYS = {
     "dtype": "trainer.precision",
 }
 """Arguments of timm's networks -> the keys that set them."""
-Options = Mapping[str, bool | int | float | str | None]
+Options = Mapping[str, bool | int | float | str | None] | None
 
 
 def build_network(
@@ -53,8 +53,9 @@ def build_network(
 
     Raises UnknownModel and ConfigError with near names; ModelError for an option that the network does not have.
     """
-    check_options(name, options)
-    arguments: dict[str, Any] = dict(options) | ({"aa_layer": BlurPool2d} if blurpool is True else {})
+    arguments = check_options(name, options)
+    if blurpool is True:
+        arguments["aa_layer"] = BlurPool2d
     if not zero_init_last:
         arguments["zero_init_last"] = False
     if drop_path_rate:
@@ -78,9 +79,11 @@ def build_network(
     return network
 
 
-def check_options(name: str, options: Options) -> None:
-    """Raises UnknownModel; ConfigError for an option that is no argument of the network, or that another key sets."""
+def check_options(name: str, options: Options) -> dict[str, Any]:
+    """The options as a new dict. Raises UnknownModel; ConfigError for an option that is no argument of the network, or
+    that another key sets."""
     _check_name(name)
+    options = dict(options or {})
     for option in options:
         if option in _OWN_KEYS:
             raise ConfigError(f"model.options.{option} has no effect here; set {_OWN_KEYS[option]}")
@@ -91,13 +94,14 @@ def check_options(name: str, options: Options) -> None:
         for option in options.keys() - set(usable):
             hint = did_you_mean(option, usable, f"it has {', '.join(usable)}")
             raise ConfigError(f"{name} has no option {option} (model.options.{option}); {hint}")
+    return options
 
 
 def pretrained_network(name: str, options: Options = MappingProxyType({})) -> nn.Module:
     """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
-    check_options(name, options)
+    arguments = check_options(name, options)
     try:
-        network: nn.Module = timm.create_model(name, pretrained=True, **dict[str, Any](options))
+        network: nn.Module = timm.create_model(name, pretrained=True, **arguments)
     except Exception as error:  # of the hub, the network or the disk, of many types
         raise ModelError(
             f"model.pretrained=true: the weights of {name} could not be fetched from the Hugging Face hub "

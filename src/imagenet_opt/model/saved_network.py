@@ -15,7 +15,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std", "exif_rotation")
 """Keys of data in a network_config, beside `image_size`, the size of validation images, `val_flip` of model and
 `precision` of trainer."""
-_TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple, "options": dict}
+_TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple, "options": dict | None}
 _LARGEST_IMAGE = 4096
 
 
@@ -29,7 +29,7 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
             "expected a checkpoint that train.py wrote (ckpt)"
         )
     wrong = [key for key, kind in _TYPES.items() if key in config and not isinstance(config[key], kind)]
-    wrong += [] if wrong else [key for key, value in config.get("options", {}).items() if not _is_small(value)]
+    wrong += [] if wrong else [key for key, value in (config.get("options") or {}).items() if not _is_small(value)]
     if wrong or not 0 < config["image_size"] <= _LARGEST_IMAGE:
         raise CheckpointError(f"{ckpt} holds an unusable network_config: {', '.join(wrong or ['image_size'])} (ckpt)")
     build = partial(build_network, **{key: config[key] for key in RECIPE if key in config})

@@ -13,9 +13,6 @@ from imagenet_opt.data.datamodule import demo_data, folder_data
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, did_you_mean
 
-_FEW = 12
-"""Up to this many keys, a message lists all."""
-
 
 def check_node(node: Any, path: str) -> None:
     """Compare keys and values with what each `_target_` at or below `node` takes. path: key of `node`. Raises
@@ -42,8 +39,8 @@ def _check_arguments(target: Callable[..., Any], node: Mapping[str, Any], path: 
         known, takes_any = known | {field.name for field in fields(LoaderOptions)}, False
     for key in () if takes_any else options.keys() - known:
         full = [f"{path}.{name}" for name in sorted(known)]
-        otherwise = f"there are {', '.join(full) or 'none'}" if len(full) <= _FEW else "--cfg job shows the keys"
-        hint = did_you_mean(f"{path}.{key}", [name for name in full if is_like(key, name)], otherwise)
+        near = [name for name in full if is_like(key, name)]
+        hint = did_you_mean(f"{path}.{key}", near, f"leave it out, or remove it with ~{path}.{key}")
         raise ConfigError(f"there is no key {path}.{key}; {hint}")
     check_types(target, options, f"{path}.")
 

@@ -34,16 +34,26 @@ def test_an_example_runs(
     assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
 
 
-def test_a_split_has_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_has_each_image_once_and_is_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def split(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["split_folder.py", *words])
+        runpy.run_path(str(EXAMPLES / "split_folder.py"))
+
     names = {f"{label}/{i:02}.png" for label in ("cat", "dog") for i in range(25)}
     for name in names:
         (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "all" / name).write_bytes(name.encode())
-    monkeypatch.setattr(sys, "argv", ["split_folder.py", str(tmp_path / "all"), str(tmp_path / "split")])
-    runpy.run_path(str(EXAMPLES / "split_folder.py"))
+    source, target = str(tmp_path / "all"), str(tmp_path / "split")
+    split(source, target)
+    assert f"data.root={target}" in capsys.readouterr().out
     train, val = ({f.read_bytes().decode() for f in (tmp_path / "split" / s).rglob("*.png")} for s in ("train", "val"))
     assert train | val == names and not train & val
     assert len(val) == 6
+    for words, what in {(source, target): "exists", (): "usage", (target, "new"): f"data.root={target}"}.items():
+        with pytest.raises(SystemExit, match=what):
+            split(*words)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.errors import EmptyClass, ImagenetOptError
 from imagenet_opt.sweep.results import print_results, write_page
 from imagenet_opt.sweep.rows import Row
 from imagenet_opt.training.summary import print_summary
@@ -88,7 +88,10 @@ def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
     assert r"\x1b]0;owned\x07" in message and "\x1b" not in message and "\u202e" not in message
 
 
-def test_log_lines_are_printable_and_stay_readable() -> None:
+def test_errors_and_log_lines_are_printable_and_stay_readable(caplog: pytest.LogCaptureFixture) -> None:
+    assert str(EmptyClass(f"no images in {HOSTILE}\n  put some there", 3)).isprintable()
+    logging.getLogger("imagenet_opt.callbacks.any").warning("skipped: %s", "/d/\x1b[2J\nConfigError: fake \udcff")
+    assert caplog.messages == [r"skipped: /d/\x1b[2J\nConfigError: fake \xff"]
     record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
     assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
     unformattable = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)

@@ -24,17 +24,26 @@ _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
 
 
 def printable(text: str) -> str:
-    """`text` as one line for logs and terminals: line ends, control characters and bytes that are no UTF-8 are escaped.
+    """`text` as one line for terminals: line ends, control characters and bytes that are no UTF-8 are escaped.
 
-    Use it for names from outside, such as file names.
+    Use it where names from outside, such as file names, are printed. Errors and log records of this package are
+    escaped when they are made.
     """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode().replace(r"\udc", r"\x") for c in text)
 
 
+def one_line(text: str) -> str:
+    """`text` in one printable line; its own lines are joined with spaces."""
+    return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
 class ImagenetOptError(Exception):
-    """Root of all errors that a user can fix."""
+    """Root of all errors that a user can fix. The message becomes one printable line, whatever names are in it."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(one_line(part) if isinstance(part, str) else part for part in arguments))
 
 
 class ConfigError(ImagenetOptError):
@@ -55,11 +64,11 @@ class DatasetNotFound(DataError):
 
 
 class EmptyClass(DataError):
-    """A class folder holds no images. Remove the folder, or put its images back."""
+    """A class folder holds no images. Remove the folder, or put images there; only val/ may lack a class."""
 
 
 class ClassMismatch(DataError):
-    """train/ and val/ do not have the same classes. Sort the validation images into folders named as those of
+    """val/ has classes that train/ does not have. Sort the validation images into folders named as those of
     train/."""
 
 

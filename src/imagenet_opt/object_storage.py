@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imagenet_opt.errors import ConfigError, StorageFailed, StorageForbidden, first_line, printable
+from imagenet_opt.errors import ConfigError, StorageFailed, StorageForbidden, first_line
 
 SCHEMES = ("s3", "gs", "https", "http")
 _LISTED_AT_A_TIME = 1000
@@ -74,7 +74,7 @@ def is_web(url: str) -> bool:
 def connection_remedy(url: str) -> str:
     """What to check if requests to `url` fail for a long time; names the address of S3 if the user has set one."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else ""
-    host = printable(endpoint.rpartition("@")[2])  # without user and password
+    host = endpoint.rpartition("@")[2]  # without user and password
     place = f"the network and AWS_ENDPOINT_URL={host}" if endpoint else "the network and the service"
     return f"check {place}, then run the same command again"
 
@@ -104,7 +104,7 @@ class ObjectStorage:
 
     def name(self, path: str) -> str:
         """URL of an object, for messages."""
-        return printable(f"{self.url}/{path}" if path else self.url)
+        return f"{self.url}/{path}" if path else self.url
 
     def objects(self, prefix: str = "") -> Iterator[list[FoundObject]]:
         """The objects below the folder `prefix`, in portions of up to 1000."""
@@ -261,7 +261,7 @@ def _explain(error: BaseException, name: str, key: str) -> Exception:
         if (same := _SAME_REMEDY.get(word, word)) in _REMEDIES:
             return _failed(name, key, same, " ".join(reversed(words)))
     remedy = "; rename or remove this object" if "invalid path" in text else ""
-    return StorageFailed(f"{name} ({key}): {printable(first_line(error))[:300]}{remedy}")
+    return StorageFailed(f"{name} ({key}): {first_line(error)[:300]}{remedy}")
 
 
 def _failed(name: str, key: str, remedy: str, reason: str = "") -> StorageFailed:

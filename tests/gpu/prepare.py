@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.data.demo import demo_folder
-from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES
+from imagenet_opt.data.index.layout import IMAGE_SUFFIXES
 from imagenet_opt.machine import usable_cpus, versions
 
 BENCH = Path(__file__).resolve().parents[2] / ".bench"

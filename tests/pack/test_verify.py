@@ -7,10 +7,7 @@ import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ShardMismatch
-from imagenet_opt.pack.image import PackOptions
-from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.verify import open_packed, verify
-from tests.pack.packs import jpeg, names_of, small_tree, tree
 
 
 def overwrite(path: Path, offset: int, content: bytes) -> None:
@@ -28,16 +25,6 @@ def test_each_damaged_shard_is_named(out: Path) -> None:
     assert changed == f"{folder}/shard-00000.tar: the bytes do not match the checksum"
     assert cut.startswith(f"{folder}/shard-00002.tar: 700 bytes, not ")
     assert lost == f"{folder}/shard-00003.tar: No such file or directory"
-
-
-def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
-    root = small_tree(tmp_path / "data")
-    tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99), "train/b/\n\x1b.JPEG": jpeg(seed=98)})
-    pack(root, tmp_path / "out", PackOptions())
-    index = open_shards(tmp_path / "out/train")
-    place = names_of(index).index("a/\udcff.JPEG")
-    assert index.path(place).encode() == f"{tmp_path}/out/train/shard-00000.tar: a/\\xff.JPEG".encode()
-    assert index.path(names_of(index).index("b/\n\x1b.JPEG")).endswith(r": b/\n\x1b.JPEG")
 
 
 def test_a_damaged_column_is_named(out: Path) -> None:

@@ -21,7 +21,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
-from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
+from imagenet_opt.errors import BadSample, ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.pack.image import PackOptions, prepare
 
@@ -131,7 +131,7 @@ def check_files(index: FileIndex | ShardIndex, option: str) -> None:
     """Raise ConfigError unless the data set is a folder of files. option: the option that needs them."""
     if isinstance(index, ShardIndex | RemoteIndex):
         what = "a URL" if isinstance(index, RemoteIndex) else "packed"
-        raise ConfigError(f"{option} needs a folder of files, but {printable(index.place)} (data.root) is {what}")
+        raise ConfigError(f"{option} needs a folder of files, but {index.place} (data.root) is {what}")
 
 
 def encoded_again(index: FileIndex | ShardIndex, folder: Path) -> FileIndex:

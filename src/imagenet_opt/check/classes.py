@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.data.index.folder_index import Split, check_same_classes
+from imagenet_opt.data.index.folder_index import FileIndex, Split, with_classes_of
+from imagenet_opt.data.index.layout import numbers
 from imagenet_opt.errors import ClassMismatch
 
 NUM_CLASSES, NUM_TRAIN, NUM_VAL = 1000, 1_281_167, 50_000
@@ -24,6 +25,13 @@ _IMBALANCE = 10.0
 def judge_classes(train: Split, val: Split) -> Iterator[CheckResult]:
     """Verdicts that need only the two indexes."""
     yield _agreement(train, val)
+    if hidden := tuple(name for name in train.classes if name.startswith(".") or name == "__MACOSX"):
+        text = f"{len(hidden)} hidden folders are classes: remove them from train and val, unless they hold a class"
+        yield CheckResult("hidden folders", "warning", text, hidden)
+    for name, split in (("train", train), ("val", val)):
+        if isinstance(split, FileIndex) and split.others:
+            text = f"{sum(split.others.values()):,} files are no images by their names: {numbers(split.others)}"
+            yield CheckResult(f"left out, {name}", "warning", f"{text}; training does not see them")
     if is_imagenet(train):
         yield _imagenet_counts("training images", train, NUM_TRAIN, LEAST_TRAIN, MOST_TRAIN)
         yield _imagenet_counts("validation images", val, NUM_VAL, VAL_PER_CLASS, VAL_PER_CLASS)
@@ -38,15 +46,18 @@ def is_imagenet(split: Split) -> bool:
 
 
 def _agreement(train: Split, val: Split) -> CheckResult:
+    only = tuple(
+        f"only in {split.place}: {name}"
+        for split, other in ((train, val), (val, train))
+        for name in sorted({*split.classes} - {*other.classes})
+    )
     try:
-        check_same_classes(train, val)
+        with_classes_of(train, val)
     except ClassMismatch as error:
-        only = [
-            f"only in {split.folder}: {name}"
-            for split, other in ((train, val), (val, train))
-            for name in sorted({*split.classes} - {*other.classes})
-        ]
-        return CheckResult("classes", "error", str(error), tuple(only))
+        return CheckResult("classes", "error", str(error), only)
+    if only:
+        text = f"{len(only)} of {len(train.classes)} classes have no validation images: the validation leaves them out"
+        return CheckResult("classes", "warning", text, only)
     return CheckResult("classes", "ok", f"train and val have the same {len(train.classes)} classes")
 
 

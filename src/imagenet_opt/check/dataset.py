@@ -15,11 +15,11 @@ from imagenet_opt.config.build import device_of, num_processes, share_batch, wan
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of
 from imagenet_opt.data.index.files import Status, files_of, spread_over_classes, status_of, subset
-from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.folder_index import FileIndex, with_classes_of
 from imagenet_opt.data.index.object_index import ObjectIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import EmptyClass
+from imagenet_opt.errors import ClassMismatch, EmptyClass
 from imagenet_opt.evaluate.network import saved
 from imagenet_opt.machine import is_lustre, usable_cpus
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
@@ -54,7 +54,9 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     verdicts += _memory(config, num_classes=len(train.classes))
     if ckpt is None:
         return verdicts
-    if train.classes != val.classes:
+    try:
+        val = with_classes_of(train, val)
+    except ClassMismatch:
         return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")]
     network = saved(ckpt)
     as_validated = composed((*network.overrides, *overrides))

@@ -26,7 +26,8 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 Any override of train.py may be added, such as data.val_folder=valid.
 
 Checks:
-  classes      whether train and val have the same folders; empty folders
+  classes      whether val has folders that train lacks; classes without validation images; empty and hidden folders;
+               files that training leaves out, because they are no images by their names
   counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:
                1,281,167 and 50,000 images, 732 to 1300 and 50 per class; others are checked for tiny classes and
                imbalance

@@ -13,8 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.keys import unknown
 from imagenet_opt.config.overrides import train_program
-from imagenet_opt.display.printable import printable
-from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted
+from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, one_line
 from imagenet_opt.training.preempted import leave
 
 
@@ -53,7 +52,7 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
 
 
 def _say(message: str) -> int:
-    print(printable(" ".join(line.strip() for line in message.splitlines() if line.strip())), file=sys.stderr)
+    print(one_line(message), file=sys.stderr)
     return 2
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import train_program
-from imagenet_opt.data.index.folder_index import FileIndex, root_of, split_folder
+from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.index_cache import cache_folder
+from imagenet_opt.data.index.layout import root_of, split_folder
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package
@@ -48,6 +49,8 @@ def check_folders(config: DictConfig) -> None:
         for split in (config.data.train_folder, config.data.val_folder):
             split_folder(root, str(split))
     except DatasetNotFound as error:
+        if root is not None and root.expanduser().exists():
+            raise
         raise DatasetNotFound(f"{error}. No ImageNet here? {train_program()} data=demo") from None
 
 

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from imagenet_opt import machine
 from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder
-from imagenet_opt.data.index.folder_index import Split, check_same_classes, root_of
+from imagenet_opt.data.index.folder_index import Split, with_classes_of
 from imagenet_opt.data.index.index_cache import cache_folder
+from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import check_fingerprint, fingerprint
@@ -27,7 +28,7 @@ DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0
 
 
 class ImageData(LightningDataModule):
-    """Training and validation loaders over two indexes with the same classes.
+    """Training and validation loaders over two indexes; val may lack classes of train.
 
     Each rank loads its own part, so use Trainer(use_distributed_sampler=False). store: provides the bytes of training
     samples; None: the store of the index.
@@ -35,8 +36,7 @@ class ImageData(LightningDataModule):
 
     def __init__(self, train: Split, val: Split, loading: LoaderOptions, store: Store | None = None) -> None:
         super().__init__()
-        check_same_classes(train, val)
-        self.train, self.val, self.loading, self.store = train, val, loading, store
+        self.train, self.val, self.loading, self.store = train, with_classes_of(train, val), loading, store
         self._start = Position(0, 0)
         self._loaders: list[DevicePrefetcher] = []
 

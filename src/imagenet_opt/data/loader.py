@@ -21,7 +21,8 @@ from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_
 from imagenet_opt.data.decode.decoder import Decoder, region_codec
 from imagenet_opt.data.decode.image_file import open_image
 from imagenet_opt.data.device_copies import DeviceCopies
-from imagenet_opt.data.index.folder_index import Split, open_split, split_folder, split_url
+from imagenet_opt.data.index.folder_index import Split, open_split
+from imagenet_opt.data.index.layout import split_folder, split_url
 from imagenet_opt.data.index.object_index import ObjectIndex, RemoteIndex, open_objects
 from imagenet_opt.data.index.object_shards import ObjectShardIndex, ObjectShardStore, open_object_shards
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards

@@ -10,7 +10,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 
 from imagenet_opt.data.options import Filter, LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean, printable
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.model.network import RECIPE, Options, pretrained_network
 from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
 
@@ -123,7 +123,7 @@ def logits_of(folders: Sequence[str], names: Sequence[str] | None, num_logits: i
             f"classes, from 0 to {len(logits) - 1}; {_REMEDY}"
         )
     if names is not None:
-        foreign = [printable(folder) for folder in folders if folder not in known]
+        foreign = [folder for folder in folders if folder not in known]
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise CheckpointMismatch(
             f"the network does not know {len(foreign)} of {len(folders)} classes of the validation images: "

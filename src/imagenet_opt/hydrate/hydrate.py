@@ -178,12 +178,12 @@ class FileReader:
     def _read(self, number: int, tally: Tally) -> None:
         path, reason, num_bytes = self.files.path(number), "", 0
         try:
-            num_bytes = retry_transient(partial(self._read_whole, path), printable(path), self.patience, self._warn)
+            num_bytes = retry_transient(partial(self._read_whole, path), path, self.patience, self._warn)
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT and is_out(number, self.files.num, self._touch):
                 raise StorageFailed(
-                    f"reads from {machine.mount_of(path)} have failed for {self.patience:g} s ({printable(path)} and "
+                    f"reads from {machine.mount_of(path)} have failed for {self.patience:g} s ({path} and "
                     f"others): {reason}; check that ls works on the mount, then run the same command again"
                 ) from error
         with self._lock:

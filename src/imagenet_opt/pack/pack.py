@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import check_same_classes, split_url
+from imagenet_opt.data.index.folder_index import with_classes_of
 from imagenet_opt.data.index.index_cache import cache_folder
+from imagenet_opt.data.index.layout import split_url
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     FORMAT,
@@ -80,8 +81,7 @@ def pack(
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
     train = open_train(root, train_folder, cache)
-    val = open_val(root, val_folder, train.classes, val_labels, cache)
-    check_same_classes(train, val)
+    val: Any = with_classes_of(train, open_val(root, val_folder, train.classes, val_labels, cache))
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
     targets = _targets(out, cache)
     with pack_lock(targets):

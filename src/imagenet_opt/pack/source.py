@@ -12,14 +12,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, FileIndex, scan_split, split_url
+from imagenet_opt.data.index.folder_index import FileIndex, scan_split
+from imagenet_opt.data.index.layout import foreign_tars, is_image, split_url
 from imagenet_opt.data.index.object_index import KEY, ObjectIndex, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
 from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.data.storage.store import FolderStore, Indices, ObjectStore
-from imagenet_opt.errors import BadSample, ClassMismatch, ConfigError, DataError, EmptyClass, StorageFailed
+from imagenet_opt.errors import (
+    BadSample,
+    ClassMismatch,
+    ConfigError,
+    DataError,
+    DatasetNotFound,
+    EmptyClass,
+    StorageFailed,
+)
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.regular_file import open_regular, read_file, read_part
 
@@ -96,15 +105,17 @@ def _kinds(folder: Path) -> set[str]:
     """The kinds of entries in a folder: folder, archive, image."""
     if not folder.is_dir():
         return set()
-    suffixes = {".tar": "archive"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
-    entries = (
-        "folder" if e.is_dir() else suffixes.get(os.path.splitext(e.name)[1].lower()) for e in os.scandir(folder)
-    )
-    return {kind for kind in entries if kind}
+    return {
+        "folder" if e.is_dir() else "image" if is_image(e.name) else "archive"
+        for e in os.scandir(folder)
+        if e.is_dir() or is_image(e.name) or e.name.lower().endswith(".tar")
+    }
 
 
 def _open_archives(folder: Path) -> FileIndex:
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
+    if foreign := foreign_tars([path.name for path in paths], folder):
+        raise DatasetNotFound(f"{foreign} (data.root)")
     with ThreadPoolExecutor(_THREADS) as threads:
         archives = list(threads.map(_members, paths))
     members = [member for archive in archives for member in archive]
@@ -154,7 +165,7 @@ def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | 
     name = os.path.normpath(member.name)
     if not 0 <= member.size <= num_bytes - member.offset_data:
         raise tarfile.ReadError(f"{name!r} claims {member.size} bytes, more than the file has")
-    if member.isdir() or not name.lower().endswith(IMAGE_SUFFIXES):
+    if member.isdir() or not is_image(name):
         return None
     if os.path.isabs(name) or name.startswith("../"):
         raise tarfile.ReadError(f"the path {name!r} lies outside of the archive")
@@ -171,7 +182,7 @@ def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> FileI
             f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
             f"{strange[0]!r}; expected names of training folders, such as {classes[0]}"
         )
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
+    names = sorted(entry.name for entry in os.scandir(folder) if is_image(entry.name))
     class_names = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
     if unknown := [name for name, class_name in zip(names, class_names, strict=True) if class_name is None]:
         raise ConfigError(

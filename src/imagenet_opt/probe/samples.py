@@ -16,7 +16,7 @@ from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import LEAST_BLOCK, block_size_for
 from imagenet_opt.data.storage.store import Store
-from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
+from imagenet_opt.errors import BadSample, ConfigError, DataError
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted, residency_of
 
 Rows = NDArray[np.int64]
@@ -151,8 +151,9 @@ class Samples:
             contents = list(threads.map(read, rows.tolist()))
         self.encoded = [content for content in contents if content]
         if not self.encoded:
-            why = printable(self._why_unreadable)
-            raise DataError(f"none of {len(rows)} files under {self.index.place} can be read (data.root): {why}")
+            raise DataError(
+                f"none of {len(rows)} files under {self.index.place} can be read (data.root): {self._why_unreadable}"
+            )
         has_bytes = np.array([bool(content) for content in contents])
         was_read = np.array([content is not None for content in contents])
         self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])

@@ -1,7 +1,10 @@
 """The index of a folder: files, cache, changes, and errors."""
 
 import errno
+import logging
 import os
+import shutil
+import tarfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.folder_index import FileIndex, check_same_classes, open_split
+from imagenet_opt.data.index.folder_index import FileIndex, open_split, with_classes_of
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 
@@ -23,12 +26,12 @@ def tree(root: Path, *files: str) -> Path:
     return root
 
 
-def settled(root: Path, *, ago: float = 60) -> Path:
-    """The same folder, last changed `ago` seconds ago, as all folders in it."""
-    then = time.time() - ago
-    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
-        os.utime(folder, (then, then))
-    return root
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of the index, a minute late: folders that were made by a test have not just changed."""
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 60 * 10**9)
+    monkeypatch.setattr("imagenet_opt.data.index.folder_index.time", clock)
+    return clock
 
 
 def names(index: FileIndex) -> list[str]:
@@ -50,7 +53,7 @@ def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
 
 
 def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
-    root = settled(tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100))))
+    root = tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100)))
     scanned = opened(root)
     cached = opened(root)
     assert isinstance(cached.names.base, np.memmap)
@@ -59,7 +62,7 @@ def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
 
 
 def test_added_and_renamed_files_are_noticed(tmp_path: Path) -> None:
-    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg")
     opened(root)
     tree(root, "train/b/deep/2.jpg")
     assert len(opened(root)) == 3
@@ -77,17 +80,19 @@ class Entries(nullcontext):
         return next(self.enter_result)
 
 
-@pytest.mark.parametrize("late", ["train/b/deep/2.jpg", "train/c/1.jpg"])
+@pytest.mark.parametrize(("late", "scan"), [("train/b/deep/2.jpg", 1), ("train/c/1.jpg", 2)])
 def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
-    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    late: str, scan: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
-    scandir = os.scandir
+    """scan: the number of the scan of the folder that lists it; the first scan of train/ looks for any class."""
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg")
+    scandir, scanned = os.scandir, list[str]()
     parent = str((root / late).parent if late != "train/c/1.jpg" else root / "train")
 
     def scandir_and_add(folder: str | Path) -> Any:
         entries = iter(list(scandir(folder)))
-        if str(folder) == parent:
+        scanned.append(str(folder))
+        if str(folder) == parent and scanned.count(parent) == scan:
             tree(root, late)
         return Entries(entries)
 
@@ -99,24 +104,44 @@ def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
 
 @pytest.mark.parametrize(("age", "num_cached"), [(1.5, 0), (60, 1)])
 def test_a_folder_that_has_just_changed_is_not_cached(
-    age: float, num_cached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    age: float, num_cached: int, tmp_path: Path, clock: SimpleNamespace
 ) -> None:
-    """A file added within the same step of the file system's clock leaves the folder's time as it was."""
-    root = settled(tree(tmp_path / "d", "train/a/1.jpg"), ago=1000)
-    then = (root / "train/a").stat().st_mtime_ns
-    clock = SimpleNamespace(time_ns=lambda: then + int(age * 1e9))
-    monkeypatch.setattr("imagenet_opt.data.index.folder_index.time", clock)
+    """A file added within the same step of the file system's clock leaves the folder's times as they were."""
+    root = tree(tmp_path / "d", "train/a/1.jpg")
+    clock.time_ns = lambda: (root / "train/a").stat().st_ctime_ns + int(age * 1e9)
     opened(root)
-    tree(root, "train/a/2.jpg")
-    os.utime(root / "train/a", ns=(then, then))
-    assert len(opened(root)) == 2 - num_cached
     assert len(list(tmp_path.glob("cache/index/*"))) == num_cached
 
 
+def test_a_data_set_that_was_replaced_is_listed_anew_although_its_times_are_old(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As tar --mtime and rsync -a make folders."""
+    caplog.set_level(logging.INFO)
+    for version, num in enumerate((1, 2)):
+        root = tree(tmp_path / f"v{version}", *(f"train/a/{i}{version}.jpg" for i in range(num)))
+        for folder in (root / "train/a", root / "train"):
+            os.utime(folder, (1e9, 1e9))
+        shutil.rmtree(tmp_path / "d", ignore_errors=True)
+        root.rename(tmp_path / "d")
+        index = opened(tmp_path / "d")
+        assert all(os.path.exists(index.path(i)) for i in range(len(index))) and len(index) == num
+    assert "as listed on" not in caplog.text
+    opened(tmp_path / "d")
+    assert f"2 images below {tmp_path}/d/train, as listed on" in caplog.text
+
+
 def test_a_cache_that_cannot_be_written_is_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder"))
+    root = tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder")
     assert len(open_split(root, "train", root / "not_a_folder")) == 1
     assert "data.cache_dir" in caplog.text
+
+
+def tar(root: Path, name: str, *members: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(root / name, "w") as archive:
+        for member in members:
+            archive.addfile(tarfile.TarInfo(member))
 
 
 @pytest.mark.parametrize(
@@ -124,28 +149,61 @@ def test_a_cache_that_cannot_be_written_is_only_a_warning(tmp_path: Path, caplog
     [
         (["other/a/1.jpg"], DatasetNotFound, ["no train/ under", "data.root", "data.train_folder=."]),
         (["in1k/train/a/1.jpg"], DatasetNotFound, ["Found in1k/train/; did you mean data.root=", "/d/in1k?"]),
-        (["train/1.jpg"], DatasetNotFound, ["no class folders", "data.root"]),
-        (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b", "data.root"]),
+        (["train/1.jpg"], DatasetNotFound, ["train holds 1 images and no class folders", "imagenet-opt pack"]),
+        (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b, but 1 .txt", "data.root"]),
+        (["data/train-00000-of-00002.parquet"], DatasetNotFound, ["data holds 1 Parquet files", "docs/data.md"]),
+        (
+            ["ILSVRC/Data/CLS-LOC/train/n01440764/1.JPEG", "ILSVRC/Data/CLS-LOC/val/1.JPEG"],
+            DatasetNotFound,
+            ["did you mean data.root=", "imagenet-opt pack data.root=", "ILSVRC/Data/CLS-LOC out="],
+        ),
+        ([("train/s-0.tar", "1.cls", "1.jpg")], DatasetNotFound, ["train holds 1 tars with .cls files", "data.root"]),
+        ([("train/s-7.tar", "1.jpg"), ("train/s-8.tar", "2.jpg")], DatasetNotFound, ["without labels", "s-7.tar"]),
+        ([("train/n01440764.tar", "1.jpg"), ("train/n01440765.tar", "2.jpg")], DatasetNotFound, ["imagenet-opt pack"]),
+        ([("s-0.tar", "a/1.txt", "a/1.b.png"), ("s-1.tar", "2.png")], DatasetNotFound, ["d holds 2 tars with .txt"]),
     ],
 )
 def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
-    files: list[str], error: type[Exception], words: list[str], tmp_path: Path
+    files: list[Any], error: type[Exception], words: list[str], tmp_path: Path
 ) -> None:
+    (root := tmp_path / "d").mkdir()
+    for file in files:
+        tree(root, file) if isinstance(file, str) else tar(root, *file)
     with pytest.raises(error) as caught:
-        opened(tree(tmp_path / "d", *files))
+        opened(root)
     assert all(word in str(caught.value) for word in words)
 
 
-def test_different_classes_are_refused_by_name(tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
-    splits = [open_split(root, split, tmp_path / "cache") for split in ("train", "val")]
-    with pytest.raises(ClassMismatch, match=r"only in the first: b; only in the second: c"):
-        check_same_classes(*splits)
+def test_a_file_as_root_is_called_a_file(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound, match=r"is a file.*data\.root.*Unpack"):
+        opened(tree(tmp_path, "mine.zip") / "mine.zip")
+
+
+def test_validation_images_may_lack_classes_and_have_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
+    train, val = (open_split(root, split, tmp_path / "cache") for split in ("train", "val"))
+    known = with_classes_of(train, val)
+    assert known.classes == train.classes and known.labels.tolist() == [0, 2]
+    assert "1 of 3 classes" in caplog.text and "data.val_folder): b" in caplog.text
+    with pytest.raises(ClassMismatch, match=r"1 classes .* does not have: b; .*data\.val_folder"):
+        with_classes_of(val, train)
+
+
+def test_files_that_are_no_images_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    root = tree(tmp_path / "d", *(f"train/a/1{ending}" for ending in (".gif", ".jfif", ".JPE", ".heic", ".avif", "")))
+    tree(root, "train/a/._1.jpg", "train/a/deep/2.HEIC", "train/0.jpg")
+    expected = {".heic": 2, ".avif": 1, "no ending": 1, "._*": 1, "images outside of class folders": 1}
+    for index in (opened(root), opened(root)):
+        assert names(index) == ["a/1.JPE", "a/1.gif", "a/1.jfif"] and index.others == expected
+    assert "left out are other files: 2 .heic" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["labels", "offsets", "pickled", "deep", "cut"])
 def test_a_damaged_cache_is_replaced(damage: str, tmp_path: Path) -> None:
-    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg"))
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
     expected = names(opened(root))
     (folder,) = (tmp_path / "cache/index").iterdir()
     match damage:
@@ -164,7 +222,7 @@ def test_a_damaged_cache_is_replaced(damage: str, tmp_path: Path) -> None:
 
 
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
-    root = settled(tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg"))
+    root = tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg")
     opened(root)
     (column,) = tmp_path.glob("cache/index/*/names.npy")
     for outside in (b"../../secret!", b"/etc/passwd-!"):

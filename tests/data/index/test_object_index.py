@@ -12,7 +12,8 @@ import pytest
 
 from imagenet_opt.data.index import object_index
 from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import root_of, scan_split, split_url
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.layout import root_of, split_url
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyClass, ShardMismatch, StorageFailed
 from tests.conftest import loading, write_images

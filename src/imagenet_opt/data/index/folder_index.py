@@ -4,53 +4,54 @@ A list of 1.28 million (path, label) tuples would cost each worker hundreds of M
 pages. All workers share flat arrays.
 """
 
-import hashlib
 import json
 import logging
 import os
-import posixpath
 import time
+from collections import Counter
+from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.index_cache import ABOUT, alone, check_ends, check_range, open_column, save_columns
+from imagenet_opt.data.index.index_cache import ABOUT, check_ends, check_range, load_or_make, open_column, save_columns
+from imagenet_opt.data.index.layout import is_image, kind, numbers, split_folder, unreadable
 from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
-from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
 _warn = SparseWarnings(log)
 
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-"""Endings of image files, in lower case."""
-_MOST_ENTRIES = 50
-"""Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
-_FORMAT = 2
+_FORMAT = 3
 _SCAN_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which the listing of a folder is retried."""
 _CLOCK_STEP_NS = 2 * 10**9
-"""Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
+"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
+
+Marks = dict[str, tuple[int, int, int]]
+"""Folder -> modification time, change time and inode. Unpacking may set the first back, and no program the second."""
 
 
 @dataclass(frozen=True)
 class FileIndex:
     """Files of one split. labels: int32 (num_samples,). names: uint8, all relative paths joined. name_offsets: int64
-    (num_samples + 1,); the path of file i is names[name_offsets[i]:name_offsets[i + 1]]."""
+    (num_samples + 1,); the path of file i is names[name_offsets[i]:name_offsets[i + 1]]. others: kinds of files that
+    are left out, because they are no images by their names -> number."""
 
     folder: Path
     classes: tuple[str, ...]
     labels: NDArray[np.int32]
     names: NDArray[np.uint8]
     name_offsets: NDArray[np.int64]
+    others: Mapping[str, int] = field(default_factory=dict, kw_only=True)
 
     @property
     def place(self) -> str:
@@ -73,80 +74,46 @@ Split = FileIndex | ShardIndex
 """Samples with `labels`, int32 (num_samples,), positions in `classes`. place: their folder or URL, for messages."""
 
 
-def root_of(configured: str | None) -> Path | str | None:
-    """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
-    if not configured:
-        return None
-    return configured if is_url(configured) else Path(configured)
-
-
-def split_url(root: str, split: str) -> str:
-    """URL of a split."""
-    scheme, _, place = root.partition("://")
-    return f"{scheme}://{posixpath.normpath(posixpath.join(place, split))}"
-
-
-def split_folder(root: Path | None, split: str) -> Path:
-    """Folder of a split. Raises DatasetNotFound."""
-    if root is None:
-        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
-    place = root.expanduser()
-    folder = (place / split).resolve()
-    if folder.is_dir():
-        return folder
-    expected = f"expected {split}/<class>/*.JPEG in it"
-    if not place.is_dir():
-        raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
-    raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {_remedy(place, split)}")
-
-
-def _remedy(root: Path, split: str) -> str:
-    """A remedy, according to the content of `root`, which has no folder `split`."""
-    here = root.resolve()
-    if here.name in ("train", "val") and (here.parent / split).is_dir():
-        return f"This is a split itself; did you mean data.root={here.parent}?"
-    if (root / "train").is_dir():
-        return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
-    try:
-        with os.scandir(root) as entries:
-            below = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir())
-    except OSError:
-        below = []
-    for name in below:
-        if (root / name / split).is_dir():
-            return f"Found {name}/{split}/; did you mean data.root={root / name}?"
-    return (
-        "If a folder holds the class folders themselves, split them into train/ and val/ (docs/data.md); to look at "
-        "speed only, set data.root to that folder: data.train_folder=. data.val_folder=. trains and validates on the "
-        "same images"
-    )
-
-
 def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
 
-    The cache is valid while every folder has the modification time that it had before the scan listed it: adding,
-    removing or renaming a file changes the time of its folder. The index is not cached when a folder changed less than
-    two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
-    If several processes have one cache folder, one process lists the files and the others wait.
+    The cache is valid while every folder has the marks that it had before the scan listed it: adding, removing or
+    renaming a file changes the times of its folder. The index is not cached when a folder changed less than two seconds
+    before the scan: a later change could leave the same time, because some file systems keep whole seconds. If several
+    processes have one cache folder, one process lists the files and the others wait.
 
     Raises DatasetNotFound, EmptyClass, DataError.
     """
     folder = split_folder(root, split)
-    cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
-    index = _load(cached, folder)
-    if index is not None:
+
+    def make(cached: Path) -> FileIndex:
+        started_ns, listed = time.time_ns(), now()
+        index, marks = _scan(folder)
+        if max(max(changes) for *changes, _ in marks.values()) < started_ns - _CLOCK_STEP_NS:
+            columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
+            about = {"format": _FORMAT, "classes": index.classes, "listed": listed, "others": index.others}
+            save_columns(cached, columns, about | {"folders": list(marks), "marks": list(marks.values())}, index.place)
+        tell_listed(index)
         return index
-    with alone(cache_dir / "locks" / f"{cached.name}.lock"):
-        index = _load(cached, folder)  # another process may have listed the folder meanwhile
-        if index is None:
-            started_ns = time.time_ns()
-            index, modified = _scan(folder)
-            if max(modified.values()) < started_ns - _CLOCK_STEP_NS:
-                columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
-                folders = {"folders": list(modified), "modified": list(modified.values())}
-                save_columns(cached, columns, {"format": _FORMAT, "classes": index.classes, **folders}, index.place)
-    return index
+
+    return load_or_make(cache_dir, os.fsencode(folder), lambda cached: _load(cached, folder), make)[0]
+
+
+def now() -> str:
+    """The time of a listing."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+
+
+def tell_listed(index: FileIndex, listed: str = "", cached: Path | None = None) -> None:
+    """Say once how many images a data set has: when they were listed, if the list is the one in `cached`; how many
+    other files were left out."""
+    parts = []
+    if cached is not None:
+        parts.append(f"as listed on {listed[:16]} UTC; to list them again, remove {cached}")
+    if index.others:
+        parts.append(f"left out are other files: {numbers(index.others)}")
+    if parts:
+        tell_once(f"{len(index)} images below {index.place}, {'; '.join(parts)}")
 
 
 def scan_split(root: Path, split: str) -> FileIndex:
@@ -154,24 +121,43 @@ def scan_split(root: Path, split: str) -> FileIndex:
     return _scan(split_folder(root, split))[0]
 
 
-def check_same_classes(train: Split, val: Split) -> None:
-    """Raise ClassMismatch unless both splits have the same class folders."""
+def with_classes_of(train: Split, val: Split) -> Split:
+    """`val` with the classes of train and their numbers; classes without validation images are named in a warning.
+
+    Raises ClassMismatch for a class that only val has.
+    """
     if train.classes == val.classes:
-        return
-
-    first, second = (", ".join(sorted(set(a.classes) - set(b.classes))[:3]) for a, b in ((train, val), (val, train)))
-    raise ClassMismatch(
-        f"{train.place} has {len(train.classes)} classes and {val.place} has {len(val.classes)}; "
-        f"only in the first: {first or 'none'}; only in the second: {second or 'none'} (at most three are named). "
-        "Both need the same class folders (data.train_folder, data.val_folder); "
-        "a flat validation folder must first be sorted into class folders"
+        return val
+    number_of = {name: number for number, name in enumerate(train.classes)}
+    if strange := sorted(set(val.classes) - set(train.classes)):
+        raise ClassMismatch(
+            f"{val.place} has {len(strange)} classes that {train.place} does not have: {_first(strange)}; give each "
+            "the name of its training folder, or remove it (data.train_folder, data.val_folder). Classes may be absent "
+            "from the validation images, but not from the training images"
+        )
+    absent = sorted(set(train.classes) - set(val.classes))
+    tell_once(
+        f"{len(absent)} of {len(train.classes)} classes have no images in {val.place} (data.val_folder): "
+        f"{_first(absent)}; the network learns them, and the validation says nothing about them",
+        logging.WARNING,
     )
+    labels = np.array([number_of[name] for name in val.classes], np.int32)[val.labels]
+    return replace(val, classes=train.classes, labels=labels)
 
 
-def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
-    """The index, and the modification time in nanoseconds of each folder below `folder` before it was listed."""
-    modified = {"": os.stat(folder).st_mtime_ns}
-    entries = [entry for entry in os.scandir(folder) if entry.is_dir()]
+def _first(names: list[str]) -> str:
+    return ", ".join([*names[:3], *(["..."] * (len(names) > 3))])
+
+
+def _scan(folder: Path) -> tuple[FileIndex, Marks]:
+    """The index, and the marks of each folder below `folder` before it was listed."""
+    marks, others = {"": _marks(folder)}, Counter[str]()
+    entries = []
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            entries.append(entry)
+        else:
+            others["images outside of class folders" if is_image(entry.name) else kind(entry.name)] += 1
     classes = tuple(sorted(entry.name for entry in entries))
     if not classes:
         raise DatasetNotFound(
@@ -180,41 +166,58 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
     _check_links(folder, sorted(Path(entry) for entry in entries if entry.is_symlink()))
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         listed = list(threads.map(lambda name: _list(folder, name), classes))
-    for name, (images, below) in zip(classes, listed, strict=True):
-        if not images:
-            raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
-        modified |= below
-    encoded = [os.fsencode(image) for images, _ in listed for image in images]
+    for name, (images, of_class, below) in zip(classes, listed, strict=True):
+        check_not_empty(f"{folder / name}", images, of_class)
+        others += of_class
+        marks |= below
+    encoded = [os.fsencode(image) for images, _, _ in listed for image in images]
     index = FileIndex(
         folder,
         classes,
-        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in listed]),
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _, _ in listed]),
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+        others=others,
     )
-    return index, modified
+    return index, marks
 
 
-def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
-    """Sorted relative paths of the images in one class folder, and modification times of all folders in it. Raises
-    DataError."""
+def check_not_empty(place: str, images: Sized, others: Mapping[str, int]) -> None:
+    """Raise EmptyClass if there are no images in the class folder `place`."""
+    if not images:
+        has = f", but {numbers(others)}, which are not read" if others else ""
+        raise EmptyClass(
+            f"no images in {place}{has}; put images there, or remove the folder (data.root): a class may be absent "
+            "from the validation images"
+        )
+
+
+def _marks(folder: Path | str) -> tuple[int, int, int]:
+    status = os.stat(folder)
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _list(folder: Path, class_name: str) -> tuple[list[str], Counter[str], Marks]:
+    """Sorted relative paths of the images in one class folder, kinds of its other files, and marks of all folders in
+    it. Raises DataError."""
     try:
         return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
     except OSError as error:
-        raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
+        raise unreadable(error) from error
 
 
-def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
-    images, modified = [], {class_name: os.stat(folder / class_name).st_mtime_ns}
+def _images_below(folder: Path, class_name: str) -> tuple[list[str], Counter[str], Marks]:
+    images, others, marks = list[str](), Counter[str](), {class_name: _marks(folder / class_name)}
     for place, below, names in os.walk(folder / class_name, onerror=_raise):
         below.sort()
         relative = os.path.relpath(place, folder)
         for name in below:  # os.walk lists these folders later, unless they are links
-            modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
+            marks[os.path.join(relative, name)] = _marks(os.path.join(place, name))
             if os.path.islink(os.path.join(place, name)):
                 _warn(f"{place}/{name} is not followed: below a class, links to folders are ignored (data.root)")
-        images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-    return sorted(images), modified
+        images += [os.path.join(relative, name) for name in names if is_image(name)]
+        others.update(kind(name) for name in names if not is_image(name))
+    return sorted(images), others, marks
 
 
 def _check_links(folder: Path, links: list[Path]) -> None:
@@ -241,13 +244,20 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
     try:
         about = json.loads(read_file(cached / ABOUT))
         with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-            modified = list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, about["folders"]))
-        if about["format"] != _FORMAT or modified != about["modified"]:
+            marks = list(threads.map(lambda below: list(_marks(folder / below)), about["folders"]))
+        if about["format"] != _FORMAT or marks != about["marks"]:
             return None
-        classes = tuple(map(str, about["classes"]))
-        return FileIndex(folder, classes, **open_file_columns(cached, len(classes)))
+        classes, others = tuple(map(str, about["classes"])), others_of(about)
+        index = FileIndex(folder, classes, **open_file_columns(cached, len(classes)), others=others)
+        tell_listed(index, str(about["listed"]), cached)
+        return index
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def others_of(about: Mapping[str, Any]) -> dict[str, int]:
+    """FileIndex.others from the file of a cached index. Raises ValueError, KeyError, TypeError."""
+    return {str(name): int(num) for name, num in dict(about["others"]).items()}
 
 
 def open_file_columns(cached: Path, num_classes: int) -> dict[str, NDArray[Any]]:

@@ -12,10 +12,10 @@ import os
 import shutil
 import tempfile
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -25,6 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 from imagenet_opt.regular_file import open_regular
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ABOUT = "about.json"
 _LOCK_SECONDS = 1800.0
@@ -38,15 +39,24 @@ def cache_folder(cache_dir: str | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "imagenet_opt"
 
 
-@contextmanager
-def alone(file: Path) -> Iterator[None]:
-    """Let one process at a time list a data set, or all processes if `file` cannot be locked or stays locked."""
-    lock = FileLock(file)
+def load_or_make(
+    cache_dir: Path, identity: bytes, load: Callable[[Path], T | None], make: Callable[[Path], T]
+) -> tuple[T, bool]:
+    """The index that `load` finds in its folder of `cache_dir`, else the new one of `make`; and whether it is new.
+
+    identity: of the data set. One process at a time makes the index, while others wait, unless the lock fails.
+    """
+    name = hashlib.sha256(identity).hexdigest()[:24]
+    folder = cache_dir / "index" / name
+    if (index := load(folder)) is not None:
+        return index, False
+    lock = FileLock(cache_dir / "locks" / f"{name}.lock")
     with suppress(OSError, NotImplementedError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=_LOCK_SECONDS)
     try:
-        yield
+        index = load(folder)  # another process may have made the index meanwhile
+        return (make(folder), True) if index is None else (index, False)
     finally:
         lock.release()
 

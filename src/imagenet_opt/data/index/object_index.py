@@ -1,24 +1,31 @@
 """Index of the images below a URL, a folder per class: listed once, then kept in data.cache_dir."""
 
 import copyreg
-import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, FileIndex, open_file_columns
-from imagenet_opt.data.index.index_cache import ABOUT, alone, fingerprint_of, open_column, save_columns
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
-from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.data.index.folder_index import (
+    FileIndex,
+    check_not_empty,
+    now,
+    open_file_columns,
+    others_of,
+    tell_listed,
+)
+from imagenet_opt.data.index.index_cache import ABOUT, fingerprint_of, load_or_make, open_column, save_columns
+from imagenet_opt.data.index.layout import describe, is_image, kind
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.errors import DataError, DatasetNotFound
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
 from imagenet_opt.regular_file import read_file
 
@@ -27,7 +34,7 @@ T = TypeVar("T")
 
 KEY = "data.root"
 """The config key of the URL, for messages."""
-_FORMAT = 1
+_FORMAT = 2
 _LIST_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which a request is retried while an index is opened."""
@@ -114,45 +121,46 @@ def open_objects(url: str, cache_dir: Path) -> ObjectIndex:
             "imagenet-opt pack data.root=FOLDER out=PACKED, and upload PACKED"
         )
     place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
-    cached = cache_dir / "index" / hashlib.sha256(place.encode()).hexdigest()[:24]
-    if (index := _load(cached, url)) is None:
-        with alone(cache_dir / "locks" / f"{cached.name}.lock"):
-            if (index := _load(cached, url)) is None:  # else another process has listed the objects meanwhile
-                index = _list(cached, url)
-                columns = {name: getattr(index, name) for name in _COLUMNS}
-                about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
-                save_columns(cached, columns, about | {"etag_bytes": index.etags.itemsize}, url)
-                return _load(cached, url) or replace(index, is_whole=False)
-    tell_once(
-        f"{len(index)} images below {url}, as listed on {index.listed[:16]} UTC; to list them again, remove {cached}"
-    )
+
+    def make(cached: Path) -> ObjectIndex:
+        index = _list(cached, url)
+        columns = {name: getattr(index, name) for name in _COLUMNS}
+        about = {"format": _FORMAT, "url": url, "classes": index.classes, "listed": index.listed}
+        about |= {"others": index.others, "etag_bytes": index.etags.itemsize}
+        save_columns(cached, columns, about, url)
+        return _load(cached, url) or replace(index, is_whole=False)
+
+    index, is_new = load_or_make(cache_dir, place.encode(), lambda cached: _load(cached, url), make)
+    tell_listed(index, index.listed, None if is_new else index.folder)
     return index
 
 
 def _list(folder: Path, url: str) -> ObjectIndex:
-    storage, listed = ObjectStorage(url, KEY, retries=False), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+    storage, listed = ObjectStorage(url, KEY, retries=False), now()
     classes = tuple(patiently(storage.folders, url))
     if not classes:
+        files = [each.path for each in patiently(lambda: next(storage.objects(), []), url)]
         raise DatasetNotFound(
-            f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG"
+            f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
+            f"{describe(files, url, url.rpartition('/')[0])}"
         )
     log.info(f"listing {url}")
     with ThreadPoolExecutor(_LIST_THREADS) as threads:
         found = list(threads.map(lambda name: patiently(lambda: _images(storage, name), f"{url}/{name}"), classes))
-    for name, images in zip(classes, found, strict=True):
-        if not images:
-            raise EmptyClass(f"no images in {url}/{name}; remove the folder or put its images back ({KEY})")
-    encoded = [image.path.encode() for images in found for image in images]
+    for name, (images, others) in zip(classes, found, strict=True):
+        check_not_empty(f"{url}/{name}", images, others)
+    encoded = [image.path.encode() for images, _ in found for image in images]
     return ObjectIndex(
         folder,
         classes,
-        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images in found]),
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in found]),
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
         url,
-        np.array([image.size for images in found for image in images], np.int64),
-        np.array([image.etag.encode() for images in found for image in images]),
+        np.array([image.size for images, _ in found for image in images], np.int64),
+        np.array([image.etag.encode() for images, _ in found for image in images]),
         listed,
+        others=sum((others for _, others in found), Counter[str]()),
     )
 
 
@@ -161,10 +169,11 @@ def patiently(request: Callable[[], T], name: str) -> T:
     return retry_transient(request, name, _PATIENCE, _warn)
 
 
-def _images(storage: ObjectStorage, class_name: str) -> list[FoundObject]:
-    """The images in one class folder, in the order of their paths."""
-    found = (each for portion in storage.objects(class_name) for each in portion)
-    return sorted(each for each in found if each.path.lower().endswith(IMAGE_SUFFIXES))
+def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject], Counter[str]]:
+    """The images in one class folder, in the order of their paths, and the kinds of other objects."""
+    found = [each for portion in storage.objects(class_name) for each in portion]
+    others = Counter(kind(each.path) for each in found if not is_image(each.path))
+    return sorted(each for each in found if is_image(each.path)), others
 
 
 def _listed(cached: Path) -> str | None:
@@ -186,7 +195,7 @@ def _load(cached: Path, url: str) -> ObjectIndex | None:
         num, width = len(columns["labels"]), int(about["etag_bytes"])
         for name, dtype in (("sizes", np.int64), ("etags", f"S{width}")):
             columns[name] = np.asarray(open_column(cached / f"{name}.npy", dtype, num))
-        return ObjectIndex(cached, classes, url=url, listed=str(about["listed"]), **columns)
+        return ObjectIndex(cached, classes, url=url, listed=str(about["listed"]), others=others_of(about), **columns)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -1,7 +1,6 @@
 """Packed splits below a URL: the index is copied into data.cache_dir, the shards are read by ranges."""
 
 import copyreg
-import hashlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.data.index.index_cache import alone, fingerprint_of, new_folder
+from imagenet_opt.data.index.index_cache import fingerprint_of, load_or_make, new_folder
 from imagenet_opt.data.index.object_index import KEY, Part, RemoteIndex, patiently
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
@@ -67,30 +66,31 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectSh
         about = parse_about(content, f"{url}/{INDEX}")
     except ValueError as error:
         raise _mismatch(storage, str(error)) from error
-    mark = hashlib.sha256(url.encode() + content).hexdigest()[:24]  # new content has a new folder
-    folder = cache_dir / "index" / mark
-    if not _is_whole(folder, about):
-        with alone(cache_dir / "locks" / f"{mark}.lock"):
-            if not _is_whole(folder, about):
-                _copy_index(storage, content, about, folder)
+    folder, _ = load_or_make(  # new content has a new folder
+        cache_dir,
+        url.encode() + content,
+        lambda folder: _whole(folder, about),
+        lambda folder: _copy_index(storage, content, about, folder),
+    )
     return _load(folder, storage, _etags(storage, about))
 
 
-def _is_whole(folder: Path, about: About) -> bool:
-    """Whether `folder` has an intact copy of the index; a damaged label would train unnoticed."""
+def _whole(folder: Path, about: About) -> Path | None:
+    """`folder` if it has an intact copy of the index; a damaged label would train unnoticed."""
     try:
-        return (folder / INDEX).is_file() and not damaged_columns(folder, about)
+        return folder if (folder / INDEX).is_file() and not damaged_columns(folder, about) else None
     except OSError:
-        return False
+        return None
 
 
-def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> None:
+def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> Path:
     columns = {name: _column(storage, name, about) for name in COLUMNS}
     try:
         with new_folder(folder) as fresh:
             (fresh / INDEX).write_bytes(content)
             for name, column in columns.items():
                 (fresh / f"{name}.npy").write_bytes(column)
+        return folder
     except OSError as error:
         folder_key = "TMPDIR" if storage.key == "out" else "data.cache_dir"
         raise ConfigError(f"cannot copy the index of {storage.url} into {folder} ({folder_key}): {error}") from error

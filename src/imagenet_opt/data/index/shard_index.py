@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.index_cache import check_ends, check_range, open_column
-from imagenet_opt.errors import BadSample, ShardMismatch, printable
+from imagenet_opt.errors import BadSample, ShardMismatch
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
 
@@ -92,11 +92,9 @@ class ShardIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """FOLDER/shard-00003.tar: class/name.JPEG, for messages; unprintable characters become \\xff or \\n."""
-        name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
-        shard = os.fsencode(f"{self.place}/{self.shards[self.shard_ids[i]]}")
-        text = (shard + b": " + name).decode("utf-8", "backslashreplace")
-        return text if text.isprintable() else text.encode("unicode_escape").decode()
+        """FOLDER/shard-00003.tar: class/name.JPEG, for messages."""
+        name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
+        return f"{self.place}/{self.shards[self.shard_ids[i]]}: {name}"
 
     def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
         """Let another process map the files itself, since arrays would be copied."""
@@ -261,7 +259,7 @@ class ShardStore:
         return samples
 
     def name(self, index: int) -> str:
-        return printable(self.index.path(index))
+        return self.index.path(index)
 
     def _read(self, shard: int, offset: int, size: int) -> bytes:
         path = self.index.folder / self.index.shards[shard]

@@ -30,7 +30,6 @@ from imagenet_opt.atomic_file import replacing
 from imagenet_opt.data.shared_buffers import shared_bytes
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.display.progress import size as size_text
-from imagenet_opt.errors import printable
 from imagenet_opt.file_lock import lock_file
 from imagenet_opt.measure.storage.page_cache import drop_pages
 
@@ -188,14 +187,14 @@ def open_cache(
     except OSError as error:
         log.warning(
             f"{path} (data.cache_dir) cannot be a cache: {error.strerror or error}; each epoch reads all samples from "
-            f"{printable(url)}. Set data.cache_dir to a folder on a local disk that can be written"
+            f"{url}. Set data.cache_dir to a folder on a local disk that can be written"
         )
         return None
     if (served := cache.served_bytes()) < starts[-1]:
         limit = "the disk, of which 5 % stay free" if room < most_bytes else "data.cache_gb"
         tell_once(
             f"{path} (data.cache_dir) keeps {size_text(served)} of the {size_text(int(starts[-1]))} of "
-            f"{printable(url)}, and each epoch reads the rest from there; the limit is {limit}"
+            f"{url}, and each epoch reads the rest from there; the limit is {limit}"
         )
     return cache
 

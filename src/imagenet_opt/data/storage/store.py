@@ -16,7 +16,6 @@ from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.index.object_index import KEY, ObjectIndex
 from imagenet_opt.data.storage.cache_folder import CacheFolder
 from imagenet_opt.data.storage.retry import Events
-from imagenet_opt.errors import printable
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.regular_file import check_size, open_regular, read_part
@@ -38,7 +37,7 @@ class Store(Protocol):
         """Bytes of each sample, in the order of `indices`; may be called by many threads. Raises OSError."""
 
     def name(self, index: int) -> str:
-        """Name of a sample for messages: its path, escaped for log lines."""
+        """Name of a sample for messages: its path."""
 
 
 class FolderStore:
@@ -61,7 +60,7 @@ class FolderStore:
         return [self._read(i) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
-        return printable(self.index.path(index))
+        return self.index.path(index)
 
     def _read(self, i: int) -> bytes:
         with open(self.index.path(i), "rb", buffering=0, opener=open_regular) as file:

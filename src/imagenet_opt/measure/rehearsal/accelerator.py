@@ -73,4 +73,4 @@ def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None
     try:
         file.write_text(text)
     except OSError as error:
-        raise ConfigError(f"cannot write {printable(str(file))}: {error.strerror}; choose another file") from error
+        raise ConfigError(f"cannot write {file}: {error.strerror}; choose another file") from error

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from imagenet_opt.errors import printable
 from imagenet_opt.measure.telemetry.gpu import GpuColumns
 from imagenet_opt.measure.telemetry.proc_counters import HostColumns, Row
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, KINDS, ChunkWriter
@@ -96,7 +95,7 @@ class Recorder:
             self._writer.flush()
         except OSError as error:
             self._folder = None
-            _log.warning("timeline: no longer recorded, training continues (%s)", printable(f"{error}"))
+            _log.warning("timeline: no longer recorded, training continues (%s)", error)
         self._rows.clear()
 
 

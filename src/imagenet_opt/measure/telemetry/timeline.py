@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imagenet_opt.atomic_file import replacing
-from imagenet_opt.errors import ConfigError, printable
+from imagenet_opt.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -97,9 +97,7 @@ def read_timeline(folder: Path) -> Timeline:
     files = sorted(folder.glob("*.npz"), key=lambda file: (len(file.name), file.name))
     chunks = [chunk for file in files if (chunk := _read(file)) is not None]
     if not chunks:
-        raise ConfigError(
-            f"no timeline in {printable(str(folder))}; expected .npz files, which a run writes with callbacks.timeline"
-        )
+        raise ConfigError(f"no timeline in {folder}; expected .npz files, which a run writes with callbacks.timeline")
     return Timeline(**{table.name: _joined(chunks, f"{table.name}/") for table in fields(Timeline)})
 
 
@@ -110,7 +108,7 @@ def _read(file: Path) -> Table | None:
                 raise ValueError("it holds more than ten minutes of samples can")
             return dict(chunk)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        _log.warning("%s is left out of the timeline: %s", printable(str(file)), error)
+        _log.warning("%s is left out of the timeline: %s", file, error)
         return None
 
 

@@ -1,0 +1,184 @@
+"""Where a split lies; and, for a folder without class folders, what it holds instead and the remedy."""
+
+import os
+import posixpath
+import re
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.errors import DataError, DatasetNotFound
+from imagenet_opt.object_storage import is_url
+from imagenet_opt.regular_file import open_regular
+
+IMAGE_SUFFIXES = (
+    ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+)  # fmt: skip
+"""Endings of image files, in lower case."""
+_ILSVRC = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
+"""Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
+_LABELS = (".cls", ".json", ".txt")
+_MOST_ENTRIES = 50
+"""Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
+_LOOKED_AT = 64
+"""Headers of a tar that are read to find labels."""
+_SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
+_WORDNET = re.compile(r"n\d+")
+_WRITE = "write their images into folders train/<class>/ and val/<class>/ (docs/data.md)"
+
+
+def root_of(configured: str | None) -> Path | str | None:
+    """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
+    if not configured:
+        return None
+    return configured if is_url(configured) else Path(configured)
+
+
+def split_url(root: str, split: str) -> str:
+    """URL of a split."""
+    scheme, _, place = root.partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(place, split))}"
+
+
+def split_folder(root: Path | None, split: str) -> Path:
+    """Folder of a split. Raises DatasetNotFound if it is missing, or has neither class folders nor a pack."""
+    if root is None:
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
+    place, expected = root.expanduser(), f"expected {split}/<class>/*.JPEG in it"
+    folder = (place / split).resolve()
+    try:
+        if folder.is_dir():
+            if not is_packed(folder) and (found := instead_of_classes(folder, root)):
+                raise DatasetNotFound(f"{found} (data.root, data.train_folder, data.val_folder)")
+            return folder
+        if place.is_file():
+            raise DatasetNotFound(
+                f"{root} is a file, not a folder (data.root); {expected}. Unpack it, and set data.root to the folder "
+                f"that holds {split}/"
+            )
+        if not place.is_dir():
+            raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
+        raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {_remedy(place, split)}")
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def _remedy(root: Path, split: str) -> str:
+    """A remedy, according to the content of `root`, which has no folder `split`."""
+    here = root.resolve()
+    if here.name in ("train", "val") and (here.parent / split).is_dir():
+        return f"This is a split itself; did you mean data.root={here.parent}?"
+    if (root / "train").is_dir():
+        return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
+    with os.scandir(root) as entries:
+        below = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir())
+    for name in (*_ILSVRC, *below):
+        if (root / name / split).is_dir():
+            val = root / name / "val"
+            flat = instead_of_classes(val, root / name) if val.is_dir() else ""
+            return f"Found {name}/{split}/; did you mean data.root={root / name}? {flat}".rstrip()
+    for folder in (root, *(root / name for name in below)):
+        if found := instead_of_classes(folder, root):
+            return found
+    return (
+        "If a folder holds the class folders themselves, split them into train/ and val/ (docs/data.md); to look at "
+        "speed only, set data.root to that folder: data.train_folder=. data.val_folder=. trains and validates on the "
+        "same images"
+    )
+
+
+def unreadable(error: OSError) -> DataError:
+    return DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)")
+
+
+def is_image(name: str) -> bool:
+    """Whether the name is one of an image. Files ._NAME of macOS hold attributes of NAME, no image."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not os.path.basename(name).startswith("._")
+
+
+def kind(name: str) -> str:
+    """The kind of a file that is no image: "._*", its ending in lower case, or "no ending"."""
+    file = os.path.basename(name)
+    return "._*" if file.startswith("._") else os.path.splitext(file)[1].lower() or "no ending"
+
+
+def numbers(kinds: Mapping[str, int]) -> str:
+    """For example "30 .heic, 7 .txt", the most frequent kinds first."""
+    shown = Counter(kinds).most_common(5)
+    return ", ".join([f"{num} {name}" for name, num in shown] + ["..."] * (len(kinds) > len(shown)))
+
+
+def instead_of_classes(folder: Path, root: Path | str) -> str:
+    """What `folder` holds if it has files and no folders, with the remedy; else "". root: data.root."""
+    with os.scandir(folder) as entries:
+        names = []
+        for entry in entries:
+            if entry.is_dir():
+                return ""
+            names.append(entry.name)
+    return describe(names, folder, root)
+
+
+def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
+    """What the files `names` in `place`, a folder or a URL, are, with the remedy; "" if there are none."""
+    tars = sorted(name for name in names if name.lower().endswith(".tar"))
+    num_images, parquet = sum(map(is_image, names)), sum(name.lower().endswith(".parquet") for name in names)
+    if parquet:
+        return f"{place} holds {parquet} Parquet files, which this version does not read: {_WRITE}"
+    if tars:
+        return foreign_tars(tars, place) or (
+            f"{place} holds {len(tars)} tars, such as {tars[0]}; if each is a class, pack them: imagenet-opt pack "
+            f"data.root={root} out=PACKED, then data.root=PACKED"
+        )
+    if num_images:
+        return (
+            f"{place} holds {num_images} images and no class folders: imagenet-opt pack data.root={root} out=PACKED "
+            "sorts validation images by LOC_val_solution.csv or val_labels=FILE; then data.root=PACKED. Training "
+            "images need a folder for each class"
+        )
+    return f"{place} holds {len(names)} files: {numbers(Counter(map(kind, names)))}" if names else ""
+
+
+def foreign_tars(tars: Sequence[str], place: Path | str) -> str:
+    """What the tars in `place` are, with the remedy, if they are not one for each class; else ""."""
+    first = f"{place} holds {len(tars)} tars"
+    if isinstance(place, Path) and (labels := _labels_beside(_first_names(place / tars[0]))):
+        return f"{first} with {labels} files beside the images (WebDataset), which this version does not read: {_WRITE}"
+    if _are_shards([os.path.basename(name)[:-4] for name in tars]):
+        return (
+            f"{first} without labels, whose names are numbers of shards ({tars[0]}) and not classes: {_WRITE}, or "
+            "name each tar after its class and run imagenet-opt pack"
+        )
+    return ""
+
+
+def _first_names(path: Path) -> list[str]:
+    try:
+        with open(path, "rb", opener=open_regular) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            return [member.name for member in islice(archive, _LOOKED_AT)]
+    except (OSError, ValueError, RecursionError, tarfile.TarError):
+        return []
+
+
+def _labels_beside(names: Iterable[str]) -> str:
+    """The ending of label files whose names up to the first dot are those of images; "" without such files."""
+    endings = defaultdict[str, set[str]](set)
+    for name in names:
+        key, dot, ending = name[(start := name.rfind("/") + 1) :].partition(".")
+        endings[name[:start] + key].add(f"{dot}{ending}".lower())
+    beside = [found for found in endings.values() if any(map(is_image, found))]
+    return next((label for label in _LABELS if any(label in found for found in beside)), "")
+
+
+def _are_shards(stems: list[str]) -> bool:
+    """Whether names such as shard-0007 count without a gap. Names of ImageNet's classes, n01440764, are none."""
+    counts = defaultdict[str, list[int]](list)
+    for stem in stems:
+        match = _SHARD.fullmatch(stem)
+        if match is None or _WORDNET.fullmatch(stem):
+            return False
+        counts[match[1]].append(int(match[2]))
+    return all(max(found) - min(found) == len(found) - 1 for found in counts.values())

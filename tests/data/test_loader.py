@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.loader import RankInfo, eval_loader, train_loader
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.data.storage.store import FolderStore, Indices
 from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
 
@@ -76,12 +76,9 @@ def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path,
     assert 3 * 36 <= int(store.counts.sum()) <= 3 * 36 + workers * 6  # and a batch of the fourth epoch
 
 
-def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader, tmp_path: Path) -> None:
+def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader) -> None:
     trained = by_index(batches(loader(images_root, batch_size=8, train_crop="center", val_crop_ratio=0.8)))
-    index, options = open_split(images_root, "train", tmp_path), loading(batch_size=13, val_crop_ratio=0.8)
-    validated = eval_loader(index, options, RankInfo(device=CPU))
-    images = torch.cat([batch.images.clone() for batch in validated])
-    validated.close()
+    images = by_index(list(loader(images_root, training=False, val_crop_ratio=0.8)))
     assert len(trained) == 32 and all(torch.equal(image, images[i]) for i, image in trained.items())
 
 
@@ -107,12 +104,6 @@ def test_two_ranks_make_the_global_batch_of_one(
         images, expected = by_index(parts), by_index([one])
         assert images.keys() == expected.keys() and len(images) == 32
         assert all(torch.equal(images[i], image) for i, image in expected.items())
-
-
-def test_the_image_size_follows_the_epoch(images_root: Path, loader: MakeLoader) -> None:
-    made = loader(images_root, num_workers=1)
-    made.sampler.size_of = lambda epoch: 16 + 8 * epoch
-    assert [{batch.images.shape[-1] for batch in batches(made, epoch=e)} for e in (0, 1, 2)] == [{16}, {24}, {32}]
 
 
 def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_root: Path, loader: MakeLoader) -> None:

@@ -1,6 +1,6 @@
 """Large batches come from workers in parts: the same images in the same order, in less memory."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,33 +8,18 @@ import pytest
 import torch
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.loader import RankInfo, open_index, train_loader
-from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
-from tests.data.conftest import AUGMENTED, CPU, batches, loading
+from tests.data.conftest import AUGMENTED, MakeLoader, batches
 
 LARGE, SMALL = 1040, 208
 """A batch of three parts, and a fifth of it, which comes whole."""
-MakeLong = Callable[..., DevicePrefetcher]
 
 
 @pytest.fixture
-def long(
-    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> MakeLong:
+def long(images_root: Path, loader: MakeLoader) -> MakeLoader:
     """Makes loaders of two large batches an epoch, of small images that come again and again."""
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 4)
-    index = open_index(images_root, "train", tmp_path)
-
-    def make(*, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
-        again = subset(index, np.tile(np.arange(39), -(-(2 * LARGE + 30) // 39)))
-        options_of_batch = loading(image_size=8, **{"batch_size": LARGE} | options)
-        made = train_loader(again, options_of_batch, RankInfo(device=CPU, rank=rank, world_size=world_size))
-        request.addfinalizer(made.close)
-        return made
-
-    return make
+    rows = np.tile(np.arange(39), -(-(2 * LARGE + 30) // 39))
+    return partial(loader, images_root, indices=rows, image_size=8, batch_size=LARGE)
 
 
 def equal(actual: Batch, known: list[Batch]) -> bool:
@@ -43,7 +28,7 @@ def equal(actual: Batch, known: list[Batch]) -> bool:
     return all(torch.equal(getattr(actual, n), torch.cat([getattr(one, n) for one in known])) for n in names)
 
 
-def test_a_batch_of_parts_is_the_batch(long: MakeLong) -> None:
+def test_a_batch_of_parts_is_the_batch(long: MakeLoader) -> None:
     """Small batches follow each other in the order of large ones: the order of samples does not depend on the batch."""
     options = {"resize_on": "device", "shuffle": "block", **AUGMENTED}
     small = batches(long(batch_size=SMALL, **options))
@@ -57,7 +42,7 @@ def test_a_batch_of_parts_is_the_batch(long: MakeLong) -> None:
     assert len(resumed) == 1 and equal(resumed[0], small[5:])
 
 
-def test_processes_share_the_global_batch(long: MakeLong) -> None:
+def test_processes_share_the_global_batch(long: MakeLoader) -> None:
     whole = batches(long(batch_size=6, global_batch_size=SMALL), first=8)
     halves = [batches(long(global_batch_size=SMALL, rank=rank, world_size=2), first=8) for rank in (0, 1)]
     assert len(halves[0]) == len(whole) == 2
@@ -72,6 +57,6 @@ def test_processes_share_the_global_batch(long: MakeLong) -> None:
         (10**6, "is more than the 2145 training images .* \\(or data.global_batch_size=2144"),
     ],
 )
-def test_a_global_batch_that_cannot_be(long: MakeLong, size: int, words: str) -> None:
+def test_a_global_batch_that_cannot_be(long: MakeLoader, size: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         long(global_batch_size=size, world_size=2)

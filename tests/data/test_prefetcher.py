@@ -91,15 +91,6 @@ def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Pa
             assert made.num_ready == 6 - delivered
 
 
-def test_closing_early_leaves_the_source_usable() -> None:
-    source = iter(range(100))
-    items = BackgroundIterator(source)
-    assert [next(items), next(items)] == [0, 1]
-    items.close()
-    assert next(source) in (2, 3)
-    assert list(items) == []
-
-
 def test_a_signal_interrupts_the_wait_for_a_source_that_hangs() -> None:
     begin, answer, before = threading.Event(), threading.Event(), signal.getsignal(signal.SIGUSR1)
 

@@ -139,6 +139,8 @@ def explain_worker_death(error: Exception) -> WorkerDied | None:
     room = f"free now: {memory:.1f} GiB of memory, {shared:.1f} GiB of /dev/shm"
     remedy = "lower data.num_workers, data.prefetch_factor or data.batch_size"
     if full:
-        return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
+        return WorkerDied(
+            f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm (docker run --shm-size=8g); {room}"
+        )
     reason = (text or type(error).__name__).splitlines()[0].strip()
     return WorkerDied(f"a loader process was killed, usually because memory ran out; {remedy}; {room} ({reason})")

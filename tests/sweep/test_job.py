@@ -45,8 +45,8 @@ def job(config, folder):
         (folder / "waiting").touch()
         while True:
             signal.pause()
-    speed = {"throughput/images_per_second": 10.0 * config.size, "throughput/data_wait_fraction": 0.25}
-    (folder / "summary.json").write_text(json.dumps(speed))
+    numbers = {"throughput/images_per_second": 10.0 * config.size, "val/acc1": 0.1 / config.size}
+    (folder / "summary.json").write_text(json.dumps(numbers))
 
 @hydra.main(config_path="conf", config_name="app", version_base="1.3")
 def main(config):

@@ -139,6 +139,10 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
     most = max(int(row.parameters["size"]) for row in rows if row.status == "ok")
     found = OmegaConf.load(app / "runs/s/optimization_results.yaml")
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
+    out, _ = finished(app, *words("runs/acc1", 2, "kind=ok"), "+optimizer.lr=1,2")
+    least = min(int(row.parameters["size"]) for row in collect_rows(app / "runs/acc1"))
+    found = OmegaConf.load(app / "runs/acc1/optimization_results.yaml")
+    assert "the search optimizes val/acc1" in out and found.best_value == 0.1 / least
 
     again, _ = finished(app, *words("runs/s", 3, "kind=ok,mistake"))
     assert again.count("succeeded before") == [row.status for row in rows].count("ok")

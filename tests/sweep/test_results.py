@@ -1,19 +1,21 @@
-"""The jobs of a sweep in its tables, and settings that are compared over several seeds."""
+"""The jobs of a sweep in its tables, and settings that are compared by speed and accuracy over their repeats."""
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean, stdev
 
 import pytest
 
 from imagenet_opt.display.table import Cell, Table, ratio_interval
 from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
-from imagenet_opt.sweep.results import compared, print_results, tables_of, write_csv, write_page
-from imagenet_opt.sweep.rows import Row, best, collect_rows, outcome
+from imagenet_opt.sweep.results import print_results, tables_of, write_csv, write_page
+from imagenet_opt.sweep.rows import Row, collect_rows, outcome, speed
+from imagenet_opt.sweep.settings import ACCURACY, SPEED, compared, measure_of
 
 RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
 SEED_FIRST = list(product(range(4), RATES))
@@ -36,20 +38,20 @@ def sweep(order: Sequence[tuple[int, str]]) -> list[Row]:
 
 
 def settings(rows: list[Row]) -> Table:
-    found = compared(rows)
+    found = compared(rows, SPEED)
     assert found is not None
     return found[0]
 
 
 def test_settings_are_compared_with_the_fastest_over_the_seeds() -> None:
     table = settings(sweep(SEED_FIRST))
-    fastest, slow, near = table.rows
+    fastest, near, slow = table.rows
     assert fastest[0] == "data.batch_size=64" and fastest[2:] == (None, None, "the fastest")
     of_all_pairs = paired_ratios(RATES, [("128", "64"), ("256", "64")], num_comparisons=3)
     assert [slow[2:4], near[2:4]] == [(ratio.ratio, ratio_interval(ratio)) for ratio in of_all_pairs]
     assert slow[2] == pytest.approx(0.801, abs=1e-3) and slow[-1] == "slower"
     assert str(near[-1]).startswith("undecided, about ")
-    assert "data.batch_size=64" in table.finding and "1 slower, 1 undecided" in table.finding
+    assert "data.batch_size=64" in table.finding and "1 undecided, 1 slower" in table.finding
 
 
 def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
@@ -68,27 +70,71 @@ def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
         assert means(rows)["data.batch_size=64"] == pytest.approx(geometric_mean([104.0, 101.0]))
 
 
-@pytest.mark.parametrize("rows", [sweep(SEED_FIRST)[:4], sweep(SEED_FIRST)[::3], sweep([(0, size) for size in RATES])])
+@pytest.mark.parametrize("rows", [sweep(SEED_FIRST)[:4], sweep([(0, size) for size in RATES])])
 def test_without_two_settings_and_two_seeds_nothing_is_compared(rows: list[Row]) -> None:
-    assert compared(rows) is None
-    (jobs,), fastest = tables_of(rows)
-    assert fastest is not None and f"Job {fastest.job} was the fastest" in jobs.finding and "seed=" in jobs.finding
+    assert compared(rows, SPEED) is None
+    (jobs,), chosen = tables_of(rows)
+    fastest = max(rows, key=speed)
+    assert f"Job {fastest.job} was the fastest of {len(rows)}" in jobs.finding and chosen == [fastest.overrides[2:]]
 
 
 def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loader = {"loader/num_workers": 2, "loader/prefetch_factor": 4}
-    steps = [(200, 100.0), (3, 900.0), (35, 300.0)]
-    rows = [row(job, "64", 0, rate, steps=num, **loader) for job, (num, rate) in enumerate(steps)]
-    rows.append(row(3, "128", 0, 5000.0, status="failed"))
-    assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps to trust"] * 2, "failed"]
-    assert [found and found.job for found in (best(rows), best(rows[1:]), best(rows[3:]))] == [0, 1, None]
+    steps = [(200, 100.0, "64"), (3, 900.0, "128"), (35, 300.0, "256"), (200, 90.0, "512")]
+    rows = [row(job, size, 0, rate, steps=num, **loader) for job, (num, rate, size) in enumerate(steps)]
+    rows.append(row(4, "32", 0, 5000.0, status="failed"))
+    assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps for a speed"] * 2, "ok", "failed"]
     print_results(rows, tmp_path)
-    shown = capsys.readouterr().out
-    assert "raise trainer.max_steps to at least 36" in shown and "Job 3: MemoryError" in shown
-    assert "seed" not in shown.partition("\u2500")[0], "only what varies is a column"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Job 0 was the fastest of 2, with 100 images/s" in shown and "seed=1,2,3,4" in shown
+    assert "raise trainer.max_epochs, until a job has at least 36 steps" in shown and "Job 4: MemoryError" in shown
+    assert " seed " not in shown.partition("\u2500")[0], "only what varies is a column"
     write_csv(rows, tmp_path)
     with (tmp_path / "sweep.csv").open(newline="") as file:
-        assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", ""]
+        assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", "2", ""]
+    for short in rows:
+        short.overrides.append("trainer.max_steps=35")
+    (jobs,), chosen = tables_of(rows[1:3])
+    assert "fastest" not in jobs.finding and not chosen, "nothing is stated about the speed of short runs"
+    assert {"trainer.max_epochs", "trainer.max_steps"} <= set(jobs.notes[0].replace(",", "").split())
+
+
+def of_rates(*jobs: tuple[str, int, str, float]) -> list[Row]:
+    """Jobs with a learning rate, a seed, a batch size and an accuracy."""
+    rows = [row(job, size, seed, 100.0 + job, **{"val/acc1": acc1}) for job, (_, seed, size, acc1) in enumerate(jobs)]
+    for each, (lr, *_) in zip(rows, jobs, strict=True):
+        each.overrides.append(f"optimizer.lr={lr}")
+    return rows
+
+
+def test_accuracies_are_compared_over_seeds_and_learning_rates_by_nothing_else() -> None:
+    """Student's quantile of 97.5 % with two degrees of freedom is 4.3027, in any printed table."""
+    accuracies = {"0.1": (0.667, 0.444, 0.556), "1.0": (0.667, 0.333, 0.556), "9.0": (0.1, 0.0, 0.05)}
+    rows = of_rates(*((lr, seed, "64", accuracies[lr][seed]) for seed in range(3) for lr in accuracies))
+    (table, jobs), chosen = tables_of(rows)
+    assert compared(rows, SPEED) is None and "fastest" not in jobs.finding and chosen == [["optimizer.lr=0.1"]]
+    assert [cells[0] for cells in table.rows] == ["optimizer.lr=0.1", "optimizer.lr=1.0", "optimizer.lr=9.0"]
+    assert [cells[-1] for cells in table.rows] == ["the best", "undecided", "worse"]
+    assert table.rows[1][3] == pytest.approx(-11.1 / 3)
+    reach = 4.3027 * stdev([66.7, 44.4, 55.6]) / math.sqrt(3)
+    assert table.rows[0][2] == f"{fmean([66.7, 44.4, 55.6]) - reach:.1f}-{fmean([66.7, 44.4, 55.6]) + reach:.1f}"
+    (two, _), _ = tables_of([row for row in rows if "optimizer.lr=9.0" not in row.overrides])
+    reach = 4.3027 * stdev([0, -11.1, 0]) / math.sqrt(3)
+    assert two.rows[1][4] == f"{-3.7 - reach:+.1f} to {-3.7 + reach:+.1f}"
+
+
+def test_learning_rates_repeat_a_setting_of_speed_and_seeds_alone_have_a_mean() -> None:
+    rows = of_rates(*((lr, 0, size, 0.5) for lr in ("0.1", "0.2") for size in ("64", "128")))
+    (speeds, jobs), chosen = tables_of(rows)
+    assert [cells[0] for cells in speeds.rows] == ["data.batch_size=128", "data.batch_size=64"]
+    assert "best acc1" in jobs.finding and chosen[0] == ["data.batch_size=128"]
+    found = compared(of_rates(*(("0.1", seed, "64", 0.5 + seed / 10) for seed in range(3))), ACCURACY)
+    assert found is not None and found[0].rows[0][1] == pytest.approx(60) and "in 3 jobs" in found[0].finding
+
+
+def test_a_search_optimizes_what_its_keys_may_change() -> None:
+    assert measure_of(["data.batch_size", "optimizer.fused", "model.name"]) is SPEED
+    assert measure_of(["data.batch_size", "optimizer.lr"]) is measure_of(["schedule.warmup_epochs"]) is ACCURACY
 
 
 def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> None:

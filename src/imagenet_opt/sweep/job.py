@@ -18,22 +18,25 @@ from typing import Any, ClassVar, NoReturn
 
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, flag_override
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
-from imagenet_opt.run.numbers import SUMMARY
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, SUMMARY
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
-from imagenet_opt.sweep.rows import JOB, Row, collect_rows, speed
+from imagenet_opt.sweep.rows import JOB, Row, collect_rows
+from imagenet_opt.sweep.settings import measure_of
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 
 log = logging.getLogger(__name__)
 
-_SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+OBJECTIVE = "hydra.callbacks.sweep_table.objective"
+_SWEEP_ONLY = (OBJECTIVE, "hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 _STOP_SECONDS = 180
 _TAIL = 8192
 
@@ -74,19 +77,37 @@ handover = ForwardedSignals()
 
 
 class SweepTable(Callback):
-    """Hydra callback that prints the table of all jobs when a multirun ends."""
+    """Hydra callback that chooses what a search optimizes, and prints the table of all jobs when a multirun ends.
+
+    objective: key of summary.json; None to choose by the keys that the search varies.
+    """
 
     folder: ClassVar[Path | None] = None
     """Folder of the multirun that this process started."""
+
+    def __init__(self, objective: str | None = None) -> None:
+        self.objective = objective
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
             check_installed(config.hydra)
             SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+            if not config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+                self._say_objective(config.hydra)
             if _has_queue(config.hydra):
                 _leave_to_queue(config.hydra, SweepTable.folder)
         except ConfigError as error:  # Hydra would turn it into a warning
             sys.exit(error)  # type: ignore[arg-type]  # cli/mistakes.py reports it
+
+    def _say_objective(self, hydra: DictConfig) -> None:
+        """Choose the objective of a search for all its jobs, unless the user has, and print it."""
+        if (objective := self.objective) is None:
+            parsed = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
+            searched = [word.key_or_group for word in parsed if word.is_sweep_override()]
+            objective = measure_of([*searched, *hydra.sweeper.get("params", {})]).key
+            with flag_override(hydra, ["readonly", "struct"], False):
+                hydra.overrides.hydra.append(f"++{OBJECTIVE}={objective}")  # jobs are composed with these
+        log.info(f"the search optimizes {objective}; {OBJECTIVE}=KEY chooses another number of summary.json")
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
@@ -127,9 +148,9 @@ def ended_early(error: Exception) -> str | None:
 def run_job(script: Path) -> float | None:
     """Run the current job of a multirun as `python script OVERRIDES`, and record its result; a failure is a row too.
 
-    Returns images per second for sweepers that search; None if the job failed or measured no rate (Optuna's sweeper
-    ends the search at a nan). A job that succeeded before in the same sweep folder is not run again. After a signal to
-    stop or Ctrl-C, records all jobs so far, prints the command that resumes, and raises SystemExit or
+    Returns the search's objective, for sweepers that search; None if the job failed or did not measure it (Optuna's
+    sweeper ends the search at a nan). A job that succeeded before in the same sweep folder is not run again. After a
+    signal to stop or Ctrl-C, records all jobs so far, prints the command that resumes, and raises SystemExit or
     KeyboardInterrupt.
     """
     handover.install()
@@ -171,8 +192,13 @@ def _record(sweep_dir: Path, num: int) -> float | None:
             _leave(f"the sweep stopped in job #{num}", sweep_dir)
         log.warning(_left(f"the sweep stopped in job #{num}", sweep_dir))
         raise KeyboardInterrupt
-    images_per_second = speed(row)
-    return None if math.isnan(images_per_second) else images_per_second
+    objective = HydraConfig.get().callbacks["sweep_table"].get("objective") or IMAGES_PER_SECOND
+    value = float(row.summary.get(objective, math.nan)) if row.status == "ok" else math.nan
+    if math.isfinite(value):
+        return value
+    if row.status == "ok":
+        log.info(f"\t#{num} measured no {objective}")
+    return None
 
 
 def _is_done(folder: Path, overrides: list[str]) -> bool:

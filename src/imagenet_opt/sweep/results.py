@@ -1,29 +1,25 @@
-"""The results of a sweep on the terminal, as CSV and as a page: its jobs, and its settings if it has several seeds."""
+"""The results of a sweep on the terminal, as CSV and as a page: its jobs, and its settings if they are repeated."""
 
 import csv
 import io
 import math
 import shlex
-from collections import Counter, defaultdict
 from pathlib import Path
-from statistics import geometric_mean, median
 from textwrap import shorten
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.compare.gain import gains
 from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, series
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.display.terminal_table import print_tables
-from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.rows import (
+    ACC1,
     FEW_STEPS,
     PREFETCH,
     WORKERS,
     Row,
-    best,
-    is_reliable,
+    key_to_raise,
     needed_steps,
     outcome,
     parameters,
@@ -31,13 +27,14 @@ from imagenet_opt.sweep.rows import (
     speed,
     varying,
 )
+from imagenet_opt.sweep.settings import ACCURACY, SEED, SPEED, compared
 from imagenet_opt.training.preempted import command
 
 CSV, HTML = "sweep.csv", "sweep.html"
 METRICS = {
     "throughput/it_per_second": Column("it/s", "{:.2f}"),
     IMAGES_PER_SECOND: Column("images/s", "{:,.0f}"),
-    "val/acc1": Column("acc1", "{:.1%}"),
+    ACC1: Column("acc1", "{:.1%}"),
     "throughput/data_wait_fraction": Column("data wait", "{:.1%}"),
     "gpu/utilization_percent": Column("GPU busy", "{:.0f} %"),
     "memory/peak_gib": Column("memory GiB", "{:.1f}"),
@@ -45,19 +42,9 @@ METRICS = {
     PREFETCH: Column("prefetch used", "{:.0f}"),
 }
 """Columns, if a job has a value, by key of summary.json."""
-SEED = "seed"
-_TAKE_TURNS = (
-    f"Type {SEED}= before the other overrides: then settings take turns, and a machine that becomes slower meanwhile "
-    "slows all of them. To decide what is undecided, run the same command with more seeds after the present ones, and "
-    "the same hydra.sweep.dir: jobs that have finished are not run again."
-)
-_SETTING_COLUMNS = (
-    *(Column("setting"), Column("images/s", "{:,.0f}"), Column("times the fastest", "{:.2f}")),
-    *(Column("95 % interval"), Column("verdict")),
-)
 _ONE_RUN_EACH = (
-    "Speeds vary by chance: to decide between jobs that are close, type seed=1,2,3,4 before the other overrides, so "
-    "that each setting runs four times, or use imagenet-opt study."
+    f"Jobs differ by chance: to decide between jobs that are close, type {SEED}=1,2,3,4 before the other overrides, so "
+    "that each setting runs four times; for a speed, imagenet-opt study takes less time."
 )
 
 
@@ -72,57 +59,27 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / CSV, text.getvalue())
 
 
-def tables_of(rows: list[Row]) -> tuple[list[Table], Row | None]:
-    """The settings, if they can be compared, and the jobs; and a job of the fastest setting, else the fastest job."""
-    if (found := compared(rows)) is not None:
-        return [found[0], _jobs(rows, "")], found[1][0]
-    fastest = best(rows)
-    finding = "No job has measured a speed."
-    if fastest is not None:
-        finding = f"Job {fastest.job} was the fastest of {len(rows)}, with {speed(fastest):,.0f} images/s."
-        finding += f" {_ONE_RUN_EACH}" * (len(rows) > 1)
-    return [_jobs(rows, finding)], fastest
-
-
-def compared(rows: list[Row]) -> tuple[Table, list[Row]] | None:
-    """Compare each setting with the fastest one, over the seeds that all of them have; and the jobs of the fastest.
-
-    A setting is the values of the parameters that vary, without the seed. A job without a reliable speed does not
-    count, nor a setting with less than two other jobs. None if less than two settings or two seeds are left.
-    """
-    names = [name for name in varying(rows) if name != SEED]
-    timed = defaultdict[str, dict[str | None, Row]](dict)
-    for row in filter(is_reliable, rows):
-        timed[setting_of(row, names)][row.parameters.get(SEED)] = row
-    repeated = {setting: jobs for setting, jobs in timed.items() if len(jobs) > 1}
-    seeds = [seed for seed in next(iter(repeated.values()), ()) if all(seed in jobs for jobs in repeated.values())]
-    if len(repeated) < 2 or len(seeds) < 2:
-        return None
-    jobs = {setting: [of_seed[seed] for seed in seeds] for setting, of_seed in repeated.items()}
-    rates = {setting: list(map(speed, of_setting)) for setting, of_setting in jobs.items()}
-    means = {setting: geometric_mean(values) for setting, values in rates.items()}
-    fastest = max(means, key=means.__getitem__)
-    return _settings(rows, rates, means, fastest), jobs[fastest]
-
-
-def _settings(rows: list[Row], rates: dict[str, list[float]], means: dict[str, float], fastest: str) -> Table:
-    found = gains(
-        rates,
-        [(setting, fastest) for setting in rates if setting != fastest],
-        num_comparisons=math.comb(len(rates), 2),  # the measurements chose the pairs that are compared
-        round_seconds=len(rates) * median(row.seconds for row in rows),
-    )
-    cells: dict[str, tuple[Cell, ...]] = {setting: gain.cells[1:] for (setting, _), gain in found.items()}
-    cells[fastest] = (None, None, "the fastest")
-    verdicts = Counter(gain.verdict for gain in found.values())
-    finding = (
-        f"{fastest} had the most images/s of {len(rates)} settings, {means[fastest]:,.0f} in {len(rates[fastest])} jobs"
-        f"; the others: {', '.join(f'{num} {word}' for word, num in verdicts.items())}."
-    )
-    points = {setting: median_interval(values) for setting, values in rates.items()}
-    plot = Plot("Images per second, medians with their intervals", "", "images/s", "bars", (series("", points),))
-    lines = tuple((setting, mean, *cells[setting]) for setting, mean in means.items())
-    return Table("settings, over several seeds", _SETTING_COLUMNS, lines, (_TAKE_TURNS,), (plot,), finding=finding)
+def tables_of(rows: list[Row]) -> tuple[list[Table], list[list[str]]]:
+    """The settings by speed and by accuracy, if they can be compared, and the jobs; and of the best setting, else the
+    best job, by each of both, the overrides that vary."""
+    tables, findings, chosen = list[Table](), list[str](), list[list[str]]()
+    for measure in (SPEED, ACCURACY):
+        names = set(filter(measure.depends_on, varying(rows)))
+        counted = list(filter(measure.counts, rows))
+        if (found := compared(rows, measure)) is not None:
+            tables.append(found[0])
+        elif names and len(counted) > 1:
+            fields = (best := max(counted, key=measure.of)).job, len(counted), measure.of(best)
+            findings.append(measure.best.format(*fields))
+        else:
+            continue
+        best = found[1][0] if found else best
+        chosen.append([word for word in best.overrides if key_of(word) in names])
+    if findings and SEED not in varying(rows):
+        findings.append(_ONE_RUN_EACH)
+    elif not tables and not findings:
+        findings.append("No two jobs measured what their settings may change, a speed or an accuracy.")
+    return [*tables, _jobs(rows, " ".join(findings))], chosen
 
 
 def _jobs(rows: list[Row], finding: str) -> Table:
@@ -137,7 +94,8 @@ def _jobs(rows: list[Row], finding: str) -> Table:
         cells.append((str(row.job), *values, outcome(row)))
     notes = [f"Job {row.job}: {shorten(row.error, 200)}" for row in rows if row.error]
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
-        notes.append(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}")
+        keys = " and ".join(sorted(set(map(key_to_raise, few))))
+        notes.append(f"{FEW_STEPS}: raise {keys}, until a job has at least {max(map(needed_steps, few))} steps")
     timed = [row for row in rows if not math.isnan(speed(row))]
     bars = Series("", tuple(f"{row.job}: {setting_of(row, names)}" for row in timed), tuple(map(speed, timed)))
     plots = (Plot("Images per second of each job", "", "images/s", "bars", (bars,)),) if timed else ()
@@ -152,16 +110,14 @@ def _number(row: Row, key: str) -> Cell:
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     from imagenet_opt.display.page import page_of_tables  # plotly only in the process that draws
 
-    tables, fastest = tables_of(rows)
-    names = {name for name in varying(rows) if name != SEED}
-    chosen = [] if fastest is None else [word for word in fastest.overrides if key_of(word) in names]
+    tables, chosen = tables_of(rows)
     text = page_of_tables(
         f"Sweep {sweep_dir.name}",
         "",
         tables,
         about={"folder": str(sweep_dir)},
         command=command("hydra.sweep.dir", sweep_dir),
-        commands=[shlex.join(chosen)] if chosen else [],
+        commands=list(dict.fromkeys(shlex.join(words) for words in chosen if words)),
     )
     write_atomically(sweep_dir / HTML, text)
 

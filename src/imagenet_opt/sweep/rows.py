@@ -13,8 +13,9 @@ from imagenet_opt.run.numbers import IMAGES_PER_SECOND, read_summary
 log = logging.getLogger(__name__)
 
 JOB = "job.json"
+ACC1 = "val/acc1"
 WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
-FEW_STEPS = "too few steps to trust"
+FEW_STEPS = "too few steps for a speed"
 _LEAST_STEPS = 20
 """The first ten steps are not timed."""
 
@@ -70,6 +71,11 @@ def speed(row: Row) -> float:
     return value if row.status == "ok" and 0 < value < math.inf else math.nan
 
 
+def accuracy(row: Row) -> float:
+    """Top-1 accuracy of the last validation, from 0 to 1; nan for a job that failed or did not validate."""
+    return float(row.summary.get(ACC1, math.nan)) if row.status == "ok" else math.nan
+
+
 def needed_steps(row: Row) -> int:
     """Number of steps after which the prefetched batches no longer determine the speed."""
     return _LEAST_STEPS + 2 * int(row.summary.get(WORKERS, 0) * row.summary.get(PREFETCH, 0))
@@ -86,7 +92,7 @@ def is_reliable(row: Row) -> bool:
     return outcome(row) == "ok" and not math.isnan(speed(row))
 
 
-def best(rows: list[Row]) -> Row | None:
-    """The job with the most images per second. Jobs with too few steps count only if all jobs have too few."""
-    timed = [row for row in rows if not math.isnan(speed(row))]
-    return max(list(filter(is_reliable, rows)) or timed, key=speed, default=None)
+def key_to_raise(row: Row) -> str:
+    """The key that ended a job with too few steps: its steps if it has made all of them, else its epochs."""
+    typed = row.parameters.get("trainer.max_steps", "")
+    return f"trainer.{'max_steps' if typed == str(row.summary.get('steps')) else 'max_epochs'}"

@@ -53,12 +53,17 @@ def paired_ratios(
 
 def _paired(ours: Sequence[float], theirs: Sequence[float], error: float) -> Ratio:
     differences = [math.log(our / their) for our, their in zip(ours, theirs, strict=False)]
-    num, middle = len(differences), fmean(differences)
-    if num < 2:
-        return Ratio(math.exp(middle), 0.0, math.inf, 0.0, num)
-    reach = student_quantile(1 - error / 2, num - 1) * stdev(differences) / math.sqrt(num)
-    low, high = math.exp(middle - reach), math.exp(middle + reach)
-    return Ratio(math.exp(middle), low, high, CONFIDENCE, num, error)
+    if (num := len(differences)) < 2:
+        return Ratio(math.exp(fmean(differences)), 0.0, math.inf, 0.0, num)
+    ratio, low, high = map(math.exp, student_interval(differences, error))
+    return Ratio(ratio, low, high, CONFIDENCE, num, error)
+
+
+def student_interval(values: Sequence[float], error: float) -> tuple[float, float, float]:
+    """The mean of two or more values, and the interval that contains the true mean except with probability `error`."""
+    middle = fmean(values)
+    reach = student_quantile(1 - error / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return middle, middle - reach, middle + reach
 
 
 def more_rounds(ratio: Ratio) -> float:

@@ -62,7 +62,7 @@ def test_mistakes_are_found_before_any_measurement(words: list[str], message: st
 
 def test_defaults() -> None:
     ladder, scaling = parse([]), parse(["study=scaling"])
-    assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 600, 3.0, 200)
+    assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 0, 3.0, 200)
     assert (scaling.repeats, scaling.budget_seconds, scaling.seconds) == (5, 0, 8.0)
     assert parse(["--budget", "1.5h", "--seconds", "8"]).seconds == 8
     typed = parse(["--repeats", "3", "--parity", "0"])

@@ -35,8 +35,8 @@ def test_the_order_changes_from_round_to_round() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "stored", "num_rounds"),
-    [(0.0, (), 2), (250.0, (), 4), (70.0, range(4), 5)],
-    ids=["two rounds in any case", "as long as there is time", "stored rounds take no time"],
+    [(0.0, (), 4), (310.0, (), 5), (70.0, range(6), 7)],
+    ids=["four rounds in any case", "as long as there is time", "stored rounds take no time"],
 )
 def test_a_budget_decides_the_number_of_rounds(budget: float, stored: Iterable[int], num_rounds: int) -> None:
     """A round takes 60 s by this clock."""

@@ -68,7 +68,7 @@ def test_a_row_that_fails_later_keeps_its_rounds(tmp_path: Path, turns: Processe
     turns.fails = lambda words, number: FREED not in words and FUSED in words and number > 3
     study = steps_study(tmp_path, STEPS, **lengths)
     results = results_of(study)
-    num = lengths["repeats"] or 2
+    num = lengths["repeats"] or 4
     assert {name: len(each.turns) for name, each in results.items()} == {"start": num, "fused": 1, "freed": num}
     *_, details = tables(study, list(results.values()), {})
     assert "fused failed in round 2: out of memory." in details.notes
@@ -86,6 +86,20 @@ def test_an_undecided_gain_estimates_the_time_that_would_decide_it(
     worth = results_of(steps_study(tmp_path, STEPS[:1]))["fused"].worth
     assert worth["compute"].verdict == "faster" and worth["full"].verdict == "undecided"
     assert worth["full"].more_seconds >= 20 and str(worth["full"]).endswith(" more")
+
+
+def test_a_budget_below_four_rounds_is_refused_after_one_turn_and_no_budget_takes_four(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each turn takes 10 s by its clock, and 3 rows have 12 turns in 4 rounds."""
+    monkeypatch.setattr(turn, "time", SimpleNamespace(perf_counter=count(step=10).__next__))
+    study = steps_study(tmp_path, STEPS, repeats=None, budget_seconds=100.0)
+    with pytest.raises(ConfigError, match=r"about 1\.8 min at 10\.0 s a turn.* --budget 2m"):
+        results_of(study)
+    assert len(turns.jobs) == 1
+    unlimited = replace(study, request=replace(study.request, budget_seconds=0.0))
+    assert {len(each.turns) for each in results_of(unlimited).values()} == {4}
+    assert "about 1.8 min" in capsys.readouterr().err and len(turns.jobs) == 12
 
 
 @pytest.mark.parametrize(("share", "available", "cold"), [(1.0, 0, False), (0.0, 10**12, False), (0.0, 0, True)])

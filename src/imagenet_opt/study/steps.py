@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.compare.result_cache import ResultCache
+from imagenet_opt.compare.rounds import LEAST_ROUNDS
 from imagenet_opt.config.build import check_config, precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
@@ -40,9 +41,8 @@ def run(request: Request) -> list[Table]:
     except ConfigError as error:
         raise ConfigError(f"study={request.name}: {error}") from error
     cache.report_resumed()
-    num_missing = cache.num_missing(
-        key_of_turn(row, number) for row in study.rows for number in range(request.repeats or 0)
-    )
+    num_rounds = request.repeats or (0 if request.budget_seconds else LEAST_ROUNDS)
+    num_missing = cache.num_missing(key_of_turn(row, number) for row in study.rows for number in range(num_rounds))
     with cache.measuring(num_missing or None, budget_seconds=request.budget_seconds):
         results = measure_speeds(study, cache)
     with cache.measuring():

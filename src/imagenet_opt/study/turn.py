@@ -14,9 +14,9 @@ from lightning.pytorch import seed_everything
 
 from imagenet_opt.compare.gain import Gain, Pair, gains
 from imagenet_opt.compare.result_cache import ResultCache
-from imagenet_opt.compare.rounds import Rounds, while_time_is_left
+from imagenet_opt.compare.rounds import LEAST_ROUNDS, Rounds, while_time_is_left
 from imagenet_opt.config.compose import composed
-from imagenet_opt.display.progress import say
+from imagenet_opt.display.progress import as_budget, duration, roughly, say
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
@@ -100,15 +100,20 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
     """Measure as many rounds as requested, or as the budget allows; return the results in the order of the rows.
 
     In a ladder, the rows after a row that failed in the first round lack its step. A row that fails later keeps its
-    rounds. stderr shows failures at once. Raises ConfigError if the first row fails in the first round.
+    rounds. stderr shows failures at once. Raises ConfigError if the first row fails in the first round, or if the
+    budget is too short for LEAST_ROUNDS of turns that take as long as the first.
     """
     request, rows, failed_first = study.request, study.rows, set[str]()
     first, rounds = study.rows[0], Rounds[Turn]({row.name: [] for row in study.rows})
     of = "" if request.repeats is None else f" of {request.repeats}"
+    deadline = Deadline(request.budget_seconds)
 
     def turn(name: str, number: int) -> Turn:
         row = next(row for row in rows if row.name == name)
-        return stored_turn(row, number, study, cache, f"round {number + 1}{of}: {name}")
+        found = stored_turn(row, number, study, cache, f"round {number + 1}{of}: {name}")
+        if number == 0 and name == first.name and request.repeats is None:
+            _check_budget(study, cache, found.seconds, deadline)
+        return found
 
     def leave_out(name: str, number: int, reason: str) -> None:
         nonlocal rows
@@ -125,13 +130,28 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
         say(f"{name} failed {rounds.failures[name]}")
 
     numbers = while_time_is_left(
-        Deadline(request.budget_seconds),
+        deadline,
         lambda: _round_seconds(rounds.complete),
         lambda number: cache.has(key_of_turn(first, number)),
     )
     planned = numbers if request.repeats is None else range(request.repeats)
     rounds.run(turn, takewhile(lambda _: first.name not in rounds.failures, planned), leave_out)
     return results_of(rows, rounds, is_ladder=study.plan.file.order == "cumulative")
+
+
+def _check_budget(study: Study, cache: ResultCache, turn_seconds: float, deadline: Deadline) -> None:
+    """Print how long the missing turns of LEAST_ROUNDS take. Raises ConfigError if a budget is shorter."""
+    turns = (key_of_turn(row, number) for row in study.rows for number in range(LEAST_ROUNDS))
+    if not (needed := turn_seconds * cache.num_missing(turns)):
+        return
+    takes = f"{LEAST_ROUNDS} rounds of {len(study.rows)} rows, which verdicts need, take {roughly(needed)} at "
+    takes += f"{duration(turn_seconds)} a turn, and longer where a row compiles"
+    if deadline.seconds and deadline.left() < needed:
+        raise ConfigError(
+            f"study={study.request.name}: {takes}, more than --budget: use --budget {as_budget(needed)}, or a file "
+            "with fewer steps (study=mine.yaml)"
+        )
+    say(takes)
 
 
 def results_of(rows: Sequence[Row], rounds: Rounds[Turn], *, is_ladder: bool) -> list[RowResult]:

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
@@ -16,6 +16,7 @@ from imagenet_opt.run.checkpoint import files, position
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.run.hook_timer import SAVE
+from imagenet_opt.run.numbers import BEST_EPOCH, mode_of
 from imagenet_opt.run.stop.ranks import StopConsensus
 
 log = logging.getLogger(__name__)
@@ -25,12 +26,24 @@ _LAST_UPLOAD_SECONDS = 1200
 _STOPPED_UPLOAD_SECONDS = 90  # of the two minutes between the notice and the end of a spot machine
 
 
+class Best(NamedTuple):
+    """score: of `monitor`, larger is better; with mode "min" its negative. epoch: from 1; 0 if unknown."""
+
+    score: float
+    epoch: int = 0
+
+
+_NONE = Best(-math.inf)
+
+
 class Checkpoint(LightningCheckpoint):
-    """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
+    """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`).
 
     folder: default the Trainer's default_root_dir. every_n_steps, every_minutes: a save is due after so many steps, or
     at the first logging step after so many minutes (the second with several processes); None for never. The state is
     also saved after each epoch, at the end of training, and when a callback or the loader raises Preempted.
+    monitor: a metric of validations; ConfigError at the end of an epoch whose validation logs only others. mode: "max"
+    or "min", whether larger or smaller is better; None: smaller for a loss.
     mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which each complete checkpoint is uploaded; None for no mirror.
     The end of training waits for the last upload (at most 20 minutes; 90 s if a run is stopped or fails). Later
     checkpoints in the mirror are left alone and nothing is uploaded, unless the attribute `replaced` names them.
@@ -54,6 +67,7 @@ class Checkpoint(LightningCheckpoint):
         every_minutes: float | None = 15.0,
         keep: int = 2,
         monitor: str = "val/acc1",
+        mode: Literal["max", "min"] | None = None,
         mirror: str | None = None,
     ) -> None:
         for name, value in (("keep", keep), ("every_n_steps", every_n_steps), ("every_minutes", every_minutes)):
@@ -62,7 +76,9 @@ class Checkpoint(LightningCheckpoint):
         self.folder = Path(folder) if folder is not None else None
         self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
         self.keep, self.monitor, self.mirror = keep, monitor, mirror
-        self.best, self.replaced = -math.inf, list[FoundObject]()
+        self._sign = -1 if (mode or mode_of(monitor)) == "min" else 1
+        self.best, self.replaced = _NONE, list[FoundObject]()
+        self._validation: dict[str, float] = {}  # of the present weights
         self._random: dict[str, Any] | None = None
         self._rank, self._validates_first = 0, False
         self._writer: CheckpointWriter | None = None
@@ -112,7 +128,7 @@ class Checkpoint(LightningCheckpoint):
             self._save(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self._random_before = random_state()
+        self._random_before, self._validation = random_state(), {}
         self._collect()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -122,10 +138,17 @@ class Checkpoint(LightningCheckpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validated_step = trainer.global_step
+        logged = trainer.callback_metrics
+        self._validation = {name: float(logged[name]) for name in logged if name.startswith("val")}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step > self._saved_step:
             self._save(trainer)
+        if self._validation and self.monitor not in trainer.callback_metrics:
+            raise ConfigError(
+                f"callbacks.checkpoint.monitor={self.monitor} is not logged, so there is no best.ckpt; choose one of "
+                f"{', '.join(self._validation)}, and run the same command again; the run resumes"
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if problem := self._unsaved(trainer):
@@ -149,6 +172,12 @@ class Checkpoint(LightningCheckpoint):
                 log.error(problem)
         self._uploads.finish(_STOPPED_UPLOAD_SECONDS)
 
+    def summary(self) -> dict[str, float]:
+        """The validation of the last weights, and the best score and its epoch."""
+        score, epoch = self.best
+        best = {f"best/{self.monitor}": self._sign * score, BEST_EPOCH: epoch} if self.best != _NONE else {}
+        return self._validation | best
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validates_first:
             position.rewrite_to_validation(checkpoint)
@@ -157,10 +186,18 @@ class Checkpoint(LightningCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         random = self._random_before if self._validates_first else random_state()
-        return {"best": self.best, "random": of_all_ranks(random), "validates_first": self._validates_first}
+        return {
+            "best": self.best.score,
+            "best_epoch": self.best.epoch,
+            "monitor": self.monitor,
+            "validation": self._validation,
+            "random": of_all_ranks(random),
+            "validates_first": self._validates_first,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, states = state_dict["best"], state_dict["random"]
+        self.best, states = self._best_in(state_dict), state_dict["random"]
+        self._validation = state_dict.get("validation", {})
         self._validates_first = state_dict.get("validates_first", False)
         self._random = states[self._rank] if self._rank < len(states) else random_state()
         set_random_state(self._random, ["cpu"])  # not later, since the loader draws when it is set up
@@ -176,26 +213,31 @@ class Checkpoint(LightningCheckpoint):
         if not (by_steps or all_late or step == self._validated_step):
             return False
         busy = self._writer is not None and self._writer.busy
-        due = self._score(trainer) > self.best or ((by_steps or late) and not busy)
+        due = self._score(trainer) > self.best.score or ((by_steps or late) and not busy)
         return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)
 
     def _score(self, trainer: Trainer) -> float:
         """The monitored number of the present weights; nan if only earlier weights were validated."""
         current = trainer.global_step == self._validated_step
-        return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
+        return self._sign * float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
-    def _best_of(self, file: Path) -> float:
+    def _best_of(self, file: Path) -> Best:
         """The best score in `file`, so that a resumed run does not replace better weights by worse weights."""
         try:
-            return float(files.load(file)["callbacks"][self.state_key]["best"])
+            return self._best_in(files.load(file)["callbacks"][self.state_key])
         except (CheckpointError, KeyError):
-            return -math.inf
+            return _NONE
+
+    def _best_in(self, state: dict[str, Any]) -> Best:
+        is_same = state.get("monitor", self.monitor) == self.monitor
+        return Best(state["best"], state.get("best_epoch", 0)) if is_same else _NONE
 
     def _save(self, trainer: Trainer) -> None:
         with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # Lightning's own saves have this action too
             self._settle()
-            if is_best := (score := self._score(trainer)) > self.best:
-                self._best_before, self.best = self.best, score
+            if is_best := (score := self._score(trainer)) > self.best.score:
+                place = position.position(trainer)
+                self._best_before, self.best = self.best, Best(score, place.epoch + (place.step > 0))
             state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
             if self._writer is not None:

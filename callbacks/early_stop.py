@@ -6,14 +6,16 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from imagenet_opt.run.numbers import mode_of
+
 
 class EarlyStop(EarlyStopping):
     """Lightning's EarlyStopping; a run that has stopped stays finished, where Lightning would train one more epoch at
     each start. With another `stopping_threshold`, the resumed run trains on.
 
-    monitor: metric. mode: max or min, whether larger or smaller is better. stopping_threshold: value that ends the run;
-    None: no value. patience: validations without progress before the run ends; None: any number. options: others of
-    EarlyStopping.
+    monitor: metric. mode: max or min, whether larger or smaller is better; None: smaller for a loss.
+    stopping_threshold: value that ends the run; None: no value. patience: validations without progress before the run
+    ends; None: any number. options: others of EarlyStopping.
 
     Logs nothing.
     """
@@ -22,12 +24,13 @@ class EarlyStop(EarlyStopping):
         self,
         monitor: str = "val/acc1",
         *,
-        mode: str = "max",
+        mode: str | None = None,
         stopping_threshold: float | None = 0.759,
         patience: int | None = None,
         **options: Any,
     ) -> None:
         patience = 1_000_000 if patience is None else patience
+        mode = mode or mode_of(monitor)
         super().__init__(monitor, mode=mode, stopping_threshold=stopping_threshold, patience=patience, **options)
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
+from imagenet_opt.run.numbers import read_summary
 from tests.processes import Forked, run_train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -167,8 +168,13 @@ def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) 
     assert before == [file.read_bytes() for file in files]
     again = train(clean, images_root, *CLEAN)
     assert again.returncode == 0, again.stderr
-    assert "nothing left to train after step 12: raise trainer.max_epochs or max_steps" in again.stdout + again.stderr
+    assert "this run is finished, with 12 steps" in again.stdout and "run finished" not in again.stdout
     assert before == [file.read_bytes() for file in files]
+    numbers = read_summary(clean)
+    files[0].unlink()  # as a crash before the summary does
+    assert "run finished" in train(clean, images_root, *CLEAN).stdout
+    for key in ("val/acc1", "val/loss", "best/val/acc1", "best/epoch", "steps"):
+        assert read_summary(clean)[key] == numbers[key]
 
 
 @pytest.mark.slow

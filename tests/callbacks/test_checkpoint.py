@@ -54,20 +54,31 @@ def test_the_newest_are_kept_and_last_is_the_newest(project, tmp_path: Path) -> 
     assert step_of(tmp_path / "last.ckpt") == 20
 
 
-def score_epochs(*scores: float) -> Callback:
+def score_epochs(*scores: float, metric: str = "val/acc1") -> Callback:
     """Log the score of each epoch."""
     score = Callback()
-    score.on_validation_epoch_end = lambda trainer, module: module.log("val/acc1", scores[trainer.current_epoch])
+    score.on_validation_epoch_end = lambda trainer, module: module.log(metric, scores[trainer.current_epoch])
     return score
 
 
-@pytest.mark.parametrize("scores", [(0.2, 0.6, 0.5), (math.nan, 0.4, math.nan)])
-def test_best_is_replaced_by_better_only(project, tmp_path: Path, scores: tuple[float, ...]) -> None:
-    project.fit(score_epochs(*scores), Checkpoint(folder=str(tmp_path)), max_epochs=3)
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [("val/acc1", (0.2, 0.6, 0.5)), ("val/acc1", (math.nan, 0.4, math.nan)), ("val/loss", (3, 1, 2))],
+)
+def test_best_is_replaced_by_better_only(project, tmp_path: Path, metric: str, scores: tuple[float, ...]) -> None:
+    checkpoint = Checkpoint(folder=str(tmp_path), monitor=metric)
+    project.fit(score_epochs(*scores, metric=metric), checkpoint, max_epochs=3)
     assert step_of(tmp_path / "best.ckpt") == 20
     assert step_of(tmp_path / "last.ckpt") == 30
+    assert checkpoint.summary().items() >= {f"best/{metric}": pytest.approx(scores[1]), "best/epoch": 2}.items()
     with pytest.raises(AssertionError):
         same(opened(tmp_path / "best.ckpt")["state_dict"], opened(tmp_path / "last.ckpt")["state_dict"])
+
+
+def test_a_metric_that_is_not_logged_ends_the_fit_after_a_save(project, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"callbacks\.checkpoint\.monitor=val/acc .*val/acc1"):
+        project.fit(score_epochs(0.5, 0.5), Checkpoint(folder=str(tmp_path), monitor="val/acc"))
+    assert step_of(tmp_path / "last.ckpt") == 10
 
 
 @pytest.mark.parametrize(("scores", "best"), [([0.2, 0.9, 0.3, 0.4], 10), ([0.2, 0.3, 0.9, 0.4], 15)])

@@ -78,6 +78,7 @@ WRONG_VALUES = (
         ("data.root=/nowhere", errors.DatasetNotFound, ("/nowhere", "data.root", "data=demo")),
         ("resume_from=/nowhere/last.ckpt", errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
         ("model.name=resnet5O", errors.UnknownModel, ("resnet5O", "model.name", "resnet50")),
+        ("callbacks.checkpoint.monitor=val/acc5", errors.ConfigError, ("callbacks.checkpoint.monitor", "val/acc1")),
         ("model.num_classes=2", errors.ConfigError, ("3 classes", "model.num_classes")),
         ("+trainer.max_epoch=3", errors.ConfigError, ("trainer", "max_epoch")),
         ("callbacks.mixing.mode=auto", errors.ConfigError, ("callbacks.mixing.mode=auto must be 'on' or 'off'",)),

@@ -17,11 +17,12 @@ from omegaconf import DictConfig
 
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.checkpoint import files
+from imagenet_opt.run.numbers import read_summary
 from imagenet_opt.training.build_run import build_run
 from tests.callbacks.conftest import AtCall, WatchKeys
 from tests.config.configs import composed
-from tests.processes import on_ranks
-from tests.test_train import assert_same, metrics
+from tests.processes import on_ranks, run_train
+from tests.test_train import assert_same, environment, metrics
 
 pytestmark = [
     pytest.mark.slow,
@@ -115,12 +116,15 @@ def assert_same_end(first: Path, second: Path) -> None:
     assert metrics(first) == metrics(second)
 
 
+def words(images_root: Path, *, ema: bool) -> tuple[str, ...]:
+    return (f"data.root={images_root}", "data.image_size=32", *RECIPE, *(AVERAGING if ema else ()))
+
+
 @pytest.fixture(scope="module")
 def configs(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, DictConfig]:
     """By whether weights are averaged."""
     folder = tmp_path_factory.mktemp("configs")
-    data = (f"data.root={images_root}", f"data.cache_dir={folder}", "data.image_size=32")
-    return {ema: composed(folder, *data, *RECIPE, *(AVERAGING if ema else ())) for ema in (True, False)}
+    return {ema: composed(folder, *words(images_root, ema=ema)) for ema in (True, False)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -149,13 +153,21 @@ def test_a_run_that_is_stopped_again_and_again_ends_as_the_undisturbed_run(
     assert_same_end(clean[ema], tmp_path)
 
 
-def test_a_run_without_steps_left_repeats_its_last_validation(configs: dict[bool, DictConfig], tmp_path: Path) -> None:
+def test_a_run_without_steps_left_repeats_its_last_validation_and_finishes(
+    configs: dict[bool, DictConfig], images_root: Path, tmp_path: Path
+) -> None:
     config = deepcopy(configs[True])
     config.trainer.max_steps = 7  # without a validation by val_check_interval
     fit(config, tmp_path / "clean")
     assert cut(config, tmp_path / "cut", "on_validation_batch_start", 11) == 7
-    fit(config, tmp_path / "cut")
-    assert_same_end(tmp_path / "clean", tmp_path / "cut")
+    ends = ("trainer.max_steps=7", "trainer.accelerator=cpu", "logger=csv", f"hydra.run.dir={tmp_path}/cut")
+    done = run_train([*words(images_root, ema=True), *ends], cwd=tmp_path, environment=environment(tmp_path))
+    assert (done.returncode, "run finished" in done.stdout) == (0, True), done.stderr
+    assert read_summary(tmp_path / "cut")["steps"] == 7
+    assert metrics(tmp_path / "clean") == metrics(tmp_path / "cut")
+    first, second = (files.load(tmp_path / name / files.BEST) for name in ("clean", "cut"))
+    for key in ("state_dict", "current_model_state", "optimizer_states"):
+        assert_same(first[key], second[key])
 
 
 def test_a_run_that_fails_keeps_its_checkpoints(configs: dict[bool, DictConfig], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.callbacks import Timer
 
 from imagenet_opt.training import summary
 from imagenet_opt.training.summary import print_summary
@@ -17,10 +18,14 @@ LASTED = {"run_seconds": 184.2, "steps": 320.0}
 def trainer(device: str = "cpu", **callback: Any) -> Any:
     """After a fit with one callback."""
     strategy = SimpleNamespace(root_device=SimpleNamespace(type=device))
-    return SimpleNamespace(strategy=strategy, callbacks=[SimpleNamespace(**callback)], loggers=[None])
+    return SimpleNamespace(
+        strategy=strategy, callbacks=[SimpleNamespace(**callback)], loggers=[None], should_stop=False
+    )
 
 
 ON_GPU, SIMULATED = trainer("cuda"), trainer(simulated="simulated a10g")
+
+STOPPED = SimpleNamespace(**vars(trainer()) | {"callbacks": [Timer({"seconds": 0})], "should_stop": True})
 
 
 def rates(ready: float, waited: float) -> dict[str, float]:
@@ -44,6 +49,10 @@ def shares(**shares: float) -> dict[str, float]:
         ),
         ("whole run", "184 s, 320 steps", LASTED, trainer()),
         ("accuracy", "acc1 86.0%, acc5 99.1%", {"val/acc1": 0.86, "val/acc5": 0.991}, trainer()),
+        ("best.ckpt", "val/acc1 66.7%, epoch 1", {"best/val/acc1": 0.6667, "best/epoch": 1}, trainer()),
+        ("best.ckpt", "val/loss 2.166", {"best/val/loss": 2.1659, "best/epoch": 0}, trainer()),
+        ("stopped by", None, {}, trainer()),
+        ("stopped by", "trainer.max_time", {}, STOPPED),
         ("GPU busy", "93% of the simulated a10g", {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
         ("GPU busy", None, shares(busy=0.95, decode=0.05), trainer()),
         ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),

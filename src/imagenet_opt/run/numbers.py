@@ -16,8 +16,14 @@ from imagenet_opt.errors import RunFolderError
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 IMAGES_PER_SECOND = "throughput/images_per_second"
+BEST_EPOCH = "best/epoch"
 _STEP = re.compile(r"[0-9]{1,18}")
 _NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
+
+
+def mode_of(metric: str) -> str:
+    """ "min" for a loss, whose smaller values are better, else "max"."""
+    return "min" if metric.endswith("loss") else "max"
 
 
 def write_summary(numbers: dict[str, float], run_folder: Path) -> None:

@@ -31,7 +31,7 @@ from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError, did_you_mean
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -107,6 +107,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
         rank_zero_info(f"optional callbacks: {', '.join(optional)}")
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     _warn_of_small_validation(config)
+    _check_monitors(config)
     model.network_config["classes"] = list(data.train.classes)
     if checkpoint is None:
         _load_first_weights(config, model)
@@ -149,6 +150,16 @@ def _warn_of_small_validation(config: DictConfig) -> None:
             f"validation images have {validated} pixels and the last training images {trained}, so accuracy will be "
             f"low: set data.val_image_size={trained}, or a smaller callbacks.resolution_schedule.end"
         )
+
+
+def _check_monitors(config: DictConfig) -> None:
+    """Raise ConfigError for a metric that no validation logs. Packages of the user may log others."""
+    known = ["val/loss", "val/acc1", "val/acc5"][: 3 if config.model.num_classes > 5 else 2]
+    for name in ("checkpoint", "early_stop") if not config.allow_targets else ():
+        monitor = config.callbacks.get(name, {}).get("monitor", known[0])
+        if monitor not in known and not monitor.startswith("train/"):
+            hint = did_you_mean(monitor, known, "")
+            raise ConfigError(f"callbacks.{name}.monitor={monitor} is not logged; {hint} known: {', '.join(known)}")
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:

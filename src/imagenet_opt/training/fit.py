@@ -15,14 +15,14 @@ from imagenet_opt.errors import ConfigError, Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
-from imagenet_opt.run.numbers import write_summary
+from imagenet_opt.run.numbers import SUMMARY, read_summary, write_summary
 from imagenet_opt.run.stop.ranks import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
 from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.training.summary import print_summary, summarize
+from imagenet_opt.training.summary import print_summary, stopped_by, summarize
 
 
 def fit(config: DictConfig, *, began: float) -> None:
@@ -40,10 +40,12 @@ def fit(config: DictConfig, *, began: float) -> None:
     try:
         _train(run)
         clear(run.folder)  # also where nothing is left to train
-        if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
-            ended = "it stopped early; raise callbacks.early_stop.stopping_threshold"
-            limit = ended if run.trainer.should_stop else "raise trainer.max_epochs or max_steps"
-            rank_zero_info(f"nothing left to train after step {run.done_steps}: {limit}")
+        if not begin.done and read_summary(run.folder).get("steps") == run.trainer.global_step:
+            limit = stopped_by(run.trainer) or "trainer.max_epochs or trainer.max_steps"
+            rank_zero_info(
+                f"this run is finished, with {run.done_steps} steps; its results are in {run.folder / SUMMARY}; "
+                f"to train on, raise {limit}"
+            )
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
             write_summary(numbers, run.folder)

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from rich import box
 
 from imagenet_opt.display.printable import printable
@@ -12,7 +14,7 @@ from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.loggers.wandb_logger import sync_command
-from imagenet_opt.run.numbers import IMAGES_PER_SECOND
+from imagenet_opt.run.numbers import BEST_EPOCH, IMAGES_PER_SECOND
 
 _STARTUP = ("import", "first batch", "compile", "first step")
 
@@ -31,6 +33,16 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
         "startup/import_seconds": import_seconds,
         "run_seconds": run_seconds,
     }
+
+
+def stopped_by(trainer: Trainer) -> str | None:
+    """The key of the limit that stopped the fit before its last step; None if there is no such limit."""
+    for callback in trainer.callbacks if trainer.should_stop else ():  # type: ignore[attr-defined]
+        if isinstance(callback, Timer) and (callback.time_remaining() or 0) <= 0:
+            return "trainer.max_time"
+        if isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+            return "callbacks.early_stop.stopping_threshold, or patience"
+    return None
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
@@ -69,8 +81,9 @@ def _rows(numbers: dict[str, float], trainer: Trainer, done_steps: int) -> list[
     startup = [f"{name} {numbers[key]:.1f} s" for name, key in parts.items() if key in numbers]
     speed = show("{:.2f} it/s, {:.0f} images/s", "throughput/it_per_second", IMAGES_PER_SECOND)
     device = _device(trainer)
-    rows = [
+    rows: list[tuple[str, str | None]] = [
         ("accuracy", _accuracy(numbers)),
+        ("best.ckpt", _best(numbers)),
         ("speed", speed + _doubt(numbers).partition(":")[0]),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers, device)),
@@ -78,6 +91,7 @@ def _rows(numbers: dict[str, float], trainer: Trainer, done_steps: int) -> list[
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup) or "not measured"),
         _duration(numbers, done_steps),
+        ("stopped by", stopped_by(trainer)),
     ]
     return [(name, text) for name, text in rows if text is not None]
 
@@ -97,6 +111,16 @@ def _accuracy(numbers: dict[str, float]) -> str:
         return "not measured: the run ended before a validation"
     top5 = f", acc5 {numbers['val/acc5']:.1%}" if "val/acc5" in numbers else ""
     return f"acc1 {numbers['val/acc1']:.1%}{top5} on validation"
+
+
+def _best(numbers: dict[str, float]) -> str | None:
+    """What best.ckpt is, which evaluate and export take."""
+    for name in (key for key in numbers if key.startswith("best/") and key != BEST_EPOCH):
+        metric = name.removeprefix("best/")
+        score = f"{numbers[name]:.1%}" if "acc" in metric else f"{numbers[name]:.4g}"
+        epoch = f", epoch {numbers[BEST_EPOCH]:.0f}" if numbers[BEST_EPOCH] else ""
+        return f"{metric} {score}{epoch}"
+    return None
 
 
 def _gpu_busy(numbers: dict[str, float], device: str) -> str | None:

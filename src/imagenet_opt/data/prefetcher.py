@@ -147,7 +147,7 @@ class DevicePrefetcher:
         return {"epoch": epoch, "step": step, **self.fingerprint}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Let the next iteration continue in epoch `sampler.epoch`, after the batches that `state_dict` counts. Raises
+        """Let the next iteration continue in `epoch`, after the batches that `state_dict` counts. Raises
         CheckpointMismatch for a state of other data, or of another seed, batch size or order."""
         check_fingerprint(state_dict, self.fingerprint, otherwise="do not load this state")
         epoch, step = state_dict["epoch"], state_dict["step"]

@@ -23,7 +23,7 @@ def ahead(best: Setting) -> list[Setting]:
     ("rate", "enough", "best", "tried"),
     [
         (lambda workers, ahead: 1000.0, 1000, (2, 4), [(2, 4)]),
-        (lambda workers, ahead: 100.0 * workers, 750, (8, 4), [(2, 4), (8, 4)]),
+        (lambda workers, ahead: 100.0 * workers, 750, (8, 4), [(2, 4), (8, 4), (6, 4)]),
         # 2 % is not worth proving
         (lambda workers, ahead: 100.0 + 2 * (ahead == 8), None, (2, 4), [(2, 4), (8, 4), (2, 8)]),
     ],
@@ -31,7 +31,7 @@ def ahead(best: Setting) -> list[Setting]:
 def test_a_search_ends_at_a_sufficient_rate_and_an_axis_at_the_first_setting_without_gain(
     rate: Callable[[int, int], float], enough: float | None, best: tuple[int, int], tried: list[tuple[int, int]]
 ) -> None:
-    climbed = climb(START, (workers, ahead), lambda setting: rate(*setting.values()), enough=enough)
+    climbed = climb(START, [[workers], [ahead]], lambda setting: rate(*setting.values()), enough=enough)
     assert tuple(climbed.best.values()) == best and climbed.is_enough == (enough is not None)
     assert list(climbed.rates) == [f"num_workers={one} prefetch_factor={other}" for one, other in tried]
     assert climbed.changes == ({"data.num_workers": 8} if best[0] == 8 else {})
@@ -51,13 +51,13 @@ def one_by_one(**rates: list[float]) -> Callable[[Setting], float]:
 
 def test_a_lucky_turn_is_not_kept() -> None:
     turn = one_by_one(now=[100.0, 130.0, 100.0, 100.0, 100.0], fast=[120.0, 100.0, 100.0, 100.0, 140.0])
-    climbed = climb({"x": "now"}, each([{"x": "fast"}]), turn)
+    climbed = climb({"x": "now"}, [each([{"x": "fast"}])], turn)
     assert climbed.changes == {} and len(climbed.rates["x=fast"]) == 1 + 4
     assert climbed.undecided == ["x=fast"] and not climbed.lacks_time
 
 
 def test_a_failed_turn_counts_for_its_own_setting() -> None:
-    climbed = climb({"x": "now"}, each([{"x": "fast"}]), one_by_one(now=[100.0], fast=[120.0] * 3))
+    climbed = climb({"x": "now"}, [each([{"x": "fast"}])], one_by_one(now=[100.0], fast=[120.0] * 3))
     assert climbed.changes == {}
     assert climbed.outcomes == {"x=now": "as it was", "x=fast": "undecided: x=now failed"}
 
@@ -70,24 +70,48 @@ def test_failed_settings_are_left_out_and_settings_without_time_are_named() -> N
             raise OutOfTime
         return 100.0
 
-    climbed = climb({"x": "now"}, each([{"x": "failing"}, {"x": "late"}, {"x": "later"}]), rate)
-    late = "not tried: budget"
-    assert climbed.lacks_time and climbed.changes == {} and list(climbed.rates) == ["x=now"]
-    outcomes = {"x=now": "as it was", "x=failing": "no memory for the workers", "x=late": late, "x=later": late}
+    climbed = climb({"x": "now"}, [each([{"x": "failing"}, {"x": "late"}, {"x": "later"}])], rate)
+    late, slow = "not tried: budget", "not 3 % faster in one turn"
+    assert climbed.lacks_time and climbed.changes == {} and list(climbed.rates) == ["x=now", "x=later"]
+    outcomes = {"x=now": "as it was", "x=failing": "no memory for the workers", "x=late": late, "x=later": slow}
     assert climbed.outcomes == outcomes
 
 
 def test_a_search_among_equal_settings_seldom_names_one() -> None:
     """200 searches among eight settings that differ by noise alone: at most one in twenty may err, plus a margin."""
     random = Random(8)
-    axes = each({"x": num} for num in range(8))
-    searches = [climb({"x": 99}, axes, lambda setting: random.gauss(100, 5)) for _ in range(200)]
+    stages = [each({"x": num} for num in range(8))]
+    searches = [climb({"x": 99}, stages, lambda setting: random.gauss(100, 5)) for _ in range(200)]
     assert sum(bool(climbed.changes) for climbed in searches) / 200 < 0.08
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept", "untried"),
+    [(1000, "best", set()), (250, "best", set()), (230, "good", {"x=best"}), (200, None, {"x=best"})],
+)
+def test_all_are_tried_once_while_there_is_time_for_the_rounds_of_the_fastest(
+    budget: float, kept: str | None, untried: set[str]
+) -> None:
+    """A turn takes 20 s, and rounds 160 s, which begin before a turn that would leave no time for them."""
+    now, order = [0.0], list[str]()
+    deadline = Deadline(budget, clock=lambda: now[0])
+
+    def turn(setting: Setting) -> float:
+        deadline.check(20)
+        now[0] += 20
+        order.append(setting["x"])
+        return {"now": 100.0, "small": 101.0, "good": 130.0, "best": 140.0}[setting["x"]]
+
+    climbed = climb({"x": "now"}, [each({"x": name} for name in ("small", "good", "best"))], turn, deadline=deadline)
+    assert climbed.changes == ({"x": kept} if kept else {})
+    assert {name for name, outcome in climbed.outcomes.items() if outcome == "not tried: budget"} == untried
+    tried = [name for name in ("now", "small", "good", "best") if f"x={name}" not in untried]
+    assert order[: len(tried)] == tried
 
 
 def test_the_table_has_an_outcome_and_the_range_of_the_turns() -> None:
     rates = {"now": 100.0, "fast": 150.0, "slow": 90.0}
-    climbed = climb({"x": "now"}, each({"x": name} for name in list(rates)[1:]), lambda setting: rates[setting["x"]])
+    climbed = climb({"x": "now"}, [each({"x": name} for name in list(rates)[1:])], lambda setting: rates[setting["x"]])
     climbed.rates["x=fast"][0] = 140.0
     assert climbed.table("ways").texts() == [
         ["x=now", "100.0", "100.0", "100.0", "1.00", "5", "as it was"],

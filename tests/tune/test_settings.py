@@ -125,7 +125,7 @@ def test_a_setting_that_lacks_time_fails_its_turn(tmp_path: Path, monkeypatch: p
         raise Hung(f"not finished after {limit_seconds:g} s")
 
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
-    turn = Device(composed(tmp_path, "data.root=/data"), Deadline(60), lambda what: None).turn(share=1.0)
+    device = Device(composed(tmp_path, "data.root=/data"), Deadline(60), lambda what: None)
     for compiles, what in ((False, "measured"), (True, "compiled and measured")):
         with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s"):  # the first turn has a minute more
-            turn({"callbacks.acceleration.compile": compiles})
+            device.climb({"callbacks.acceleration.compile": compiles}, [], share=1.0)

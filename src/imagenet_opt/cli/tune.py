@@ -13,14 +13,15 @@ imagenet-opt tune data.root=/fsx/imagenet                           any override
 imagenet-opt tune data.root=/fsx/imagenet experiment=aggressive     starts from that experiment
 imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader only, for a simulated GPU
 
-  --budget TIME  for all measurements together, such as 90s or 20m (default 10m); settings for which there is no
+  --budget TIME  for all measurements together, such as 90s or 20m (default 20m); settings for which there is no
                  time are listed as not tried
   --json FILE    write all measurements
   --page FILE    write an HTML page with a chart, which opens without a network
 
 It tunes in this order, each part with the results of the parts before (docs/tuning.md):
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph). A setting is kept if the 95 % interval of its gain lies above 1.
+    reduce-overhead, max-autotune and a CUDA graph). Each is tried once, then the two fastest in four rounds; a setting
+    is kept if the 95 % interval of its gain lies above 1.
   batch size: twice as many images, four times and so on, at the largest resolution of the run, as long as they fit
     with 10 % of the free memory left and are faster. The learning rate scales with the batch: it is set per 256 images.
   the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> None:
 def parse(argv: list[str]) -> Namespace:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("tune")
-    parser.add_argument("--budget", type=budget_seconds, default="10m")
+    parser.add_argument("--budget", type=budget_seconds, default="20m")
     parser.add_argument("--json", type=new_file)
     parser.add_argument("--page", type=new_file)
     return parser.parse_intermixed_args(argv)

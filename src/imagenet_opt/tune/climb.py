@@ -1,7 +1,8 @@
 """Improves one setting after the other, until the rate is sufficient or nothing improves it."""
 
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -9,21 +10,21 @@ from typing import Any
 from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
-from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 from imagenet_opt.measure.stats.verdict import UNDECIDED
 
 Setting = dict[str, Any]
 """Values of configuration keys that differ from the configuration."""
 Axis = Callable[[Setting], Iterable[Setting]]
-"""Settings to try, given the best setting; an axis ends at the first setting without gain."""
-ROUNDS = 4
-"""Rounds of a candidate and the best setting so far. The first turn of the candidate does not count, because a lucky
-first turn makes a candidate. Simulated with up to eight candidates that are all equal: at most one search in twenty
-names a faster setting."""
+"""Settings to try, given the best setting; an axis ends at the first setting that gains nothing in its one turn."""
+ROUNDS, FINALISTS = 4, 2
+"""Rounds of a candidate and the best setting so far, and candidates of a stage that have them. The first turn of the
+candidate does not count, because a lucky first turn makes a candidate. Simulated with up to eight candidates that are
+all equal: at most one search in twenty names a faster setting."""
 LEAST_GAIN = 1.03
 """Least gain of a candidate in its first turn; with less gain the candidate gets no further turns."""
 START, NO_GAIN = "as it was", f"not {100 * (LEAST_GAIN - 1):.0f} % faster in one turn"
-UNTRIED, OPEN = "not tried: budget", f"{UNDECIDED}: budget"
+UNTRIED, OPEN, BEHIND = "not tried: budget", f"{UNDECIDED}: budget", f"behind {FINALISTS} others in one turn"
 
 
 def words(setting: Setting) -> list[str]:
@@ -39,13 +40,15 @@ def text(setting: Setting) -> str:
 @dataclass
 class Climb:
     """best: the chosen setting. rates: images per second of each turn, by the text of the setting. outcomes: words by
-    the text of the setting, also of settings without a turn. is_enough: whether it ended at the sufficient rate."""
+    the text of the setting, also of settings without a turn. is_enough: whether it ended at the sufficient rate.
+    seconds: of the last turn, by the text of the setting."""
 
     start: Setting
     best: Setting
     rates: dict[str, list[float]] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     is_enough: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -65,6 +68,13 @@ class Climb:
     def undecided(self) -> list[str]:
         """Settings that had all their rounds and are undecided."""
         return [name for name, word in self.outcomes.items() if word.startswith(UNDECIDED) and word != OPEN]
+
+    @property
+    def rounds_seconds(self) -> float:
+        """Time of the rounds of the most promising setting and the best so far; 0 without a promising setting."""
+        promising = [name for name, outcome in self.outcomes.items() if outcome == OPEN]
+        name = max(promising, key=lambda name: self.rates[name][0], default=None)
+        return 0.0 if name is None else ROUNDS * (self.seconds[name] + self.seconds[text(self.best)])
 
     def table(self, title: str, *notes: str) -> Table:
         """A row and a bar for each setting. The range of a row is the minimum and maximum of several turns."""
@@ -89,54 +99,88 @@ def each(settings: Iterable[Setting]) -> list[Axis]:
 
 
 def climb(
-    start: Setting, axes: Sequence[Axis], turn: Callable[[Setting], float], *, enough: float | None = None
+    start: Setting,
+    stages: Iterable[Sequence[Axis]],
+    turn: Callable[[Setting], float],
+    *,
+    enough: float | None = None,
+    deadline: Deadline | None = None,
+    share: float = 1.0,
 ) -> Climb:
-    """Improve along each axis, starting with the likely best setting.
+    """Improve in one stage after the other: each setting of its axes has one turn, then the fastest two have rounds.
 
     turn: images per second of a setting; may raise TurnFailed and OutOfTime. enough: the rate at which the search ends,
-    or None. A setting is kept if it is 3 % faster in its first turn and then has the verdict "faster" in ROUNDS rounds
-    with the best so far. Raises TurnFailed or OutOfTime if the start cannot be measured.
+    or None. deadline, share: when turns end; while there is a promising setting, the time of its rounds is kept, and
+    further settings are not tried. A setting is kept if it is 3 % faster in its first turn and then has the verdict
+    "faster" in ROUNDS rounds with the best so far. Raises TurnFailed or OutOfTime if the start cannot be measured.
     """
-    climbed = Climb(start, start, {text(start): [turn(start)]}, {text(start): START})
-    for axis in axes:
-        for setting in axis(climbed.best):
-            if enough is not None and climbed.rate >= enough:
-                climbed.is_enough = True
-                return climbed
-            if text(setting) not in climbed.outcomes and not (climbed.lacks_time or _improves(climbed, setting, turn)):
-                break
-            climbed.outcomes.setdefault(text(setting), UNTRIED)
+    climbed, deadline = Climb(start, start, outcomes={text(start): START}), deadline or Deadline(math.inf)
+
+    def take(setting: Setting) -> float:
+        began, rate = deadline.passed, turn(setting)
+        climbed.seconds[text(setting)] = deadline.passed - began
+        climbed.rates.setdefault(text(setting), []).append(rate)
+        return rate
+
+    def has_time() -> bool:
+        needed = climbed.rounds_seconds
+        return not needed or deadline.left(share) >= needed + max(climbed.seconds.values())
+
+    take(start)
+    for axes in stages:
+        if enough is not None and climbed.rate >= enough:
+            climbed.is_enough = True
+            break
+        best = climbed.best
+        promising = [setting for axis in axes for setting in _promising(climbed, axis(best), take, has_time)]
+        promising.sort(key=lambda setting: climbed.rates[text(setting)][0], reverse=True)
+        for setting in promising[:FINALISTS]:
+            _confirm(climbed, setting, take)
+        climbed.outcomes |= {text(setting): BEHIND for setting in promising[FINALISTS:]}
     return climbed
 
 
-def _improves(climbed: Climb, setting: Setting, turn: Callable[[Setting], float]) -> bool:
-    """Compare a setting with the best so far, and keep it if it is faster. Returns whether the axis may go on."""
-    best, name = text(climbed.best), text(setting)
-    settings = {best: climbed.best, name: setting}
-
-    def take(of: str, number: int = 0) -> float:
-        rate = turn(settings[of])
-        climbed.rates.setdefault(of, []).append(rate)
-        return rate
-
-    try:
-        if take(name) < LEAST_GAIN * climbed.rate:
+def _promising(
+    climbed: Climb, settings: Iterable[Setting], take: Callable[[Setting], float], has_time: Callable[[], bool]
+) -> Iterator[Setting]:
+    """Try each setting of an axis once, and yield those that gain over the setting before them."""
+    rate = climbed.rate
+    for setting in settings:
+        if (name := text(setting)) in climbed.outcomes:
+            continue
+        climbed.outcomes[name] = UNTRIED
+        if not has_time():
+            continue
+        try:
+            before, rate = rate, take(setting)
+        except TurnFailed as error:
+            climbed.outcomes[name] = str(error)
+            return
+        except OutOfTime:
+            continue
+        if rate < LEAST_GAIN * before:
             climbed.outcomes[name] = NO_GAIN
-            return False
+            return
         climbed.outcomes[name] = OPEN
-        rounds: Rounds[float] = Rounds({best: [], name: []})
-        rounds.run(take, (number for number in range(ROUNDS) if not rounds.failures))
-    except TurnFailed as error:
-        climbed.outcomes[name] = str(error)
-        return False
+        yield setting
+
+
+def _confirm(climbed: Climb, setting: Setting, take: Callable[[Setting], float]) -> None:
+    """Compare a promising setting with the best so far in rounds, and keep it if it is faster."""
+    best, name = text(climbed.best), text(setting)
+    if climbed.rates[name][0] < LEAST_GAIN * climbed.rate:
+        climbed.outcomes[name] = NO_GAIN
+        return
+    settings = {best: climbed.best, name: setting}
+    rounds: Rounds[float] = Rounds({best: [], name: []})
+    try:
+        rounds.run(lambda of, _: take(settings[of]), (number for number in range(ROUNDS) if not rounds.failures))
     except OutOfTime:
-        climbed.outcomes.setdefault(name, UNTRIED)
-        return True
+        return
     if rounds.failures:
         climbed.outcomes[name] = rounds.failures.get(name, f"{UNDECIDED}: {best} failed")
-        return False
+        return
     gain = gain_of(rounds, name, best)
     climbed.outcomes[name] = gain.verdict_in_words
     if gain.verdict == "faster":
         climbed.best = setting
-    return gain.verdict == "faster"

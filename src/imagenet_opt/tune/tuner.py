@@ -1,8 +1,9 @@
 """Tunes everything in order: the device alone, the batch size, the loader."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -24,10 +25,10 @@ from imagenet_opt.probe.model_flops import forward_flops
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.tune.climb import Climb, Setting, climb, each, text, words
+from imagenet_opt.tune.climb import Axis, Climb, Setting, climb, each, text, words
 from imagenet_opt.tune.settings import BATCH, COMPILE, KEYS, axes, formats, larger_batches, ways
 
-FORMATS_SHARE, COMPUTE_SHARE, BATCH_SHARE = 0.36, 0.6, 0.85
+FORMATS_SHARE, COMPUTE_SHARE, BATCH_SHARE = 0.36, 0.75, 0.85
 """Parts of the budget that may be over after precision and memory order, after compilation, and after the batch size;
 the loader has the rest. On a CPU, formats take about ten turns and compilation takes about seven."""
 ENOUGH = 1.2
@@ -37,8 +38,7 @@ _TURNS = 80
 """Number of turns that should fit into the budget, not counting the start of processes."""
 _LONGEST_TURN, _SHORTEST_TURN = 8.0, 0.3
 _LEAST_COMPILE_SECONDS = 30.0
-"""With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
-before comes from a cache."""
+"""With less time left, nothing is compiled for the first time. Our choice: the time is not known in advance."""
 _GRACE_SECONDS = 60.0
 """The first turn may exceed the budget by so many seconds, because a tuning needs at least one rate."""
 
@@ -130,11 +130,12 @@ class Device:
     announce: Callable[[str], None]
     seconds: float = 1.0
     _start_seconds: float | None = None
+    _compile_seconds: dict[str, float] = field(default_factory=dict)
 
-    def turn(self, share: float, **options: float) -> Callable[[Setting], float]:
-        """Images per second of a setting; raises TurnFailed, OutOfTime. share: part of the budget that may be over at
-        the end. options: see `device_steps.rate`."""
-        return lambda setting: self._rate(setting, share, options)
+    def climb(self, start: Setting, axes: Sequence[Axis], share: float, **options: float) -> Climb:
+        """Improve `start`. share: part of the budget that may be over at the end. options: see `device_steps.rate`."""
+        rate = partial(self._rate, share=share, options=options)
+        return climb(start, [axes], rate, deadline=self.deadline, share=share)
 
     def _rate(self, setting: Setting, share: float, options: dict[str, float]) -> float:
         config = self.configured.copy()
@@ -146,7 +147,8 @@ class Device:
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
         limit = self.deadline.seconds + _GRACE_SECONDS
         if self._start_seconds is not None:
-            self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + self.seconds, share)
+            compiling = self._compile_seconds.get(text(setting), _LEAST_COMPILE_SECONDS) if compiles else 0.0
+            self.deadline.check(self._start_seconds + compiling + self.seconds, share)
             limit = self.deadline.left(share)
         self.announce(f"the device: {text(setting)}")
         began = time.monotonic()
@@ -157,7 +159,8 @@ class Device:
             raise TurnFailed(f"not {action} within {limit:.0f} s: budget") from error
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
-        start_seconds = time.monotonic() - began - self.seconds - (speed["compile_seconds"] or 0.0)
+        self._compile_seconds[text(setting)] = speed["compile_seconds"] or 0.0
+        start_seconds = time.monotonic() - began - self.seconds - self._compile_seconds[text(setting)]
         self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
         return float(median(speed["windows"]))
 
@@ -168,7 +171,7 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
     config, has_acceleration = device.configured, "acceleration" in device.configured.callbacks
     fixed: Setting = {COMPILE: False} if has_acceleration else {}
     try:
-        climbed = climb(fixed, each(fixed | one for one in formats(config)), device.turn(FORMATS_SHARE))
+        climbed = device.climb(fixed, each(fixed | one for one in formats(config)), FORMATS_SHARE)
     except TurnFailed as error:
         raise ConfigError(f"this configuration does not train: {error}; run python train.py with it first") from error
     tuning.add(climbed, "device alone: precision and memory order, not compiled")
@@ -176,7 +179,7 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
     if has_acceleration:
         start = dict(tuning.settings)
         try:
-            climbed = climb(start, each(start | way for way in ways(config)), device.turn(COMPUTE_SHARE))
+            climbed = device.climb(start, each(start | way for way in ways(config)), COMPUTE_SHARE)
             tuning.add(climbed, "device alone: compilation")
             rate = climbed.rate
         except (TurnFailed, OutOfTime) as error:
@@ -193,7 +196,7 @@ def _tune_batch(tuning: Tuning, device: Device, most: int) -> float | None:
         return None
     start = tuning.settings | {BATCH: config.data.batch_size}
     try:
-        climbed = climb(start, [larger_batches(start, most)], device.turn(BATCH_SHARE, spare=SPARE))
+        climbed = device.climb(start, [larger_batches(start, most)], BATCH_SHARE, spare=SPARE)
     except (TurnFailed, OutOfTime) as error:
         tuning.skip("the batch size", error)
         return None
@@ -224,7 +227,8 @@ def tune_loader(
             raise TurnFailed(str(error)) from error
 
     cpus = max(1, machine.usable_cpus() // testbed.rank_info.sharing_cpus)
-    return climb(start, axes(cpus), turn, enough=None if needed is None else ENOUGH * needed)
+    stages = [[axis] for axis in axes(cpus)]
+    return climb(start, stages, turn, enough=None if needed is None else ENOUGH * needed, deadline=deadline)
 
 
 def rate_of(testbed: Testbed, setting: Setting, seconds: float) -> float:

@@ -7,6 +7,7 @@ pages. All workers share flat arrays.
 import json
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sized
@@ -23,7 +24,8 @@ from imagenet_opt.data.index.index_cache import ABOUT, check_ends, check_range, 
 from imagenet_opt.data.index.layout import is_image, kind, numbers, split_folder, unreadable
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
-from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.display.progress import print_once
+from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass, printable
 from imagenet_opt.regular_file import read_file
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ _warn = SparseWarnings(log)
 
 _FORMAT = 3
 _SCAN_THREADS = 32
+_SLOW = 5.0
+"""Seconds after which a listing says what it does."""
 _PATIENCE = 60.0
 """Seconds for which the listing of a folder is retried."""
 _CLOCK_STEP_NS = 2 * 10**9
@@ -88,7 +92,13 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
 
     def make(cached: Path) -> FileIndex:
         started_ns, listed = time.time_ns(), now()
-        index, marks = _scan(folder)
+        slow = threading.Timer(_SLOW, print_once, [f"listing {printable(str(folder))}; the list is kept in {cached}"])
+        slow.start()
+        try:
+            index, marks = _scan(folder)
+        finally:
+            slow.cancel()
+            slow.join()
         if max(max(changes) for *changes, _ in marks.values()) < started_ns - _CLOCK_STEP_NS:
             columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
             about = {"format": _FORMAT, "classes": index.classes, "listed": listed, "others": index.others}

@@ -3,10 +3,14 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 
 MOST_BYTES = 2**29
 """Most bytes of a sample or an index.json: an uncompressed image of 100 million pixels has less."""
+reserve: ContextVar[Callable[[int], None] | None] = ContextVar("reserve", default=None)
+"""Called with the size of what is read next in this thread, before memory is taken for it; raises OSError to refuse."""
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
@@ -45,6 +49,8 @@ def read_part(descriptor: int, start: int = 0, size: int | None = None) -> bytes
 
 
 def check_size(size: int) -> None:
-    """Raise OSError for a sample of more than MOST_BYTES, before memory is taken for it."""
+    """Raise OSError for a sample of more than MOST_BYTES, or that `reserve` refuses, before memory is taken for it."""
     if size > MOST_BYTES:
         raise OSError(errno.EFBIG, f"{size} bytes are more than the {MOST_BYTES} that an image may have")
+    if ask := reserve.get():
+        ask(size)

@@ -90,10 +90,9 @@ def _begin(index: Split, loading: LoaderOptions) -> None:
 
 
 def _examine(rows: Rows) -> list[Finding]:
-    names, samples = map(_reader.store.name, rows.tolist()), _reader.read_unplanned(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about metadata
-        return [each for name, sample in zip(names, samples, strict=True) for each in _judge(name, sample)]
+        return [found for row, sample in _reader.read_each(rows) for found in _judge(_reader.store.name(row), sample)]
 
 
 def _judge(name: str, sample: bytes | BadSample) -> Iterator[Finding]:
@@ -161,12 +160,12 @@ def _keys(index: Split, sizes: Rows, rows: Rows, loading: LoaderOptions, advance
         return (sizes[rows].astype(np.uint64) << np.uint64(32)) | index.checksums[rows].astype(np.uint64)
     patience = loading.read_timeout
     reader = ReadAhead(store_of(index, loading), reads_in_flight=_READS_TO_COMPARE, timeout_seconds=patience)
-    keys = np.zeros(len(rows), np.uint64)
+    keys = dict.fromkeys(rows.tolist(), 0)
     for first in range(0, len(rows), _COMPARED):
         chunk = rows[first : first + _COMPARED]
-        keys[first : first + _COMPARED] = [_key_of(sample) for sample in reader.read_unplanned(chunk)]
+        keys |= {row: _key_of(sample) for row, sample in reader.read_each(chunk)}
         advance(len(chunk))
-    return keys
+    return np.array(list(keys.values()), np.uint64)
 
 
 def _key_of(sample: bytes | BadSample) -> int:

@@ -1,6 +1,7 @@
 """Turns a batch key into a batch: the work of a loader worker."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -141,36 +142,49 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return draw, skipped, reads
 
     def _fill_rows(
-        self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
+        self,
+        builder: "ImageBuilder | RaggedBuilder",
+        rows: NDArray[np.int64],
+        draw: SampleIds,
+        samples: list[Sample | None],
     ) -> list[tuple[int, str]]:
         """Decode samples into rows of the builder. Replaces bad samples, also in `draw`, and returns them."""
         skipped: list[tuple[int, str]] = []
-        num_tries = 0
-        while bad := self._decode(builder, rows, draw, samples):
-            num_tries += 1
-            if not self.skip_bad or num_tries > _REPLACEMENTS:
-                raise next(iter(bad.values()))
-            rows = np.array(list(bad))
-            skipped += [(int(draw.indices[row]), str(error)) for row, error in bad.items()]
-            keys = [key_of(self.seed, int(draw.pass_ids[row]), int(draw.indices[row]), num_tries) for row in rows]
-            draw.indices[rows] = [key % len(self.labels) for key in keys]
-            if isinstance(self.order, EvalOrder):
-                draw.pass_ids[rows] = 1  # marks samples that do not count in this validation
+        num_tries = Counter[int]()
+        while undone := self._decode(builder, rows, draw, samples):
+            for row, error in undone.items():
+                if error is None:
+                    continue
+                num_tries[row] += 1
+                if not self.skip_bad or num_tries[row] > _REPLACEMENTS:
+                    raise error
+                bad = int(draw.indices[row])
+                skipped.append((bad, str(error)))
+                key = key_of(self.seed, int(draw.pass_ids[row]), bad, num_tries[row])
+                draw.indices[row] = key % len(self.labels)
+                if isinstance(self.order, EvalOrder):
+                    draw.pass_ids[row] = 1  # marks samples that do not count in this validation
+            rows = np.array(list(undone))
             samples = self.reader.read_unplanned(draw.indices[rows])
         return skipped
 
     def _decode(
-        self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
-    ) -> dict[int, BadSample]:
-        """Decode samples into rows of the builder. Returns errors by row. Drops the bytes of each image from `samples`
-        after decoding."""
-        bad: dict[int, BadSample] = {}
+        self,
+        builder: "ImageBuilder | RaggedBuilder",
+        rows: NDArray[np.int64],
+        draw: SampleIds,
+        samples: list[Sample | None],
+    ) -> dict[int, BadSample | None]:
+        """Decode samples into rows of the builder. Returns the other rows with their errors, None for a sample that was
+        not read yet. Drops the bytes of each image from `samples` after decoding."""
+        bad: dict[int, BadSample | None] = {}
         opened: list[tuple[int, Opened]] = []
         indices = draw.indices[rows].tolist()
         for place, (row, index, sample) in enumerate(zip(rows.tolist(), indices, samples, strict=True)):
+            if not isinstance(sample, bytes):
+                bad[row] = sample
+                continue
             try:
-                if isinstance(sample, BadSample):
-                    raise sample
                 opened.append((place, self.decoder.open(sample, self.reader.store.name(index))))
             except BadSample as error:
                 bad[row] = error

@@ -1,5 +1,6 @@
 """Start and end of loader workers: what they take over, the signals that they obey, and the causes of their death."""
 
+import ctypes
 import errno
 import gc
 import logging
@@ -9,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.context import ForkContext, ForkProcess
 
@@ -18,6 +19,10 @@ from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.processes import blocked, end_with_parent
 
+_M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+_MAPPED_BYTES = 4 * 2**20
+"""Larger allocations of a worker are maps of their own, which the system gets back at once. By default glibc keeps up
+to 32 MB for each thread: measured, a worker that read files of 20 MB held 317 MB instead of 137 MB."""
 _LOST = (ConnectionError, EOFError)
 """Errors of fetching the memory of a batch from a dead worker."""
 
@@ -77,11 +82,13 @@ class ForkedWorkers(ForkContext):
 
 
 def ignore_group_signals(worker_id: int) -> None:
-    """Make a new worker ignore Ctrl-C and SIGUSR1, and obey only a SIGTERM of its parent.
+    """Make a new worker ignore Ctrl-C and SIGUSR1, and obey only a SIGTERM of its parent; and return freed memory.
 
     SLURM and terminals send signals to the whole process group. The death of a worker would be an error, while the
     parent still needs the worker to stop in order.
     """
+    with suppress(AttributeError):  # glibc alone has this function
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS

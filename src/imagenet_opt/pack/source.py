@@ -30,7 +30,7 @@ from imagenet_opt.errors import (
     StorageFailed,
 )
 from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.regular_file import open_regular, read_file, read_part
+from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
 
 READ_TIMEOUT = 120.0
 """Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
@@ -238,7 +238,7 @@ def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
     """
     is_remote = isinstance(index, ObjectIndex)
     kind = ObjectStore if is_remote else _ArchiveStore if isinstance(index, ArchiveIndex) else FolderStore
-    pool = ReadPool(kind(index), timeout_seconds=read_timeout)  # type: ignore[arg-type]
+    pool = ReadPool(kind(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)  # type: ignore[arg-type]
     running: deque[ReadTask] = deque()
 
     def finish() -> Sample:

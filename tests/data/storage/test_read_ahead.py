@@ -3,12 +3,15 @@
 import multiprocessing
 import threading
 import time
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.storage.read_ahead import ReadAhead, ReadConcurrency
-from imagenet_opt.data.storage.store import Indices
+from imagenet_opt.data.storage.store import FolderStore, Indices
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
 
@@ -86,20 +89,34 @@ def test_quick_storage_is_read_one_at_a_time_and_at_once_when_it_becomes_slow(mo
     assert actual.reads_in_flight >= 32
 
 
-def test_the_bytes_ahead_are_bounded() -> None:
-    class Large(Numbers):
-        def read_many(self, indices: Indices) -> list[bytes]:
-            super().read_many(indices)
-            return [bytes(10_000) for _ in indices]
-
-    store = Large()
-    reader = reading(store, reads_in_flight=500, max_bytes=200_000)
-    most = 0
-    for step in range(40):
-        following = (((0, s), batch(s)) for s in range(step + 1, 10_000))
-        reader.read((0, step), batch(step), following)
-        most = max(most, sum(index >= (step + 1) * 8 for index in tuple(store.read)))
-    assert 0 < most <= 200_000 / 10_000 + 8
+@pytest.mark.parametrize("reads_in_flight", [1, 40])
+def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: int) -> None:
+    """Sparse files: most are larger than the first estimate, and one is larger than allowed."""
+    limit, sizes = 2**24, [2**23 + 1, *(2**22 - i for i in range(47))]
+    (folder := tmp_path / "train/a").mkdir(parents=True)
+    for i, size in enumerate(sizes):
+        with open(folder / f"{i:02}.jpg", "wb") as file:
+            file.truncate(size)
+    store = FolderStore(scan_split(tmp_path, "train"))
+    reader = reading(store, reads_in_flight=reads_in_flight, max_bytes=limit)
+    tracemalloc.start()
+    found, rounds = dict[int, int | str](), 0
+    for step in range(6):
+        rest = batch(step)
+        samples = reader.read((0, step), rest, [((0, s), batch(s)) for s in range(step + 1, 6)]).samples
+        while True:
+            for i, each in zip(rest.tolist(), samples, strict=True):
+                if each is not None:
+                    found[i] = len(each) if isinstance(each, bytes) else str(each)
+            samples.clear()
+            if not len(rest := np.array([i for i in rest.tolist() if i not in found], np.int64)):
+                break
+            samples, rounds, each = reader.read_unplanned(rest), rounds + 1, None
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "00.jpg" in str(found.pop(0)) and found == dict(enumerate(sizes[1:], 1))
+    assert rounds and peak < limit + 2 * 2**22  # and the sample that must be read
+    assert dict(reader.read_each(np.arange(1, 9))).keys() == set(range(1, 9))
 
 
 def read_in_child(reader: ReadAhead) -> None:

@@ -198,14 +198,15 @@ class RegionCodec:
         self.error = ""
         try:
             self.library = library = load_codec()
-            self._stderr = CapturedStderr()
             with _no_stderr():
-                self.decoder = library.Decoder(
+                decoder = library.Decoder(
                     device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
                     backends=[library.Backend(library.CPU_ONLY)],
                     max_num_cpu_threads=1,
                 )
             self.params = library.DecodeParams(apply_exif_orientation=False, color_spec=library.ColorSpec.SRGB)
+            self._stderr = CapturedStderr()
+            self.decoder = decoder
         except Exception as error:  # nvImageCodec does not export its type of error
             self.error = first_line(error)
         self.image: Any = None
@@ -259,10 +260,10 @@ class CapturedStderr:
     """
 
     def __init__(self) -> None:
-        self._file = os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0)
+        self._file = os.memfd_create("stderr")
         library = ctypes.CDLL(None)
         library.fdopen.argtypes, library.fdopen.restype = (ctypes.c_int, ctypes.c_char_p), ctypes.c_void_p
-        self._captured = library.fdopen(self._file.fileno(), b"w")
+        self._captured = library.fdopen(self._file, b"w")
         library.setbuf(ctypes.c_void_p(self._captured), None)
         self._stderr = ctypes.c_void_p.in_dll(library, "stderr")
         self._usual = self._stderr.value
@@ -275,12 +276,11 @@ class CapturedStderr:
 
     def take(self) -> str:
         """The text since the last call, in one line."""
-        if not self._file.tell():
+        if not (size := os.lseek(self._file, 0, os.SEEK_CUR)):
             return ""
-        self._file.seek(0)
-        text = self._file.read().decode(errors="replace")
-        self._file.truncate(0)
-        self._file.seek(0)
+        text = os.pread(self._file, size, 0).decode(errors="replace")
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
         return printable("; ".join(text.splitlines()))
 
 

@@ -24,7 +24,7 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
-from imagenet_opt.regular_file import MOST_BYTES, read_file
+from imagenet_opt.regular_file import MOST_BYTES, check_size, read_file
 
 _HEAD_THREADS = 32
 
@@ -152,5 +152,6 @@ class ObjectShardStore(ShardStore):
         return ObjectShardStore, (self.index,)
 
     def _read(self, shard: int, offset: int, size: int) -> bytes:
+        check_size(size)
         index = self.index
         return self.storage.read(index.shards[shard], start=offset, size=size, etag=index.shard_etags[shard])

@@ -32,6 +32,7 @@ from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.display.progress import size as size_text
 from imagenet_opt.file_lock import lock_file
 from imagenet_opt.measure.storage.page_cache import drop_pages
+from imagenet_opt.regular_file import check_size
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class CacheFolder:
         return f"{self.path}/{_SEGMENTS}/{segment:05d}", offset, end - start
 
     def _pread(self, segment: str, offset: int, size: int) -> bytes:
+        check_size(size)
         with open(segment, "rb", buffering=0) as file:
             encoded = os.pread(file.fileno(), size, offset)
             if self.drop_pages:

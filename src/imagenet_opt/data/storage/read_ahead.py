@@ -3,12 +3,13 @@
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagenet_opt.data.options import Auto
+from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
 from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, ReadPool, ReadTask, Sample
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 
@@ -23,17 +24,18 @@ _SAME_GROWTH = 0.75
 """Requests wait in a queue of the storage if the latency grows with this power of their number, or more."""
 _PATIENCE = 20
 """An undone step is tried again after this number of answers, as a multiple of the requests in flight."""
-READ_AHEAD_BYTES = 128 * 2**20
-"""Limit of the bytes that one worker reads ahead."""
+_PLANNED = 0.8
+"""Share of the memory for samples that requests ahead are planned to take, so that none is postponed."""
 
 Place = tuple[int, ...]
 """Identifies a portion of a batch: epoch, step, image size, part, number of parts, number of the portion."""
 
 
 class ReadResult(NamedTuple):
-    """Samples of a portion in order, their bytes, the seconds blocked, and the limit of requests in flight."""
+    """Samples of a portion in order, None for a postponed sample; their bytes, the seconds blocked, and the limit of
+    requests in flight."""
 
-    samples: list[Sample]
+    samples: list[Sample | None]
     num_bytes: int
     wait_seconds: float
     reads_in_flight: int
@@ -92,10 +94,11 @@ class ReadConcurrency:
 class ReadAhead:
     """Provides the bytes of portions of batches; while one portion is decoded, the next portions are read.
 
-    reads_in_flight: simultaneous requests; "auto" follows the storage, see ReadConcurrency. max_bytes: limit of bytes
-    read ahead. timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary
-    errors are retried for half of this time; then the file is a BadSample, or StorageFailed is raised if the whole
-    storage fails.
+    reads_in_flight: simultaneous requests; "auto" follows the storage, see ReadConcurrency. max_bytes: limit of the
+    samples of a portion and of those that are read ahead. A sample beyond the limit is None, and `read_unplanned` reads
+    it once the caller has dropped the others. timeout_seconds: after this time a request is repeated once, and then
+    fails with ReadTimeout. Temporary errors are retried for half of this time; then the file is a BadSample, or
+    StorageFailed is raised if the whole storage fails.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class ReadAhead:
     ) -> None:
         self.store = store
         self.max_bytes = max_bytes
-        self._requests = ReadPool(store, timeout_seconds=timeout_seconds)
+        self._requests = ReadPool(store, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
         self._pending: dict[Place, list[ReadTask]] = {}
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None  # end of the last read
@@ -116,6 +119,7 @@ class ReadAhead:
         """The samples of the portion at `place`. following: portions that will be requested next, possibly endless. A
         sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed."""
         began = time.perf_counter()
+        self._requests.release()
         if self._requests.forked():
             self._pending.clear()
         tasks = self._pending.pop(place, None) or self._submit(indices)
@@ -148,9 +152,26 @@ class ReadAhead:
         of_cache = self.store.events.take() if isinstance(self.store, CachedStore) else Counter[str]()
         return self._requests.events.take() + of_cache
 
-    def read_unplanned(self, indices: Indices) -> list[Sample]:
-        """Read samples that were not read ahead."""
-        return self._collect(self._submit(indices), indices)
+    def read_unplanned(self, indices: Indices) -> list[Sample | None]:
+        """Read samples that were not read ahead, at least one of them. The caller has dropped all earlier samples."""
+        self._requests.release()
+        samples = self._collect(self._submit(indices), indices)
+        if all(sample is None for sample in samples):
+            samples[0] = self._requests.read_one(int(indices[0]))
+        return samples
+
+    def read_each(self, indices: Indices) -> Iterator[tuple[int, Sample]]:
+        """Each of `indices` with its sample, in another order if some are postponed."""
+        while len(indices):
+            samples, postponed = self.read_unplanned(indices), []
+            for place, index in enumerate(indices.tolist()):
+                sample, samples[place] = samples[place], None
+                if sample is None:
+                    postponed.append(index)
+                else:
+                    yield index, sample
+                del sample
+            indices = np.array(postponed, np.int64)
 
     def _submit(self, indices: Indices) -> list[ReadTask]:
         """Submit requests for these samples: one request per task, or several if the requests are quick."""
@@ -169,19 +190,19 @@ class ReadAhead:
         requests = num_bytes = 0.0
         for place, indices in following:
             tasks = self._pending.get(place)
-            if tasks is None and (requests >= 2 * self.reads_in_flight or num_bytes > self.max_bytes):
+            if tasks is None and (requests >= 2 * self.reads_in_flight or num_bytes > _PLANNED * self.max_bytes):
                 break
             ahead[place] = tasks or self._submit(indices)
             requests += sum(len(task.groups) for task in ahead[place])
             num_bytes += len(indices) * self._requests.mean_bytes
         return ahead
 
-    def _collect(self, tasks: list[ReadTask], indices: Indices) -> list[Sample]:
-        samples: list[Sample] = [b""] * len(indices)
+    def _collect(self, tasks: list[ReadTask], indices: Indices) -> list[Sample | None]:
+        samples: list[Sample | None] = [None] * len(indices)
         waiting = deque(tasks)
         while waiting:
             task = waiting.popleft()
-            answers = [] if task.future.cancelled() else self._requests.answer(task)
+            answers = [] if task.future.cancelled() else self._requests.hand_over(task)
             for group, samples_of_group in zip(task.groups, answers, strict=False):
                 for place, sample in zip(group.tolist(), samples_of_group, strict=True):
                     samples[place] = sample

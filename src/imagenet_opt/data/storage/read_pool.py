@@ -17,18 +17,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imagenet_opt import machine
+from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES, Postponed, ReadMemory
 from imagenet_opt.data.storage.retry import TRANSIENT, Events, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
 from imagenet_opt.object_storage import is_url
+from imagenet_opt.regular_file import reserve
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
 Sample = bytes | BadSample
-Results = list[list[Sample]]
-"""Samples of each request of a task."""
+Results = list[list[Sample | None]]
+"""Samples of each request of a task; None for a postponed sample, see ReadMemory."""
 
 QUICK_SECONDS = 1e-3
 """Requests with a lower latency are made one after the other, because threads would cost more time than they save."""
@@ -76,10 +78,12 @@ class ReadTask:
 
     groups: positions of their samples in the batch. wanted: indices of their samples. `answers` grows with each answer.
     `index`, `since`: first sample and start (`time.monotonic`) of the present request; -inf before the first request.
+    must: read the samples even if they do not fit into the memory. num_bytes: those of `memory` that the task holds.
     """
 
-    def __init__(self, groups: list[Indices], wanted: list[Indices]) -> None:
-        self.groups, self.wanted = groups, wanted
+    def __init__(self, groups: list[Indices], wanted: list[Indices], memory: ReadMemory, *, must: bool = False) -> None:
+        self.groups, self.wanted, self.memory, self.must = groups, wanted, memory, must
+        self.num_bytes = 0
         self.answers: Results = []
         self.index, self.since = int(wanted[0][0]), -math.inf
         self.future: Future[Results]
@@ -94,17 +98,30 @@ class ReadTask:
             wait([self.future], left)
         return self.future.result()
 
+    def reserve(self, size: int) -> None:
+        """Take memory for a sample. Raises OSError, see ReadMemory."""
+        self.memory.take(size, self.must)
+        self.num_bytes += size
+
+    def free(self, num_bytes: int) -> None:
+        self.num_bytes -= num_bytes
+        self.memory.give(num_bytes)
+
+    def __del__(self) -> None:
+        self.free(self.num_bytes)
+
 
 class ReadPool:
     """Makes requests in threads; measures latency and size.
 
     events: `retries`, requests of this process that failed with a temporary error; `throttled`, those of them that the
-    service refused because it got too many (429, 503). timeout_seconds: see ReadAhead.
+    service refused because it got too many (429, 503). timeout_seconds: see ReadAhead. max_bytes: see ReadMemory.
     """
 
-    def __init__(self, store: Store, *, timeout_seconds: float) -> None:
+    def __init__(self, store: Store, *, timeout_seconds: float, max_bytes: int = READ_AHEAD_BYTES) -> None:
         self.store = store
         self.timeout_seconds = timeout_seconds
+        self._memory, self._handed_over = ReadMemory(max_bytes), 0
         self.mean_bytes = 128e3  # of a sample; ImageNet's mean until the first is read
         self._latencies = {is_hit: deque[float](maxlen=32) for is_hit in (False, True)}  # hit: of the local cache
         self._threads: DaemonPool | None = None
@@ -115,25 +132,56 @@ class ReadPool:
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process starts its own threads and counts."""
-        return self.__dict__ | {"_threads": None, "_running": set(), "events": Events()}
+        return self.__dict__ | {"_threads": None, "_running": set(), "events": Events()} | self._new_memory()
+
+    def _new_memory(self) -> dict[str, Any]:
+        return {"_memory": ReadMemory(self._memory.most), "_handed_over": 0}
 
     def forked(self) -> bool:
         """Whether earlier requests are lost, because threads do not survive a fork."""
         return self._process != os.getpid()
 
-    def start(self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> ReadTask:
-        """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused."""
+    def start(
+        self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool, must: bool = False
+    ) -> ReadTask:
+        """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused. must: see ReadTask."""
         if self.forked():
-            self._threads, self._running, self._process = None, set(), os.getpid()
-            self.events = Events()
+            self._process = os.getpid()
+            self.__dict__.update(self.__getstate__())
         if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
             self._threads = DaemonPool(depth)
-        task = ReadTask(groups, wanted)
+        task = ReadTask(groups, wanted, self._memory, must=must)
         task.future = self._threads.submit(self._run, task, stop_when_slow)
         return task
 
-    def answer(self, task: ReadTask) -> Results:
+    def answer(self, task: ReadTask) -> list[list[Sample]]:
         """Result of a task; a request that hangs is repeated once. Raises ReadTimeout, StorageFailed."""
+        found = zip(task.wanted, self._answer(task), strict=True)
+        return [
+            [self.read_one(i) if sample is None else sample for i, sample in zip(wanted.tolist(), samples, strict=True)]
+            for wanted, samples in found
+        ]
+
+    def read_one(self, index: int) -> Sample:
+        """Read a sample even if it does not fit into the memory. Raises as `answer`."""
+        depth = 1 if self._threads is None else self._threads.num
+        task = self.start([np.array([0])], [np.array([index])], depth, stop_when_slow=False, must=True)
+        ((sample,),) = self._answer(task)
+        assert sample is not None
+        return sample
+
+    def hand_over(self, task: ReadTask) -> Results:
+        """As `answer`, with postponed samples. The samples count as held until `release`."""
+        answers = self._answer(task)
+        self._handed_over, task.num_bytes = self._handed_over + task.num_bytes, 0
+        return answers
+
+    def release(self) -> None:
+        """Free the memory of all samples that were handed over."""
+        self._memory.give(self._handed_over)
+        self._handed_over = 0
+
+    def _answer(self, task: ReadTask) -> Results:
         try:
             return task.answer(self.timeout_seconds)
         except TimeoutError:
@@ -144,7 +192,7 @@ class ReadPool:
         task.future.cancel()
         if self._threads is not None:
             self._threads.add()
-        again = ReadTask(task.groups[len(answers) :], task.wanted[len(answers) :])
+        again = ReadTask(task.groups[len(answers) :], task.wanted[len(answers) :], self._memory, must=task.must)
         again.future = DaemonPool(1).submit(self._run, again, False)  # all threads of the pool may hang
         try:
             return answers + again.answer(self.timeout_seconds)
@@ -179,7 +227,7 @@ class ReadPool:
         finally:
             self._running.discard(task)
 
-    def _make(self, task: ReadTask, indices: Indices, patience: float) -> list[Sample]:
+    def _make(self, task: ReadTask, indices: Indices, patience: float) -> list[Sample | None]:
         name = self.store.name(int(indices[0]))
         try:
             return list(retry_transient(partial(self._read, task, indices), name, patience, self._warn))
@@ -191,6 +239,9 @@ class ReadPool:
                 raise
             if len(indices) == 1:
                 return [BadSample(str(error))]
+        except Postponed:
+            if len(indices) == 1:
+                return [None]
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:
@@ -203,14 +254,20 @@ class ReadPool:
     def _read(self, task: ReadTask, indices: Indices) -> list[bytes]:
         task.index, task.since = int(indices[0]), time.monotonic()
         is_hit = isinstance(self.store, CachedStore) and self.store.holds(indices)
-        began = time.perf_counter()
+        began, held = time.perf_counter(), task.num_bytes
+        token = reserve.set(task.reserve)
         try:
             samples = self.store.read_many(indices)
-        except OSError as error:
-            if error.errno in TRANSIENT:
+        except (OSError, MemoryError, BadSample) as error:
+            task.free(task.num_bytes - held)
+            if isinstance(error, MemoryError):
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
+            if isinstance(error, OSError) and error.errno in TRANSIENT:
                 self.events.add("retries")
                 self.events.add("throttled", error.errno == errno.EBUSY)
             raise
+        finally:
+            reserve.reset(token)
         self._latencies[is_hit].append(time.perf_counter() - began)
         self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
         return samples

@@ -16,7 +16,7 @@ from imagenet_opt.doctor.apply import apply, kept, try_out
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
-from imagenet_opt.doctor.evidence import STAGES
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.probe.testbed import Testbed
 from tests.doctor.stories import STORIES
@@ -140,7 +140,7 @@ def test_overrides_are_tried_alternately(file: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Testbed, "full_run", full_run)
     rounds = try_out((*SIMULATED, "data.num_workers=0"), ("data.num_workers=1",), seconds=0.3, cold=False)
-    assert rounds.results == {"without": [100.0] * 3, "with": [101.0] * 3}
+    assert rounds.results == {"without": [100.0] * 5, "with": [101.0] * 5}
     assert sorted(tried[:2]) == sorted(tried[2:4]) == [0, 1]
 
 

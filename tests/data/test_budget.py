@@ -17,7 +17,8 @@ def fit(workers: int | Auto, prefetch: int, *, n: int = 1, **limits: int) -> Loa
 
 
 def test_a_loader_that_fits_stays_without_a_message() -> None:
-    assert fit(32, 8) == LoaderBudget(32, 8, None)
+    budget = fit(32, 8)
+    assert (budget.num_workers, budget.prefetch_factor, budget.is_cut, budget.message) == (32, 8, False, None)
 
 
 @pytest.mark.parametrize("batch", [60 * 2**20, 384 * 3 * 224 * 224 * 4])
@@ -27,7 +28,8 @@ def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, 
     budget = fit(32, 8, batch_bytes=batch, memory=memory, n=processes)
     webp_bytes = 76 * 2**20
     each = budget.num_workers * ((budget.prefetch_factor + SPARE_BATCHES) * batch + READ_AHEAD_BYTES + webp_bytes)
-    assert 0 < 2 * processes * each <= memory / 2
+    assert 0 < 2 * processes * each <= memory / 2 == budget.allowed
+    assert budget.is_cut and budget.needed > budget.allowed
     assert "data.num_workers=32 x data.prefetch_factor=8" in budget.message
 
 

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.batch import Batch, to_images
+from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.keys import BatchKey, BatchKeySampler
 from imagenet_opt.data.loader_workers import explain_worker_death, ignore_group_signals
@@ -68,6 +69,7 @@ def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
         finish=partial(to_images, format=ImageFormat()),
         bad=BadSamples(num_samples=3, max_fraction=0),
         buffers=buffers,
+        budget=fit_loader(num_workers=1, prefetch_factor=2, batch_bytes=0),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
@@ -25,7 +26,13 @@ RATES = {
     "full_cold": 316.0,
 }
 CPUS = {"usable_cpus": 4, "installed_cpus": 4, "cpu_limits": {"affinity": 4}}
-LOADER = {"num_workers": 4, "asked_workers": 4, "prefetch_factor": 4, "asked_prefetch": 4}
+LOADER = {"num_workers": 4, "prefetch_factor": 4}
+
+
+def cut_to(num_workers: int, prefetch: int, *, asked: int = 4, in_shared: bool = True) -> dict[str, Any]:
+    """A loader that asked for `asked` workers and 4 batches ahead, and got less for lack of memory."""
+    budget = LoaderBudget(num_workers, prefetch, asked, 4, 3 << 30, 32 << 20, in_shared)
+    return {"num_workers": num_workers, "prefetch_factor": prefetch, "budget": budget}
 
 
 def story(
@@ -56,8 +63,6 @@ def story(
         "config": {},
         "rated_images_per_second": 320.0,
     }
-    if "num_workers" in changes:
-        changes.setdefault("asked_workers", changes["num_workers"])
     whole = usual | {"phases": {"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {})}
     run: Evidence = changed(make_evidence(), ceilings=ceilings, **whole | changes)
     return run
@@ -100,9 +105,7 @@ STORIES = {
     "storage_latency": story(SLOW_STORAGE, READING, touches=EAGER),
     "storage_bandwidth": story(SLOW_STORAGE, READING, bound="bandwidth", touches=EAGER),
     "lazy_mount": story(SLOW_STORAGE, READING, touches=LAZY),
-    "little_memory": story(
-        SLOW_DECODE, STARVED, num_workers=1, asked_workers=4, lacks_memory=True, free_shared_memory=64 << 20
-    ),
+    "little_memory": story(SLOW_DECODE, STARVED, **cut_to(1, 4)),
     "few_workers": story(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
     ),
@@ -118,6 +121,7 @@ STORIES = {
     "slow_copy": story({"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}),
     "contention": story({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}),
     "unexplained": story(SLOW_RUN),
+    "balanced": story({"gpu_beside_loader": 262.0, "loader_cold": 262.0, "decode_all": 262.0, "full_cold": 258.0}),
 }
 
 LAZY_BUT_TOUCHED: dict[str, Any] = {"touches": Touches(0.3, 0.003, True, 64, ""), "in_flight": 8.0}
@@ -126,7 +130,7 @@ LATE = {"rates": {"loader_cold": 60.0, "full_cold": 58.0}, "phases": READING, "t
 CURVE = {"reads_in_flight": ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))}
 SLOW_READS = {"rates": SLOW_STORAGE, "phases": READING, "touches": EAGER}
 MANY_CPUS = {"usable_cpus": 16, "installed_cpus": 16, "cpu_limits": {"affinity": 16}}
-SMALL_SHM = MANY_CPUS | {"free_shared_memory": 64 << 20, "lacks_memory": True, "num_workers": 1, "asked_workers": 16}
+SMALL_SHM = MANY_CPUS | cut_to(1, 1, asked=16)
 HYPER_THREADS = MANY_CPUS | {
     "rates": SLOW_DECODE,
     "phases": STARVED,
@@ -160,6 +164,19 @@ def open_100_ms() -> Evidence:
 
 
 CASES_OF_RULES = {
+    "a callback beside slow storage costs nothing": (
+        story(SLOW_STORAGE, {"callback Mine": 0.4, "fetch": 0.1}, bound="bandwidth", touches=EAGER),
+        "storage_bandwidth", "pack",
+    ),
+    "a neighbour of idle CPUs": (
+        story(dict.fromkeys(ON_GPU, 200.0), others_cpus=8.0, **MANY_CPUS), "launch_bound", "compile_mode"
+    ),
+    "few workers, but slower storage": (
+        story(SLOW_DECODE | {"storage_cold": 160.0}, STARVED, bound="bandwidth", num_workers=1,
+              curves={"workers": ((1.0, 152.0), (4.0, 600.0)), "reads_in_flight": ((1.0, 160.0), (16.0, 160.0))}),
+        "few_workers", "data.num_workers=4",
+    ),
+    "the rest comes in time from the storage": (story(**RAM_FOR_ALL, cached_share=0.9), "healthy", ""),
     "late opens are no bandwidth": (open_100_ms(), "storage_latency", "data.reads_in_flight=128"),
     "more in flight": (story(**SLOW_READS, curves=CURVE), "storage_latency", "data.reads_in_flight=16"),
     "more than configured": (
@@ -189,8 +206,8 @@ CASES_OF_RULES = {
     ),
     "Docker's 64 MiB of /dev/shm": (story(SLOW_DECODE, STARVED, **SMALL_SHM), "little_memory", "--shm-size"),
     "memory cuts the batches ahead": (
-        story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, lacks_memory=True, prefetch_factor=1,
-              available_memory=1 << 20), "little_memory", "sbatch --mem",
+        story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, **cut_to(4, 1, in_shared=False)),
+        "little_memory", "sbatch --mem=7G",
     ),
     "hyper-threads give 1.2 times": (story(**HYPER_THREADS), "slow_decode", "data.num_workers=16"),
     "workers resize": (story(SLOW_DECODE, STARVED, resize_on="worker"), "slow_decode", "data.resize_on=device"),

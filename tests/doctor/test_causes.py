@@ -13,7 +13,9 @@ from imagenet_opt.doctor.diagnosis import WITHOUT_CAUSE
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import PackForecast
 from suites.doctor.cases import CASES
-from suites.doctor.suite import tallied
+from suites.doctor.machines import MACHINES
+from suites.doctor.simulated import summary, tallied
+from suites.doctor.suite import tallied as tallied_runs
 from tests.doctor import stories
 from tests.doctor.stories import CASES_OF_RULES, STORIES, finding_of, of_url, story
 
@@ -24,7 +26,7 @@ MOST_WRONG = 1
 
 def test_the_rules_name_the_known_causes_of_real_runs() -> None:
     rows = map(json.loads, gzip.decompress(RECORDED.read_bytes()).splitlines())
-    tallies = tallied((row.pop("case"), row) for row in rows)
+    tallies = tallied_runs((row.pop("case"), row) for row in rows)
     assert sum(tally.causes.total() for tally in tallies.values()) == 260
     for name, tally in tallies.items():
         wrong = [cause for cause in tally.causes.elements() if cause not in CASES[name].right]
@@ -38,7 +40,7 @@ def test_each_story_has_its_cause(cause: str) -> None:
     *parts, run = diagnosis.waterfall
     assert sum(part.seconds for part in parts) == pytest.approx(run.seconds)
     assert run.seconds == pytest.approx(32 / STORIES[cause].measured_rate)
-    if cause not in ("healthy", "unexplained"):
+    if cause not in {rule.name for rule in WITHOUT_CAUSE}:
         assert finding_of(cause, STORIES[cause]).remedy
 
 
@@ -88,6 +90,20 @@ def test_gains_are_capped_by_the_next_limit() -> None:
     # A faster GPU, with 4 CPUs: 32 images take 0.01 s of one, an image 4/1500 s.
     assert gain(STORIES["healthy"]) == pytest.approx(4 / (0.01 / 32 + 4 / 1500) / 316)
     assert gain(story({"copy_overlapped": 500.0})) == pytest.approx(500 / 316), "not that of the copy alone"
+
+
+def test_no_gain_is_promised_beyond_the_storage_nor_the_launches() -> None:
+    few = judge(CASES_OF_RULES["few workers, but slower storage"][0])
+    assert few.next_rate == pytest.approx(160) and few.next_stage == "storage_cold"
+    healthy = judge(story(facts={"gpu": {"main_cpu_seconds": 0.08}}))
+    assert healthy.next_rate == pytest.approx(32 / 0.08) and healthy.next_stage == "main process"
+
+
+def test_the_rules_are_right_on_simulated_machines() -> None:
+    """Of `python -m suites.doctor.simulated`, one draw of each machine."""
+    found = summary(tallied(MACHINES, draws=1))
+    assert found["right"] >= 72 and found["without gain"] == 0
+    assert found["good gains"] >= 0.9 * found["gains"]
 
 
 def test_training_and_loading_share_the_cpus() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.doctor.causes import judge
+from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import FORMAT, read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import ConfigError
@@ -16,9 +17,10 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.numbers import tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import RATES, changed, make_diagnosis
-from tests.doctor.stories import LAZY, RAM_FOR_ALL, SLOW_STORAGE, STORIES, story
+from tests.doctor.stories import LAZY, RAM_FOR_ALL, SLOW_STORAGE, STORIES, cut_to, story
 
 DOCS = Path(__file__).parents[2] / "docs/doctor.md"
+NAMED, STORAGE = (Finding(rule, True, "", gain=1.5, frees=rule) for rule in ("slow_copy", "storage_latency"))
 DIED = {"the device alone": "the GPU ran out of memory"}
 FULL = RATES["full_cold"]
 SCATTERED = tuple(FULL * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5))
@@ -55,6 +57,12 @@ def test_the_measurements_of_a_file_give_the_same_verdict(tmp_path: Path) -> Non
         write_diagnosis(judge(run), tmp_path / "doctor.json")
         diagnosis = read_diagnosis(tmp_path / "doctor.json")
         assert diagnosis == judge(run) == judge(diagnosis.measurements), cause
+    earlier = json.loads((tmp_path / "doctor.json").read_text())  # of a version without these fields
+    del earlier["setup"]["budget"], earlier["host"]["installed_cores"], earlier["trial"]
+    for finding in earlier["findings"]:
+        del finding["frees"]
+    (tmp_path / "doctor.json").write_text(json.dumps(earlier))
+    assert judge(read_diagnosis(tmp_path / "doctor.json").measurements).cause == cause
 
 
 def test_the_file_needs_no_other_program_and_has_the_documented_keys(tmp_path: Path) -> None:
@@ -102,6 +110,13 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         ({"unverified": "unverified: nobody tells"}, "medium", "cold rates are unverified: nobody tells"),
         ({"failed": DIED}, "medium", "not measured: the GPU ran out of memory (the device alone)"),
         ({"measured": 250.0, "num_processes": 2}, "low", "one of 2 processes"),
+        ({"cached_share": 0.5}, "medium", "50% of the data was in memory"),
+        (
+            {"findings": (replace(NAMED, rule="storage_latency", frees="storage"), NAMED)},
+            "medium",
+            "slow_copy would explain it too",
+        ),
+        ({"findings": (replace(NAMED, rule="storage_latency", frees="", gain=2.0), NAMED)}, "high", ""),
     ],
 )
 def test_each_doubt_is_named(changes: dict[str, Any], level: str, doubt: str) -> None:
@@ -112,11 +127,11 @@ def test_each_doubt_is_named(changes: dict[str, Any], level: str, doubt: str) ->
 def without(*stages: str) -> Evidence:
     run = STORIES["few_workers"]
     rest = {name: ceiling for name, ceiling in run.ceilings.items() if name not in stages}
-    return changed(run, ceilings=rest, failed=DIED, free_shared_memory=1)
+    return changed(run, ceilings=rest, failed=DIED, **cut_to(1, 4))
 
 
 def test_without_a_needed_stage_there_is_no_verdict_but_all_the_rest() -> None:
-    assert judge(without("copy")).cause == "few_workers"
+    assert judge(without("copy")).cause == "little_memory"
     diagnosis = judge(without("gpu", "full_cold", "full_warm"))
     assert not diagnosis.is_judged and diagnosis.unexplained is None
     assert diagnosis.sentence == "Not judged: the GPU ran out of memory (the device alone)"

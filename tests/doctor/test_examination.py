@@ -14,9 +14,10 @@ from omegaconf import DictConfig
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor import examination as module
 from imagenet_opt.doctor.causes import judge
-from imagenet_opt.doctor.evidence import STAGES, Evidence
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.examination import EXPERIMENTS, UNITS, Examination, main_cpu_seconds, planned_seconds
 from imagenet_opt.doctor.first_look import PackForecast, host_of
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import Residency
@@ -125,7 +126,7 @@ def test_a_cut_loader_is_noted_and_its_workers_are_those_that_ran(root: Path, mo
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
     evidence, _ = examined(Brief(root, num_workers=32, prefetch_factor=4))
     setup = evidence.setup
-    assert (setup.asked_workers, setup.num_workers, setup.lacks_memory) == (8, 1, True)
+    assert setup.budget and (setup.budget.asked_workers, setup.num_workers, setup.budget.is_cut) == (8, 1, True)
     assert [workers for workers, _ in evidence.curves["workers"]] == [COLD["num_workers"]]
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from imagenet_opt.doctor.evidence import STAGES
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.doctor.terminal_view import print_diagnosis
 from tests.doctor.diagnoses import QUIET, make_diagnosis
 

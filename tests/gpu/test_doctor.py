@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
-from imagenet_opt.doctor.evidence import STAGES
+from imagenet_opt.doctor.measurements import STAGES
 from tests.doctor.stories import STORIES
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,10 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.samples import Rows, Samples
 from tests.conftest import loading, write_images
@@ -50,12 +52,16 @@ def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
 
 
 def test_with_blocks_neighbours_are_taken_together(root: Path, tmp_path: Path) -> None:
-    """180 samples are 22 blocks of 8; a request for 12 samples takes two blocks."""
+    """180 samples are 22 blocks of 8; a request for 12 samples takes two blocks, and a batch reads whole ones."""
     own = samples(root, tmp_path, shuffle="block", batch_size=8)
     assert sorted(own.rows.tolist()) == list(range(176))
     for _ in range(3):
         rows = own.take(12).reshape(-1, 8)
         assert len(rows) == 2 and (rows - rows[:, :1] == range(8)).all() and not (rows[:, 0] % 8).any()
+    listed, place = own.listed(rows.ravel(), 160), RankInfo(device=torch.device("cpu"))
+    loader = train_loader(listed, own.loading, place, own.store_for(listed, cold=True))
+    batches = (loader.loader.dataset.order.sample_ids(0, step).indices for step in range(20))
+    assert {tuple(rows.ravel()[batch % 16]) for batch in batches} == {tuple(block) for block in rows}
     assert len(samples(root, tmp_path, shuffle="block", batch_size=1).rows) == 180
 
 

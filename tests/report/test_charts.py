@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from imagenet_opt.doctor.evidence import STAGES
+from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report import charts
 from imagenet_opt.report.numbers import ceiling_rows, tiles

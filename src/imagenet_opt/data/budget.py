@@ -23,11 +23,31 @@ SPARE_BATCHES = 3
 
 @dataclass(frozen=True)
 class LoaderBudget:
-    """Limits of one loader. message: one line if the limits are lower than requested, else None."""
+    """Workers and batches ahead of one loader, and the memory that decides.
+
+    asked_workers, asked_prefetch: as requested, with "auto" resolved and at most one worker per usable CPU. needed:
+    bytes that these need in all processes. allowed: bytes that they may use, of shared memory or of all memory,
+    whichever is shorter (in_shared_memory). message: one line if the limits are lower than requested, else None.
+    """
 
     num_workers: int
     prefetch_factor: int
-    message: str | None
+    asked_workers: int
+    asked_prefetch: int
+    needed: int
+    allowed: int
+    in_shared_memory: bool
+    message: str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether memory allows less than was requested."""
+        return (self.num_workers, self.prefetch_factor) != (self.asked_workers, self.asked_prefetch)
+
+    @property
+    def sufficient(self) -> int:
+        """Bytes of memory that would allow what was requested."""
+        return int(self.needed / _MEMORY_SHARE)
 
 
 def most_workers(*, processes: int = 1, sharing_cpus: int | None = None, cpus: int | None = None) -> int:
@@ -55,18 +75,24 @@ def fit_loader(
     `slot_bytes`. order_bytes: see `TrainOrder.num_bytes`. sharing_cpus: processes that share the usable CPUs; None: all
     `processes`. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
-    share = _MEMORY_SHARE / (processes * _LOADERS)
-    memory = int(share * (machine.available_memory() if memory is None else memory))
-    shared_memory = int(share * (machine.free_shared_memory() if shared_memory is None else shared_memory))
+    loaders = processes * _LOADERS
+    memory = int(_MEMORY_SHARE * (machine.available_memory() if memory is None else memory))
+    shared_memory = int(_MEMORY_SHARE * (machine.free_shared_memory() if shared_memory is None else shared_memory))
     worker_bytes = _WORKER_BYTES + order_bytes
 
+    def needs(workers: int, prefetch: int) -> tuple[int, int]:
+        """Bytes of shared memory, and of all memory."""
+        batches = loaders * workers * (prefetch + SPARE_BATCHES) * batch_bytes
+        return batches, batches + loaders * workers * worker_bytes
+
     def fits(workers: int, prefetch: int) -> bool:
-        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
-        return batches <= shared_memory and batches + workers * worker_bytes <= memory
+        shared, whole = needs(workers, prefetch)
+        return shared <= shared_memory and whole <= memory
 
     most = most_workers(processes=processes, sharing_cpus=sharing_cpus, cpus=cpus)
     wanted = most if num_workers == "auto" else num_workers, _PREFETCH if prefetch_factor == "auto" else prefetch_factor
-    workers, prefetch = min(wanted[0], most), wanted[1]
+    asked = min(wanted[0], most), wanted[1]
+    workers, prefetch = asked
     while prefetch > 1 and workers and not fits(workers, prefetch):  # batches are reduced before workers
         prefetch -= 1
     while workers > 1 and not fits(workers, prefetch):
@@ -74,8 +100,18 @@ def fit_loader(
     message = (
         f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
         f"data.num_workers={wanted[0]} x data.prefetch_factor={wanted[1]}: this process has {most} "
-        f"CPU{'s' * (most > 1)}, {memory / GIB:.1f} GiB of memory and {shared_memory / GIB:.1f} GiB of /dev/shm for a "
-        f"loader; a worker takes {worker_bytes / _MIB:.0f} MiB, and {SPARE_BATCHES} batches more than it prefetches, "
-        f"of {batch_bytes / _MIB:.0f} MiB each"
+        f"CPU{'s' * (most > 1)}, {memory / loaders / GIB:.1f} GiB of memory and "
+        f"{shared_memory / loaders / GIB:.1f} GiB of /dev/shm for a loader; a worker takes {worker_bytes / _MIB:.0f} "
+        f"MiB, and {SPARE_BATCHES} batches more than it prefetches, of {batch_bytes / _MIB:.0f} MiB each"
     )
-    return LoaderBudget(workers, prefetch, None if (workers, prefetch) == wanted else message)
+    shared, whole = needs(*asked)
+    in_shared = shared * memory > whole * shared_memory
+    return LoaderBudget(
+        workers,
+        prefetch,
+        *asked,
+        needed=shared if in_shared else whole,
+        allowed=shared_memory if in_shared else memory,
+        in_shared_memory=in_shared,
+        message=None if (workers, prefetch) == wanted else message,
+    )

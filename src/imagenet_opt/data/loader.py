@@ -79,13 +79,15 @@ def train_loader(
 ) -> DevicePrefetcher:
     """Batches of shuffled random crops, for any number of epochs.
 
-    store: provides the bytes of samples; None: the store of the index. largest_size: pixels of a side of the largest
-    images that `sampler.size_of` will request, for planning the memory; None: `options.image_size`. weights: see
-    TrainOrder.
+    store: provides the bytes of samples, for a measurement on some samples in whole blocks; None: the store of the
+    index, for a run on all of them. largest_size: pixels of a side of the largest images that `sampler.size_of` will
+    request, for planning the memory; None: `options.image_size`. weights: see TrainOrder.
     """
     options = options.for_processes(rank_info.world_size)
     order = train_order(len(index), options, rank=rank_info.rank, world_size=rank_info.world_size, weights=weights)
-    if order.num_dropped and rank_info.rank == 0:
+    if store is not None:
+        order = replace(order, has_fixed_blocks=True)
+    elif order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
     dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
     return _prefetcher(index, dataset, options, rank_info, options.image_size, largest_size or options.image_size)
@@ -277,6 +279,7 @@ def _prefetcher(
         finish=partial(to_images, format=format),
         bad=BadSamples(num_samples=num_samples, max_fraction=most, world_size=rank_info.world_size),
         buffers=buffers,
+        budget=budget,
     )
 
 

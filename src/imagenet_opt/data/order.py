@@ -65,7 +65,8 @@ class TrainOrder:
     With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
     batches, so that no sample comes twice before all samples came once. Rank r takes the r-th part of each global
     batch. block_size: neighbours in the index that always come together in one batch, so that the storage can deliver
-    them in one request; each pass draws new block boundaries. Raises BatchTooLarge if an epoch has less than one batch.
+    them in one request; each pass draws new block boundaries. has_fixed_blocks: the samples are in whole blocks
+    already, whose boundaries stay. Raises BatchTooLarge if an epoch has less than one batch.
 
     repetitions: copies of each image in an epoch, for repeated augmentation (arXiv 1901.09335); needs single samples
     and whole epochs. The copies of an image are in one global batch, first copies before second copies, so that ranks
@@ -77,6 +78,7 @@ class TrainOrder:
     seed: int
     samples_per_epoch: int | None = None
     block_size: int = 1
+    has_fixed_blocks: bool = False
     repetitions: int = 1
     rank: int = 0
     world_size: int = 1
@@ -176,7 +178,8 @@ class TrainOrder:
             shuffle = _weighted(one_pass, self.weights, generator.random(self.num_samples))
         else:
             blocks = generator.permutation(np.arange(self.num_samples // self.block_size, dtype=np.int32))
-            shift = int(generator.integers(self.num_samples)) if self.block_size > 1 else 0
+            is_shifted = self.block_size > 1 and not self.has_fixed_blocks
+            shift = int(generator.integers(self.num_samples)) if is_shifted else 0
             shuffle = Shuffle(one_pass, blocks, shift)
         self._shuffles[:] = [*self._shuffles[-1:], shuffle]
         return shuffle

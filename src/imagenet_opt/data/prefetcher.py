@@ -17,6 +17,7 @@ from torch.utils.data._utils import signal_handling
 
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import worker_errors
@@ -70,7 +71,8 @@ class DevicePrefetcher:
     batch.
 
     Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
-    the compute stream. classes: names of the labels 0, 1, ... The length is that of the whole epoch, also after a
+    the compute stream. classes: names of the labels 0, 1, ... budget: the workers, and the memory that
+    decided. The length is that of the whole epoch, also after a
     resume within it. Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device
     has no room for a batch.
     """
@@ -83,6 +85,7 @@ class DevicePrefetcher:
     finish: Callable[[Batch | RaggedBatch], Batch] = field(kw_only=True)
     bad: BadSamples = field(kw_only=True)
     buffers: SharedBufferPool = field(kw_only=True)
+    budget: LoaderBudget = field(kw_only=True)
     classes: tuple[str, ...] = ()
     batch_sampler: None = None
     _totals: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))

@@ -11,19 +11,20 @@ from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 
-_ROUNDS = 3
-"""Full runs with the overrides, and as many full runs without the overrides."""
+_ROUNDS = 5
+"""Full runs with the overrides, and as many without. If the rate of a run scatters by 5 %, a gain of 1.2 is found in
+all of 400 simulated trials with five rounds, and in 59 % of them with three."""
 _WITHOUT, _WITH = "without", "with"
 
 
 def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> dict[str, Any] | None:
-    """Test the overrides of a rule that fired; if they help, write them as conf/experiment/tuned_<host>_doctor.yaml.
+    """Test the overrides of the cause; if they help, write them as conf/experiment/tuned_<host>_doctor.yaml.
 
     seconds: of each run. Returns `Diagnosis.trial`; None, with a printed reason, if there is nothing to test. Raises
     ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
-    remedy = next((finding for finding in diagnosis.findings if finding.fired and finding.overrides), None)
-    if remedy is None:
+    remedy = next((finding for finding in diagnosis.findings if finding.rule == diagnosis.cause), None)
+    if remedy is None or not remedy.overrides:
         print(f"nothing to apply: the verdict is {diagnosis.cause}, which no key of the configuration fixes")
         return None
     rounds = try_out(overrides, remedy.overrides, seconds=seconds, cold=diagnosis.measurements.is_cold)

@@ -6,8 +6,9 @@ from imagenet_opt.doctor.causes_cpu import BATCH_RULES, CONTENTION, CPU_RULES
 from imagenet_opt.doctor.causes_gpu import GPU_RULES, LAUNCH_BOUND, PROCESS_RULES, SLOW_COPY
 from imagenet_opt.doctor.commands import Texts, hydrate, pack, smaller_pack
 from imagenet_opt.doctor.diagnosis import Diagnosis, Rule, diagnose
-from imagenet_opt.doctor.environment import ENVIRONMENT, data_bytes, page_cache_bytes
-from imagenet_opt.doctor.evidence import SLOWER, STALL_SECONDS, Evidence
+from imagenet_opt.doctor.environment import ENVIRONMENT
+from imagenet_opt.doctor.evidence import NEAR, STALL_SECONDS, Evidence, Reach
+from imagenet_opt.doctor.measurements import SLOWER
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 _LEAST_THROTTLED = 0.01  # share of refused requests: our choice; each costs a pause of a tenth of a second and more
@@ -19,12 +20,14 @@ _NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the 
 def _epochs(e: Evidence) -> tuple[float, float]:
     """Rates of the first epoch and of later ones, which differ only if reading limits the first one."""
     measured, touched = e.measured_rate, _first_touch_rate(e)
-    if e.is_cold and e.setup.cache_room is not None and e.is_slow_reading:
-        return _rate_with_cache(e, e.setup.cached_share or 0.0), _rate_with_cache(e, e.setup.cache_room)
     if e.is_cold and _is_lazy(e) and touched < SLOWER * measured:  # the run read files that were fetched before
         return touched, measured
-    fits = e.setup.cache_room is None and not e.left_out and page_cache_bytes(e) >= data_bytes(e)
-    return measured, _whole_rate(e) if e.is_cold and e.is_slow_reading and fits else measured
+    if not e.is_cold or not e.is_slow_reading:
+        return measured, measured
+    first, room = _rate_with_hits(e, e.hits), e.setup.cache_room
+    if room is not None:
+        return first, _rate_with_hits(e, room)
+    return first, _whole_rate(e) if e.keeps_files else first
 
 
 def _is_slow_at_first(e: Evidence) -> bool:
@@ -39,15 +42,28 @@ def _first_touch_rate(e: Evidence) -> float:
     return max(e.touches.in_flight, e.requests_in_flight) * e.images_per_request / e.touches.first_seconds
 
 
+def _waits_for_touches(e: Evidence) -> bool:
+    """Whether first touches, not the bandwidth, limit the loader."""
+    if e.touches is None or not e.touches.first_seconds:
+        return e.is_slow_reading
+    touched = e.requests_in_flight * e.images_per_request / e.touches.first_seconds
+    return e.is_slow_reading and touched < NEAR * e.rate("loader")
+
+
+def _whole(e: Evidence) -> Reach:
+    """An epoch that finds all samples in memory or in the local cache."""
+    has_warm = e.is_cold and "loader_warm" in e.ceilings
+    decode = min(e.rate("decode_all"), e.rate("loader_warm") if has_warm else math.inf)
+    return e.reach(loader=math.inf, storage=math.inf, decode=decode)
+
+
 def _whole_rate(e: Evidence) -> float:
-    """Rate of an epoch that finds all samples in memory or in the local cache."""
-    if "full_warm" in e.ceilings:
-        return max(e.measured_rate, e.rate("full_warm"))
-    return max(e.measured_rate, min(e.rate("decode_all"), e.cpu_rate, e.fed_rate))
+    return max(e.measured_rate, e.rate("full_warm") if "full_warm" in e.ceilings else _whole(e).rate)
 
 
-def _rate_with_cache(e: Evidence, share: float) -> float:
-    """Rate of an epoch with this share of the data in the local cache: the storage then delivers only the rest."""
+def _rate_with_hits(e: Evidence, share: float) -> float:
+    """Rate of an epoch that finds this share of its samples in memory or in the local cache: the storage then delivers
+    only the rest."""
     return _whole_rate(e) if share >= 1 else min(_whole_rate(e), e.measured_rate / (1 - share))
 
 
@@ -60,14 +76,19 @@ def _is_lazy(e: Evidence) -> bool | None:
     return True if e.host.released_files else None
 
 
-def _slow_rate(e: Evidence) -> float:
-    """Images per second while the storage is the cause: of the first epoch if only that is slow."""
-    return _epochs(e)[0] if _is_slow_at_first(e) else e.measured_rate
+def _epoch_rate(e: Evidence) -> float | None:
+    """Images per second of the next epoch, if it differs from the run that was measured."""
+    first = _epochs(e)[0]
+    return first if _is_slow_at_first(e) or first != e.measured_rate else None
 
 
 def _both_rates(e: Evidence) -> str:
     first, later = _epochs(e)
-    return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones" * _is_slow_at_first(e)
+    if _is_slow_at_first(e):
+        return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones"
+    if _epoch_rate(e) is None:
+        return ""
+    return f"about {first:.0f} img/s in each epoch, of a possible {_without_waits(e).rate:.0f}"
 
 
 # Remedies
@@ -109,11 +130,17 @@ def _hydrate(e: Evidence) -> Texts:
     return (hydrate(e),) if _is_slow_at_first(e) else ()
 
 
-def _gain(e: Evidence, rate: float | None = None) -> float:
-    """Gain if files are read at `rate`, by default as fast as from memory, as later epochs may do by themselves."""
-    if _is_slow_at_first(e):
-        return _epochs(e)[1] / _epochs(e)[0]
-    return e.loader_gain(e.rate("decode_all") if rate is None else rate)
+def _without_waits(e: Evidence) -> Reach:
+    """The run without waits for the storage, as later epochs may be by themselves."""
+    reached = _whole(e)
+    return Reach(_epochs(e)[1], reached.limit) if _is_slow_at_first(e) else reached
+
+
+def _with_more_reads(e: Evidence) -> Reach:
+    """The run with the override for more requests in flight; without waits if no more requests help."""
+    if not _deeper(e) or _is_slow_at_first(e):
+        return _without_waits(e)
+    return e.reach(loader=math.inf, storage=_best_depth(e)[1], decode=e.rate("decode_all"))
 
 
 # Rules
@@ -122,8 +149,7 @@ def _gain(e: Evidence, rate: float | None = None) -> float:
 def _is_cache_too_small(e: Evidence) -> bool:
     """Whether later epochs wait for the storage too."""
     room = e.setup.cache_room
-    is_partial = room is not None and room < MOSTLY and e.is_slow_reading
-    return is_partial and _epochs(e)[1] < SLOWER * _whole_rate(e)
+    return room is not None and room < MOSTLY and e.is_slow_reading and _epochs(e)[1] < SLOWER * _whole_rate(e)
 
 
 def _lazy_says(e: Evidence) -> str:
@@ -145,6 +171,7 @@ _STORAGE_RULES = (
     Rule(
         name="throttled",
         cause="Storage-bound: the service refuses requests, because it gets too many",
+        frees="storage",
         when=lambda e: (
             e.is_slow_reading and 0 < e.fact("loader", "requests") * _LEAST_THROTTLED <= e.fact("loader", "throttled")
         ),
@@ -156,10 +183,14 @@ _STORAGE_RULES = (
         "limit, or pack: shards need fewer requests",
         overrides=_fewer_requests,
         commands=lambda e: () if e.setup.packed else (pack(e),),
+        reaches=_without_waits,
+        rate=_epoch_rate,
+        compares=_both_rates,
     ),
     Rule(
         name="cache_too_small",
         cause="Storage-bound: the local cache has too little room for the data",
+        frees="storage",
         when=_is_cache_too_small,
         says=lambda e: (
             f"{e.setup.cache_evidence}, and each epoch reads the rest "
@@ -167,7 +198,7 @@ _STORAGE_RULES = (
         ),
         remedy="raise data.cache_gb, put the cache on a larger local disk (data.cache_dir), or pack smaller images",
         commands=lambda e: (pack(e, "max_side=256"),),
-        gain=lambda e: _whole_rate(e) / _epochs(e)[1],
+        reaches=lambda e: Reach(_whole_rate(e), _whole(e).limit),
         rate=lambda e: _epochs(e)[1],
         compares=lambda e: f"about {_epochs(e)[1]:.0f} img/s in each later epoch, of a possible {_whole_rate(e):.0f}",
     ),
@@ -175,21 +206,23 @@ _STORAGE_RULES = (
     Rule(
         name="lazy_mount",
         cause="Storage-bound: the mount fetches each file from a remote store at first touch",
+        frees="storage",
         unknown=lambda e: (
             f"could not be checked: {e.touches.evidence if e.touches else 'no file was read twice'}"
             * (_is_lazy(e) is None)
         ),
-        when=lambda e: bool(_is_lazy(e)) and (_is_slow_at_first(e) or e.is_slow_reading),
+        when=lambda e: bool(_is_lazy(e)) and (_is_slow_at_first(e) or _waits_for_touches(e)),
         says=_lazy_says,
         remedy=lambda e: f"fetch every file once before training, or {_nearer(e)}",
         commands=lambda e: (hydrate(e), pack(e)),
-        gain=_gain,
-        rate=_slow_rate,
+        reaches=_without_waits,
+        rate=_epoch_rate,
         compares=_both_rates,
     ),
     Rule(
         name="storage_bandwidth",
         cause="Storage-bound: storage gives too few MB/s",
+        frees="storage",
         when=lambda e: e.is_slow_reading and e.storage_bound == "bandwidth",
         says=lambda e: (
             f"storage gives {e.rate('storage') * e.mb_per_image:.0f} MB/s, and more requests in flight bring no more: "
@@ -201,26 +234,27 @@ _STORAGE_RULES = (
             f"{_nearer(e)}",
         ),
         commands=lambda e: (*_hydrate(e), smaller_pack(e), *((pack(e),) if e.setup.packed else ())),
-        gain=_gain,
-        rate=_slow_rate,
+        reaches=_without_waits,
+        rate=_epoch_rate,
         compares=_both_rates,
     ),
     Rule(
         name="storage_latency",
         cause="Storage-bound: storage answers late",
+        frees="storage",
         when=lambda e: e.is_slow_reading,
         says=_latency_says,
         remedy=lambda e: _passes(e, "keep more requests in flight, or " * bool(_deeper(e)) + _nearer(e)),
         overrides=_deeper,
         commands=lambda e: (*_hydrate(e), pack(e)),
-        gain=lambda e: _gain(e, min(e.rate("decode_all"), _best_depth(e)[1]) if _deeper(e) else None),
-        rate=_slow_rate,
+        reaches=_with_more_reads,
+        rate=_epoch_rate,
         compares=_both_rates,
     ),
 )
 
 CAUSES = (*GPU_RULES, *PROCESS_RULES, *_STORAGE_RULES, *BATCH_RULES, SLOW_COPY, *CPU_RULES, LAUNCH_BOUND, CONTENTION)
-"""In order: the first rule that fires names the cause."""
+"""The simpler remedies first: the order decides between causes of nearly the same gain."""
 
 
 def judge(evidence: Evidence) -> Diagnosis:

@@ -2,39 +2,41 @@
 
 import math
 
-from imagenet_opt.doctor.causes_gpu import gpu_gain, has_neighbours, stages_gain
+from imagenet_opt.doctor.causes_gpu import kernel_rate, without_gap
 from imagenet_opt.doctor.commands import Texts, smaller_pack
-from imagenet_opt.doctor.diagnosis import Rule
+from imagenet_opt.doctor.diagnosis import LEAST_GAIN, Rule
 from imagenet_opt.doctor.environment import SMALL_MEMORY
-from imagenet_opt.doctor.evidence import AMPLE, BUSY_ENOUGH, SLOWER, Evidence
+from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
+from imagenet_opt.doctor.measurements import SLOWER
 
-_LEAST_GAIN = 1.05  # least predicted gain for which the doctor advises to prefetch more batches
-
-
-def _is_short_of_cpu(e: Evidence) -> bool:
-    """Whether decoding is slower than the GPU, or the training process lacks CPU time."""
-    reads_on_cpu = e.is_held_by_reads and not e.is_slow_reading
-    is_slow = min(e.rate("decode_all"), e.cpu_rate) < AMPLE * e.rate("gpu") or reads_on_cpu
-    return (is_slow and e.is_starved and not e.is_ample and not e.is_slow_reading) or _is_crowded(e)
-
-
-def _is_crowded(e: Evidence) -> bool:
-    """Whether the running loader slows down the GPU's steps."""
-    is_slower = e.rate("gpu_beside_loader") < SLOWER * e.rate("gpu")
-    return is_slower and e.busy_share < BUSY_ENOUGH and not e.is_slow_reading
+_AMPLE = 1.1  # a loader faster than this many times the device's rate is fast enough on average
+_NO_TIME = 1e9  # times as fast: decoding then takes no time
+_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 
 def _pauses(e: Evidence) -> bool:
     """Whether the loader is fast enough on average, but batches come late."""
-    is_enough = e.is_ample or (not e.is_slow_reading and not _is_short_of_cpu(e))
-    helps = bool(e.setup.prefetch_factor) and stages_gain(e) >= _LEAST_GAIN
-    return e.is_starved and is_enough and helps and not _is_crowded(e)
+    is_ample = min(e.rate("loader"), e.cpu_rate) >= _AMPLE * e.rate("gpu_beside_loader")
+    return e.is_starved and is_ample and bool(e.setup.prefetch_factor)
 
 
 def _is_cut(e: Evidence) -> bool:
-    """Whether the loader has less than it was asked for, for lack of memory, and the run needs it."""
-    needs_workers = e.setup.num_workers < e.setup.asked_workers and _is_short_of_cpu(e)
-    return e.setup.lacks_memory and (needs_workers or _pauses(e))
+    """Whether the loader has fewer workers or batches ahead than it asked for, for lack of memory."""
+    budget = e.setup.budget
+    return e.is_idle and budget is not None and budget.is_cut and (_lacks_workers(e) or _pauses(e))
+
+
+def _lacks_workers(e: Evidence) -> bool:
+    return e.setup.budget is not None and e.setup.num_workers < e.setup.budget.asked_workers
+
+
+def _with_memory(e: Evidence) -> Reach:
+    """The run with all workers that were asked for."""
+    if e.setup.budget is None or not _lacks_workers(e):
+        return without_gap(e)
+    asked = e.setup.budget.asked_workers
+    decode = e.rate("decode_all") * e.capacity(asked) / e.capacity(max(1, e.setup.num_workers))
+    return e.reach(loader=math.inf, decode=decode, cpu=e.cpu_rate_with(decode, asked))
 
 
 def _enough_ahead(e: Evidence) -> Texts:
@@ -47,14 +49,18 @@ BATCH_RULES = (
     Rule(
         name="little_memory",
         cause="Loader-bound: memory allows fewer workers or batches ahead than the loader should have",
+        frees="cpu",
         when=_is_cut,
         says=lambda e: f"{SMALL_MEMORY.says(e)}, which give {e.rate('loader'):.0f} img/s",
         remedy=SMALL_MEMORY.remedy,
         commands=SMALL_MEMORY.commands,
+        reaches=_with_memory,
+        rate=lambda e: None if _lacks_workers(e) else e.measured_rate,
     ),
     Rule(
         name="small_prefetch",
         cause="Loader-bound: too few batches are prepared ahead",
+        frees="pauses",
         when=_pauses,
         says=lambda e: (
             f"the loader gives {e.rate('loader'):.0f} img/s on average, with pauses of up to "
@@ -62,21 +68,28 @@ BATCH_RULES = (
         ),
         remedy="prepare more batches ahead",
         overrides=_enough_ahead,
-        gain=stages_gain,
+        reaches=without_gap,
+        rate=lambda e: e.measured_rate,
     ),
 )
 
 # The CPUs
 
 
-def _most_gain(e: Evidence) -> float:
-    """Gain with unlimited CPUs: the run then reaches the rate of the GPU alone."""
-    return max(1.0, min(e.rate("gpu"), e.copy_rate) / e.measured_rate)
-
-
-def _neighbour_gain(e: Evidence) -> float:
+def _others_slow_down(e: Evidence) -> float:
+    """How many times as fast this run's processes compute once others leave its CPUs: only as far as CPUs run out."""
     usable = e.host.usable_cpus
-    return min(usable / max(0.1, usable - e.others_cpus), _most_gain(e))
+    wanted = min(usable, e.setup.num_processes * (e.setup.num_workers + 1))
+    return wanted / min(wanted, max(0.1 * usable, usable - e.others_cpus))
+
+
+def _with_cpus(e: Evidence, times: float) -> Reach:
+    """The run if it had so many times as many CPUs."""
+    return e.reach(
+        loader=e.loader_with(times),
+        cpu=e.cpu_rate * times,
+        device=max(e.rate("gpu"), min(kernel_rate(e), times * e.rate("gpu"))),
+    )
 
 
 def _with_more_workers(e: Evidence) -> float:
@@ -84,21 +97,17 @@ def _with_more_workers(e: Evidence) -> float:
     return max((rate for count, rate in e.curves.get("workers", ()) if count > e.setup.num_workers), default=0.0)
 
 
-def _workers_together(e: Evidence) -> float:
-    """Rate at which one worker per usable CPU and the training process together use all CPUs."""
-    most = _with_more_workers(e)
-    return e.cpu_rate_with(most, e.setup.usable_cpus) if most else 0.0
-
-
-def _needs_workers(e: Evidence) -> bool:
-    helps = SLOWER * _with_more_workers(e) > e.rate("decode_all") and SLOWER * _workers_together(e) > e.measured_rate
-    return _is_short_of_cpu(e) and e.setup.num_workers < e.setup.usable_cpus and helps
+def _with_workers(e: Evidence) -> Reach:
+    """The run with one worker per usable CPU."""
+    most, usable = _with_more_workers(e), e.setup.usable_cpus
+    return e.reach(num_workers=usable, loader=math.inf, decode=most, cpu=e.cpu_rate_with(most, usable))
 
 
 def _decode_says(e: Evidence) -> str:
-    text = f"{e.setup.num_workers} loader workers decode {e.rate('decode_all'):.0f} img/s of {e.mb_per_image:.2g} MB"
-    text += f"; {e.setup.usable_cpus} usable CPUs"
-    return text + f" would decode {_with_more_workers(e):.0f}" * bool(_with_more_workers(e))
+    num, more = e.setup.num_workers, _with_more_workers(e)
+    workers = f"{num} loader worker{'' if num == 1 else 's'}"
+    text = f"{workers} decode {e.rate('decode_all'):.0f} img/s of {e.mb_per_image:.2g} MB"
+    return f"{text}; {e.setup.usable_cpus} usable CPUs would decode {more:.0f}" if more else text
 
 
 def _decode_overrides(e: Evidence) -> Texts:
@@ -109,65 +118,83 @@ def _decode_overrides(e: Evidence) -> Texts:
 
 
 def _decode_remedy(e: Evidence) -> str:
-    speedup = e.pack and f" ({e.pack.speedup:.1f} times as many img/s per worker, measured with some images)"
-    return f"pack smaller images{speedup or ''}, or use more CPUs"
-
-
-def _pack_gain(e: Evidence) -> float | None:
-    """Gain if packed images are decoded as fast as the doctor forecasts; None without a forecast."""
     if e.pack is None:
-        return None
-    speedup = e.pack.speedup
-    supply = min(e.rate("loader") * speedup, e.cpu_rate_with(e.rate("decode_all") * speedup))
-    return max(1.0, min(supply, e.fed_rate) / e.measured_rate)
+        return "pack smaller images, or use more CPUs"
+    speedup = f"{e.pack.speedup:.1f} times as many img/s per worker, measured with some images"
+    return f"pack smaller images ({speedup}), or use more CPUs" if _helps_to_pack(e) else "use more CPUs"
+
+
+def _faster_decode(e: Evidence, speedup: float) -> Reach:
+    decode = e.rate("decode_all") * speedup
+    device = max(e.rate("gpu_beside_loader"), e.device_beside(decode))
+    return e.reach(loader=e.loader_with(speedup), cpu=e.cpu_rate_with(decode), device=device)
+
+
+def _helps_to_pack(e: Evidence) -> bool:
+    """Whether smaller images would be decoded faster, as far as the doctor can forecast."""
+    return e.pack is not None and _faster_decode(e, e.pack.speedup).rate >= LEAST_GAIN * e.reach().rate
+
+
+def _packed(e: Evidence) -> Reach:
+    """The run with packed images, as the doctor forecasts; without a forecast, if decoding took no time."""
+    if e.pack is not None and _helps_to_pack(e):
+        return _faster_decode(e, e.pack.speedup)
+    free = e.cpu_rate_with(_NO_TIME * e.rate("decode_all"))
+    return e.reach(loader=e.loader_with(_NO_TIME), cpu=free)
 
 
 CPU_RULES = (
     Rule(
         name="busy_neighbour",
         cause="CPU-bound: other processes take the CPUs",
-        when=lambda e: has_neighbours(e) and e.busy_share < BUSY_ENOUGH and not e.is_slow_reading,
+        frees="cpu",
+        when=lambda e: e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus and e.is_idle,
         says=lambda e: f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs",
         remedy="stop or move these processes, or request CPUs that no other job uses",
         commands=lambda e: ("top -b -n 1 -o %CPU | head -n 17",),
-        gain=_neighbour_gain,
+        reaches=lambda e: _with_cpus(e, _others_slow_down(e)),
     ),
     Rule(
         name="few_workers",
         cause="Loader-bound: fewer loader workers than CPUs",
-        when=_needs_workers,
+        frees="cpu",
+        when=lambda e: e.is_idle and SLOWER * _with_more_workers(e) > e.rate("decode_all"),
         says=_decode_says,
         remedy="use one worker per usable CPU",
         overrides=lambda e: (f"data.num_workers={e.setup.usable_cpus}",),
-        gain=lambda e: max(1.0, min(_workers_together(e) / e.measured_rate, _most_gain(e))),
+        reaches=_with_workers,
     ),
     Rule(
         name="few_cpus",
         cause="CPU-bound: the job may use only some of the CPUs",
-        when=lambda e: _is_short_of_cpu(e) and e.host.usable_cpus < e.host.installed_cpus,
+        frees="cpu",
+        when=lambda e: e.is_idle and e.host.usable_cpus < e.host.installed_cpus,
         says=lambda e: (
             f"this job may use {e.host.usable_cpus} of {e.host.installed_cpus} CPUs: "
             f"{', '.join(f'{name} allows {cpus}' for name, cpus in e.host.cpu_limits.items())}"
         ),
         remedy="start the job with more CPUs: without taskset or numactl, with docker run --cpus, with "
         "sbatch --cpus-per-task (without it, SLURM gives a task one CPU)",
-        gain=lambda e: min(e.host.installed_cpus / e.host.usable_cpus, _most_gain(e)),
+        reaches=lambda e: _with_cpus(e, e.capacity(e.host.installed_cpus) / e.capacity(e.host.usable_cpus)),
     ),
     Rule(
         name="slow_decode",
         cause="CPU-bound: decoding takes the CPUs",
-        when=lambda e: e.is_starved and _is_short_of_cpu(e) and not e.is_ample,
+        frees="cpu",
+        when=lambda e: e.is_idle,
         says=_decode_says,
         remedy=_decode_remedy,
         overrides=_decode_overrides,
-        commands=lambda e: (smaller_pack(e),),
-        gain=_pack_gain,
+        commands=lambda e: (smaller_pack(e),) if e.pack is None or _helps_to_pack(e) else (),
+        reaches=_packed,
+        predicts=_helps_to_pack,
     ),
 )
 CONTENTION = Rule(
     name="contention",
     cause="CPU-bound: the loader takes CPU time that the training process needs",
-    when=_is_crowded,
+    frees="cpu",
+    when=lambda e: e.is_idle and e.rate("gpu_beside_loader") < AGREES * e.rate("gpu"),
     says=lambda e: (
         f"{e.device} trains {e.rate('gpu'):.0f} img/s alone, {e.rate('gpu_beside_loader'):.0f} img/s while the "
         "loader runs"
@@ -175,5 +202,6 @@ CONTENTION = Rule(
     remedy="leave one CPU for the training process: one worker less, smaller packed images, or more CPUs",
     overrides=lambda e: (f"data.num_workers={e.setup.num_workers - 1}",) if e.setup.num_workers > 1 else (),
     commands=lambda e: (smaller_pack(e),),
-    gain=lambda e: gpu_gain(e, e.rate("gpu")),
+    reaches=lambda e: e.reach(device=e.rate("gpu")),
+    predicts=lambda e: False,
 )

@@ -8,26 +8,21 @@ from imagenet_opt.config.speed import UNRATED
 from imagenet_opt.doctor.commands import data_words
 from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import GPU_OTHERS
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, SLOWER, Evidence
+from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence, Reach
+from imagenet_opt.doctor.measurements import SLOWER
 
 _ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least this many waits per step
-_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 _GRAPHS = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
 
 
-def stages_gain(e: Evidence) -> float:
-    """Gain if the run reaches the rate that its stages allow."""
-    return e.loader_gain(e.rate("loader"))
+def without_gap(e: Evidence) -> Reach:
+    """The run if it reaches the rate that its stages allow."""
+    return e.reach(storage=math.inf, host=math.inf)
 
 
-def gpu_gain(e: Evidence, rate: float) -> float:
-    """Gain if the GPU reaches `rate`, limited by the loader and the copy."""
-    return max(1.0, min(rate, e.copy_rate, e.supply_rate) / e.measured_rate)
-
-
-def has_neighbours(e: Evidence) -> bool:
-    """Whether processes outside this run use many of the CPUs."""
-    return e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus
+def kernel_rate(e: Evidence) -> float:
+    """Images per second that the device computes without any gap."""
+    return e.batch_size / e.fact("gpu", "device_seconds")
 
 
 def _busy_alone_share(e: Evidence) -> float:
@@ -48,22 +43,25 @@ def _has_gaps(e: Evidence) -> bool:
     """Whether the device waits for launches. Slow launches would slow down the full run too; a device that is idle in
     one of the two experiments only has another reason."""
     busy = max(_busy_alone_share(e), e.busy_share)
-    return busy < BUSY_ENOUGH and e.waits_per_step < _ORDINARY_WAITS and not has_neighbours(e)
+    return busy < BUSY_ENOUGH and e.waits_per_step < _ORDINARY_WAITS
 
 
 GPU_RULES = (
     Rule(
         name="shared_gpu",
         cause="Shared GPU: other processes compute on the same GPU",
+        frees="gpu",
         when=lambda e: _is_shared(e) and (_is_below_rating(e) or (not e.no_kernels and _has_gaps(e))),
         says=GPU_OTHERS.says,
         remedy=GPU_OTHERS.remedy,
         commands=GPU_OTHERS.commands,
-        compares=lambda e: f"{e.measured_rate:.0f} img/s beside other processes",
+        reaches=lambda e: e.reach(device=e.setup.rated_images_per_second or math.inf),
+        predicts=lambda e: bool(e.setup.rated_images_per_second),
     ),
     Rule(
         name="slow_gpu",
         cause="Slow GPU: the GPU is slower than other GPUs of its kind",
+        frees="gpu",
         unknown=lambda e: "" if e.setup.rated_images_per_second else UNRATED,
         when=_is_below_rating,
         says=lambda e: (
@@ -72,7 +70,7 @@ GPU_RULES = (
         ),
         remedy="check for throttled clocks and heat",
         commands=lambda e: ("nvidia-smi -q -d PERFORMANCE,CLOCK",),
-        gain=lambda e: gpu_gain(e, e.setup.rated_images_per_second or 0.0),
+        reaches=lambda e: e.reach(device=e.setup.rated_images_per_second or 0.0),
     ),
 )
 
@@ -88,12 +86,9 @@ def _has_graphs(e: Evidence) -> bool:
 SLOW_COPY = Rule(
     name="slow_copy",
     cause="Copy-bound: the copy to the GPU is the limit",
+    frees="copy",
     unknown=lambda e: "nothing is copied to a GPU" * (e.copy_rate == math.inf),
-    when=lambda e: (
-        e.copy_rate < SLOWER * e.batch_size / e.fact("gpu", "device_seconds")
-        and e.busy_share < BUSY_ENOUGH
-        and not e.is_starved
-    ),
+    when=lambda e: e.is_idle,
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
     remedy="copy batches while the step before computes, send uint8 crops, check the PCIe link",
     overrides=lambda e: (
@@ -103,17 +98,19 @@ SLOW_COPY = Rule(
     commands=lambda e: (
         "nvidia-smi --format=csv --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current",
     ),
+    reaches=lambda e: e.reach(copy=math.inf),
 )
 LAUNCH_BOUND = Rule(
     name="launch_bound",
     cause="Launch-bound: the host launches kernels more slowly than the GPU computes them",
+    frees="launches",
     unknown=lambda e: e.no_kernels or "other processes compute on the GPU, so its gaps may be theirs" * _is_shared(e),
     when=_has_gaps,
     says=lambda e: f"with its batch resident the GPU computes {_busy_alone_share(e):.0%} of the time",
     remedy="launch fewer kernels: compile, CUDA graphs, a larger batch",
     overrides=lambda e: _GRAPHS * (not _has_graphs(e)),
     commands=lambda e: (f"imagenet-opt tune {data_words(e)}",),
-    gain=lambda e: gpu_gain(e, e.rate("gpu") / _busy_alone_share(e)),
+    reaches=lambda e: e.reach(device=kernel_rate(e), host=math.inf),
 )
 
 # The training process
@@ -133,13 +130,18 @@ def _stall(name: str, words: str, phase: Callable[[Evidence], str], remedy: str,
         idle = f"in which the GPU is idle for {idle_ms:.0f} ms"
         return f"{phase(e)} takes {phase_ms:.1f} ms of a step of {step_ms:.0f} ms, {idle}"
 
+    def reaches(e: Evidence) -> Reach:
+        left = e.host_seconds - e.phases.get(phase(e), 0.0)
+        return e.reach(host=e.batch_size / left if left > 0 else math.inf)
+
     return Rule(
         name=name,
         cause=f"Main process: {words} the step",
-        when=lambda e: e.holds_up(phase(e)),
+        frees="main process",
+        when=lambda e: e.is_idle,
         says=says,
         remedy=remedy,
-        gain=stages_gain,
+        reaches=reaches,
         **more,
     )
 
@@ -171,11 +173,14 @@ PROCESS_RULES = (
     Rule(
         name="host_sync",
         cause="Host sync: the host waits for the GPU in each step",
-        when=lambda e: e.waits_per_step >= _ORDINARY_WAITS and e.busy_share < BUSY_ENOUGH and not e.is_starved,
+        frees="main process",
+        when=lambda e: e.waits_per_step >= _ORDINARY_WAITS and e.is_idle,
         says=lambda e: f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step: {', '.join(e.waits)}",
         remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
         # if the network itself waits, the GPU is idle with a resident batch too, and no experiment tells the gain
-        gain=lambda e: stages_gain(e) if _busy_alone_share(e) >= BUSY_ENOUGH else None,
+        reaches=lambda e: without_gap(e) if _busy_alone_share(e) >= BUSY_ENOUGH else e.reach(device=kernel_rate(e)),
+        predicts=lambda e: _busy_alone_share(e) >= BUSY_ENOUGH,
+        rate=lambda e: e.measured_rate,
     ),
     _stall(
         "slow_callback",

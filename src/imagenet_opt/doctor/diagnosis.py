@@ -1,25 +1,31 @@
-"""Rules and the diagnosis: the first rule that fires is the cause; one sentence, the gain, the doubts."""
+"""Rules and the diagnosis: the cause with the largest gain; one sentence, the next limit, the doubts."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from imagenet_opt.doctor.commands import Texts, changing
-from imagenet_opt.doctor.evidence import AGREES, BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
+from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 _WIDE = 0.2  # a rate varies widely if its interval is wider than this share of its median
-_SAME = 0.97  # a limit below this share of a rate cannot have allowed that rate
+LEAST_GAIN = 1.05
+"""A remedy that makes the run less than this many times as fast is no cause; so small a gain is noise."""
+_NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
+_LITTLE = 0.05  # share of the data in memory; between this and MOSTLY the next epoch is predicted, not measured
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one rule.
 
-    fired: whether the rule applies; None if the rule could not be checked, for the reason in `evidence`. evidence: a
-    sentence with the numbers. overrides: the remedy as overrides of the configuration, without those that are in effect
-    already. commands: shell commands for the user or an administrator. gain: predicted rate divided by the measured
-    rate; None if not predictable. environment: whether the rule checks the machine and the configuration.
+    fired: whether the rule applies and its remedy helps; None if the rule could not be checked, for the reason in
+    `evidence`. evidence: a sentence with the numbers. overrides: the remedy as overrides of the configuration, without
+    those that are in effect already. commands: shell commands for the user or an administrator. gain: predicted rate
+    divided by the rate with the cause; None if not predictable. frees: the part of the run that the remedy makes
+    faster. environment: whether the rule checks the machine and the configuration.
     """
 
     rule: str
@@ -29,33 +35,49 @@ class Finding:
     overrides: Texts = ()
     commands: Texts = ()
     gain: float | None = None
+    frees: str = ""
     environment: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """cause: first words of the verdict and the cause in a few words, "Storage-bound: storage answers late"; "" for
-    a check of the environment. when: whether the rule applies. says: the evidence. remedy, overrides, commands,
-    gain: as in `Finding`, if the rule fires. unknown: why the rule cannot be checked; "" if it can. rate: images per
-    second while the cause lasts. compares: this rate and what is possible; "" for the usual words."""
+    a check of the environment. frees: the part of the run that is slow, such as "storage" or "cpu": causes of different
+    parts contradict each other. when: whether the evidence allows the cause; the gain decides whether the cause
+    matters. says: the evidence. remedy, overrides, commands: as in `Finding`, if the rule fires. unknown: why the rule
+    cannot be checked; "" if it can. reaches: the run after the remedy. predicts: False if `reaches` is only the most
+    that a remedy could bring. rate: images per second while the cause lasts, if this is not what the limits allow as
+    they are. compares: this rate and what is possible; "" for the usual words."""
 
     name: str
     cause: str = ""
-    when: Callable[[Evidence], bool]
+    frees: str = ""
+    when: Callable[[Evidence], bool] = lambda evidence: True
     says: Callable[[Evidence], str]
     remedy: str | Callable[[Evidence], str] = ""
     overrides: Callable[[Evidence], Texts] = lambda evidence: ()
     commands: Callable[[Evidence], Texts] = lambda evidence: ()
-    gain: Callable[[Evidence], float | None] = lambda evidence: None
     unknown: Callable[[Evidence], str] = lambda evidence: ""
-    rate: Callable[[Evidence], float] = lambda evidence: evidence.measured_rate
+    reaches: Callable[[Evidence], Reach] = lambda evidence: evidence.reach()
+    predicts: Callable[[Evidence], bool] = lambda evidence: True
+    rate: Callable[[Evidence], float | None] = lambda evidence: None
     compares: Callable[[Evidence], str] = lambda evidence: ""
 
-    def look(self, evidence: Evidence, *, applies: bool = False) -> Finding:
-        """Check the rule. applies: fire although `when` is not true."""
-        reason = self.unknown(evidence)
-        fired = None if reason else applies or self.when(evidence)
-        finding = Finding(self.name, fired, reason or self.says(evidence), environment=not self.cause)
+    def gain(self, evidence: Evidence) -> float:
+        """Rate after the remedy / rate now. A gap between the run and its limits counts for no cause and stays."""
+        rate, reached = self.rate(evidence), self.reaches(evidence).rate
+        as_is = evidence.reach().rate if rate is None else rate
+        gain = max(1.0, reached / as_is)
+        keeps_gap = gain < LEAST_GAIN or rate is not None or evidence.measured_rate < AGREES * as_is
+        return gain if keeps_gap else max(1.0, reached / evidence.measured_rate)
+
+    def look(self, evidence: Evidence) -> Finding:
+        reason, gain = self.unknown(evidence), None
+        fired = None if reason else self.when(evidence)
+        if fired and self.cause:
+            gain = self.gain(evidence)
+            fired = gain >= LEAST_GAIN
+        finding = Finding(self.name, fired, reason or self.says(evidence), frees=self.frees, environment=not self.cause)
         if not fired:
             return finding
         return replace(
@@ -63,26 +85,33 @@ class Rule:
             remedy=self.remedy if isinstance(self.remedy, str) else self.remedy(evidence),
             overrides=changing(evidence, *self.overrides(evidence)),
             commands=self.commands(evidence),
-            gain=None if evidence.lacks else self.gain(evidence),
+            gain=gain if gain and self.predicts(evidence) else None,
         )
 
 
 WITHOUT_CAUSE = (
     Rule(
+        name="healthy",
+        cause="Healthy: the device is the limit",
+        when=lambda e: not e.is_idle,
+        says=lambda e: "",
+        reaches=lambda e: e.reach(device=math.inf),  # with a faster GPU
+        compares=lambda e: f"{e.device} computes {e.busy_share:.0%} of the time, {e.measured_rate:.0f} img/s",
+    ),
+    Rule(
         name="unexplained",
         cause="Unexplained: no single experiment explains the gap",
-        when=lambda e: e.busy_share < BUSY_ENOUGH,
+        when=lambda e: not e.follows_stages,
         says=lambda e: "",
-        gain=lambda e: max(1.0, e.expected_rate / e.measured_rate),
+        reaches=lambda e: e.reach(storage=math.inf, host=math.inf),
+        rate=lambda e: e.measured_rate,
         compares=lambda e: f"{e.measured_rate:.0f} of the {e.expected_rate:.0f} img/s that the stages alone allow",
     ),
     Rule(
-        name="healthy",
-        cause="Healthy: the device is the limit",
-        when=lambda e: True,
+        name="balanced",
+        cause="Balanced: no single remedy makes the run noticeably faster",
         says=lambda e: "",
-        gain=lambda e: max(1.0, min(e.supply_rate, e.copy_rate) / e.measured_rate),  # with a faster GPU
-        compares=lambda e: f"{e.device} computes {e.busy_share:.0%} of the time, {e.measured_rate:.0f} img/s",
+        compares=lambda e: f"{e.measured_rate:.0f} img/s, and several stages allow hardly more",
     ),
 )
 """What is said if no rule of a cause fires: the first that applies."""
@@ -111,8 +140,8 @@ class Diagnosis:
     second of the lowest ceiling, files in the state of the full run, and of the full run (0 if not measured).
     next_stage: the lowest ceiling once the cause is fixed. next_gain: rate after the fix divided by the rate with the
     cause; next_rate: the rate after the fix; for a healthy run, both with a faster GPU. These are None if not
-    predictable. waterfall: parts of one step, which add up to the last item. findings: of the causes down to the one
-    that fired, of the checks of the environment, and of failed experiments. trial: result of `doctor --apply`.
+    predictable. waterfall: parts of one step, which add up to the last item. findings: of all causes, of the checks of
+    the environment, and of failed experiments. trial: result of `doctor --apply`.
     """
 
     measurements: Evidence
@@ -162,9 +191,8 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule]) -> Diagnosis:
-    """The first rule of `causes` that fires is the cause; if none fires, the run is healthy, or its gap is unexplained.
-    Without a verdict if a ceiling is missing that it needs, because an experiment failed. checks: of the environment.
-    """
+    """The cause with the largest gain; if none fires, the run is healthy, unexplained or balanced. Without a verdict if
+    a ceiling is missing that it needs, because an experiment failed. checks: of the environment."""
     others = [rule.look(evidence) for rule in checks]
     others += [Finding(name, None, f"the experiment failed: {reason}") for name, reason in evidence.failed.items()]
     if evidence.lacks:
@@ -176,9 +204,15 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
             expected=min((ceiling.images_per_second for ceiling in evidence.ceilings.values()), default=0.0),
             findings=tuple(others),
         )
-    findings, rule = _first(evidence, causes)
+    findings = [rule.look(evidence) for rule in causes]
+    named = _largest(findings)
+    if named is None:
+        rule = next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
+        gain: float | None = rule.gain(evidence)
+    else:
+        rule, gain = next(rule for rule in causes if rule.name == named.rule), named.gain
     kind, _, meaning = rule.cause.partition(": ")
-    rate, gain = rule.rate(evidence), rule.gain(evidence)
+    rate = rule.rate(evidence) or evidence.measured_rate
     return Diagnosis(
         measurements=evidence,
         sentence=f"{kind}: {rule.compares(evidence) or _comparison(evidence, gain)}.",
@@ -186,7 +220,7 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
         meaning=meaning,
         expected=evidence.expected_rate,
         measured=evidence.measured_rate,
-        next_stage=None if gain is None else _next_stage(evidence, rule, gain * rate),
+        next_stage=None if gain is None else rule.reaches(evidence).limit,
         next_gain=gain,
         next_rate=None if gain is None else gain * rate,
         waterfall=_waterfall(evidence),
@@ -194,22 +228,11 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
     )
 
 
-def _first(evidence: Evidence, causes: Sequence[Rule]) -> tuple[list[Finding], Rule]:
-    """Findings of the causes down to the first that fires, and the rule that names the cause. If none fires although
-    the device waits, and the run is as fast as its slowest stage, then the stage is slower by less than the rules ask
-    for: the cause of this stage applies."""
-    findings: list[Finding] = []
-    for rule in causes:
-        findings.append(rule.look(evidence))
-        if findings[-1].fired:
-            return findings, rule
-    if evidence.busy_share >= BUSY_ENOUGH or not evidence.follows_stages:
-        return findings, next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
-    slowest = "slow_copy" if evidence.copy_rate <= evidence.fed_rate else "contention"
-    if evidence.supply_rate < evidence.fed_rate:
-        slowest = "slow_decode"  # reading would have been named
-    rule = next(rule for rule in causes if rule.name == slowest)
-    return [*(finding for finding in findings if finding.rule != slowest), rule.look(evidence, applies=True)], rule
+def _largest(findings: Sequence[Finding]) -> Finding | None:
+    """The cause with the largest gain. Causes whose gain is not predictable follow those with a predicted one."""
+    fired = [finding for finding in findings if finding.fired]
+    most = max((finding.gain for finding in fired if finding.gain), default=0.0)
+    return next((finding for finding in fired if (finding.gain or 0.0) >= _NEARLY * most), None)
 
 
 def _comparison(evidence: Evidence, gain: float | None) -> str:
@@ -217,22 +240,6 @@ def _comparison(evidence: Evidence, gain: float | None) -> str:
     if gain is None:
         return f"{evidence.measured_rate:.0f} img/s, and {evidence.device} alone reaches {evidence.rate('gpu'):.0f}"
     return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
-
-
-def _next_stage(evidence: Evidence, rule: Rule, rate: float) -> str:
-    """The lowest ceiling above `rate`, which the run has without the cause. If decoding and training together use all
-    CPUs, decoding counts as the limit, since it uses most of them."""
-    most = min(evidence.rate("gpu"), evidence.copy_rate)
-    lacks_cpus = rule.name in ("busy_neighbour", "few_workers", "few_cpus") and rate < _SAME * most
-    if lacks_cpus or abs(evidence.cpu_rate - rate) < (1 - _SAME) * rate:
-        return "decode_all"
-    limits = ["copy_overlapped" if "copy_overlapped" in evidence.ceilings else "copy", "decode_all", "loader_warm"]
-    is_passing = rule.rate(evidence) != evidence.measured_rate  # then files are read from memory
-    limits += ["loader_cold", "storage_cold"] if evidence.is_cold and not is_passing else []
-    limits += ["gpu", "gpu_beside_loader"] if rule.name != "healthy" else []
-    rates = {name: evidence.rate(name) for name in limits if name in evidence.ceilings}
-    above = {name: limit for name, limit in rates.items() if limit >= _SAME * rate}
-    return min(above, key=lambda name: above[name], default="decode_all")
 
 
 def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
@@ -261,13 +268,14 @@ def _not_measured(evidence: Evidence) -> str:
 
 
 def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
-    evidence, share = diagnosis.measurements, f"the run gives {diagnosis.efficiency:.0%} of the expected rate"
+    evidence, part = diagnosis.measurements, f"the run gives {diagnosis.efficiency:.0%} of the expected rate"
     if evidence.failed:
         yield f"not measured: {_not_measured(evidence)}"
     elif diagnosis.cause == "unexplained":
-        yield f"{share}, and no experiment explains the gap"
+        yield f"{part}, and no experiment explains the gap"
     elif diagnosis.efficiency > 1 / AGREES:
-        yield f"{share}: something changed between the measurements"
+        yield f"{part}: something changed between the measurements"
+    yield from _rivals(diagnosis)
     if (num := evidence.setup.num_processes) > 1:
         yield f"one of {num} processes was measured, with its share of CPUs and memory; all of them share the storage"
     run = evidence.ceilings[evidence.stage("full")].estimate
@@ -275,7 +283,18 @@ def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"the full run was measured in only {run.num} windows, too few for an interval"
     elif run.high - run.low > _WIDE * run.median:
         yield "the rate of the full run varies widely"
-    if evidence.setup.cached_share is None:
+    share = evidence.setup.cached_share
+    if evidence.setup.cache_room is None and share is not None and _LITTLE < share < MOSTLY:
+        yield f"{share:.0%} of the data was in memory, so the rate of the next epoch is predicted"
+    if share is None:
         yield f"it is unknown whether files are in memory: {evidence.setup.cached_share_method}"
     if evidence.is_cold and evidence.unverified:
         yield f"cold rates are {evidence.unverified}"
+
+
+def _rivals(diagnosis: Diagnosis) -> Iterator[str]:
+    """Causes in another part of the run that predict nearly as much as the named one, or more."""
+    named = next((finding for finding in diagnosis.findings if finding.rule == diagnosis.cause), None)
+    for other in diagnosis.findings:
+        if named and named.gain and other.gain and other.frees != named.frees and other.gain >= _NEARLY * named.gain:
+            yield f"{other.rule} would explain it too, with a gain of {other.gain:.2f}"

@@ -9,70 +9,49 @@ from imagenet_opt.measure.telemetry.gpu import GpuState
 
 # Memory
 
-_SPARE_BATCHES = 3  # batches of a worker in addition to the batches ahead: one being made, one being sent, one in use
-_LOADERS = 2  # loaders of a process: the workers of training keep their batches while validation has its own workers
-_BATCHES_SHARE = 0.5  # share of the free memory that batches may use
-
-
-def _asked_bytes(e: Evidence) -> float:
-    """Memory of the batches of all processes, with as many workers and batches ahead as the loader should have."""
-    batches = e.setup.asked_workers * (e.setup.asked_prefetch + _SPARE_BATCHES) * _LOADERS
-    return e.setup.num_processes * batches * e.setup.batch_bytes
-
-
-def _free_bytes(e: Evidence) -> int:
-    """Batches are in shared memory, which is a part of the machine's memory."""
-    return min(e.host.free_shared_memory, e.host.available_memory)
-
-
-def _lacks_shared(e: Evidence) -> bool:
-    return e.host.free_shared_memory < e.host.available_memory
-
 
 def _memory_says(e: Evidence) -> str:
-    setup, each = e.setup, f"{e.setup.num_processes} processes x " * (e.setup.num_processes > 1)
-    need = f"{each}{setup.asked_workers} workers x {setup.asked_prefetch} batches ahead need up to "
-    room = f"{_asked_bytes(e) / GIB:.2f} GiB; they may use {_BATCHES_SHARE:.0%} of the {_free_bytes(e) / GIB:.2f} GiB "
-    place = "free in /dev/shm" if _lacks_shared(e) else "of available memory"
-    return f"{need}{room}{place}, and the loader uses {setup.num_workers} x {setup.prefetch_factor}"
+    setup, budget = e.setup, e.setup.budget
+    if budget is None:
+        return ""
+    processes = f"{setup.num_processes} processes x " if setup.num_processes > 1 else ""
+    place = "free in /dev/shm" if budget.in_shared_memory else "of available memory"
+    return (
+        f"{processes}{budget.asked_workers} workers x {budget.asked_prefetch} batches ahead need up to "
+        f"{budget.needed / GIB:.2f} GiB; they may use {budget.allowed / GIB:.2f} GiB, half of what is {place}, and the "
+        f"loader uses {setup.num_workers} x {setup.prefetch_factor}"
+    )
 
 
 def _memory_commands(e: Evidence) -> Texts:
-    gib = int(_asked_bytes(e) / _BATCHES_SHARE / GIB) + 1
-    if _lacks_shared(e):
+    if e.setup.budget is None:
+        return ()
+    gib = e.setup.budget.sufficient // GIB + 1
+    if e.setup.budget.in_shared_memory:
         return (f"docker run --shm-size={gib}g ...", f"sudo mount -o remount,size={gib}G /dev/shm")
     return (f"sbatch --mem={gib}G ...",)
 
 
 SMALL_MEMORY = Rule(
     name="small_memory",
-    when=lambda e: _asked_bytes(e) > _BATCHES_SHARE * _free_bytes(e),
+    unknown=lambda e: "" if e.setup.budget else "an earlier version did not record what the loader needs",
+    when=lambda e: bool(e.setup.budget and e.setup.budget.needed > e.setup.budget.allowed),
     says=_memory_says,
     remedy=lambda e: (
         "start the container with a larger --shm-size (Docker's default is 64 MiB), or with --ipc=host; in Kubernetes "
         "mount an emptyDir with medium: Memory at /dev/shm"
-        if _lacks_shared(e)
+        if e.setup.budget and e.setup.budget.in_shared_memory
         else "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead"
     ),
     commands=_memory_commands,
 )
 
 
-def data_bytes(e: Evidence) -> float:
-    return e.mb_per_image * 1e6 * e.setup.num_samples
-
-
-def page_cache_bytes(e: Evidence) -> float:
-    """Memory that is left for the page cache while all processes of this machine train."""
-    batches = e.setup.num_workers * (e.setup.prefetch_factor + _SPARE_BATCHES) * e.setup.batch_bytes
-    return max(0.0, e.host.available_memory - e.setup.num_processes * batches)
-
-
 def _page_cache_says(e: Evidence) -> str:
     if e.host.keeps_data_in_memory:
         return "the data is in memory already"
-    share = min(1.0, page_cache_bytes(e) / max(1.0, data_bytes(e)))
-    sizes = f"{data_bytes(e) / GIB:.1f} GiB of training data, {page_cache_bytes(e) / GIB:.1f} GiB of memory to cache it"
+    share = min(1.0, e.page_cache_bytes / max(1.0, e.data_bytes))
+    sizes = f"{e.data_bytes / GIB:.1f} GiB of training data, {e.page_cache_bytes / GIB:.1f} GiB of memory to cache it"
     if share == 1:
         return f"{sizes}: all of it stays in memory after one epoch"
     return f"{sizes}: {share:.0%} fits, so every epoch reads at least the rest from storage"
@@ -132,7 +111,7 @@ ENVIRONMENT = (
         unknown=lambda e: "the local cache of a URL is on a disk" * (e.setup.cache_room is not None),
         # A page is often evicted before a shuffled epoch reads it again: with room for 35 % of the data, 15 % were hits
         # (Mohan et al., VLDB 2021).
-        when=lambda e: page_cache_bytes(e) < data_bytes(e) and not e.host.keeps_data_in_memory,
+        when=lambda e: e.page_cache_bytes < e.data_bytes and not e.host.keeps_data_in_memory,
         says=_page_cache_says,
         remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use a "
         "machine with more memory",

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.data.budget import most_workers
+from imagenet_opt.data.budget import LoaderBudget, most_workers
 from imagenet_opt.data.index.files import SplitFiles, status_of
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
@@ -54,23 +54,20 @@ class Setup:
 
     usable_cpus: its share of the CPUs that the job may use after affinity, cgroup quota and SLURM. num_workers,
     prefetch_factor: workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory.
-    asked_workers, asked_prefetch: as configured, with auto resolved and at most one worker per usable CPU.
-    lacks_memory: whether the loader has less than that for lack of memory. batch_bytes: mean size of a batch that a
-    worker sends. num_processes: training processes on this machine; one of them was measured. num_samples: images of
-    the training set. packed: the data is stored in shards. resize_on: "worker" or "device". cached_share: share of the
-    data in the page cache (of a URL: in the local cache) before the first experiment; None if unknown.
-    cached_share_method: how it was measured, or why it is unknown. cache_room: share of the training set, in bytes,
-    that the local cache of a URL can keep; None if data.root is a folder. cache_evidence: what limits it.
-    rated_images_per_second: rate of a healthy device of this kind with this network and these settings, if it was
-    recorded. profile: rate and source of the simulated device's profile.
+    budget: what the loader asked for, and the memory that decided; None in a file of an earlier version. batch_bytes:
+    mean size of a batch that a worker sends. num_processes: training processes on this machine; one of them was
+    measured. num_samples: images of the training set. packed: the data is stored in shards. resize_on: "worker" or
+    "device". cached_share: share of the data in the page cache (of a URL: in the local cache) before the first
+    experiment; None if unknown. cached_share_method: how it was measured, or why it is unknown. cache_room: share of
+    the training set, in bytes, that the local cache of a URL can keep; None if data.root is a folder. cache_evidence:
+    what limits it. rated_images_per_second: rate of a healthy device of this kind with this network and these settings,
+    if it was recorded. profile: rate and source of the simulated device's profile.
     """
 
     usable_cpus: int
     num_workers: int
     prefetch_factor: int
-    asked_workers: int
-    asked_prefetch: int
-    lacks_memory: bool = False
+    budget: LoaderBudget | None = None
     batch_bytes: float
     num_processes: int = 1
     num_samples: int
@@ -87,10 +84,15 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine. Sizes in bytes. cpu_limits: see `machine.cpu_limits`. mount: of most training files; None for a URL.
-    checked_files, released_files: numbers of files on Lustre, and of those whose content is only in the archive."""
+    """The machine. Sizes in bytes.
+
+    installed_cores: CPUs without hyper-threads; 0 if unknown. cpu_limits: see `machine.cpu_limits`. mount: of most
+    training files; None for a URL. checked_files, released_files: numbers of files on Lustre, and of those whose
+    content is only in the archive.
+    """
 
     installed_cpus: int
+    installed_cores: int = 0
     cpu_limits: Mapping[str, int]
     free_shared_memory: int
     available_memory: int
@@ -119,15 +121,13 @@ def setup_of(testbed: Testbed) -> Setup:
     samples.read_few()
     on_gpu = testbed.device.type == "cuda"
     most = most_workers(processes=place.local_processes, sharing_cpus=place.sharing_cpus)
-    ahead, profile = testbed.prefetch_factor, testbed.simulated
+    profile = testbed.simulated
     estimate = " (estimate)" if profile is not None and profile.get("estimate", True) else ""
     return Setup(
         usable_cpus=most,
         num_workers=testbed.num_workers,
-        prefetch_factor=ahead,
-        asked_workers=most if loading.num_workers == "auto" else min(loading.num_workers, most),
-        asked_prefetch=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
-        lacks_memory=testbed.lacks_memory,
+        prefetch_factor=testbed.prefetch_factor,
+        budget=testbed.budget,
         batch_bytes=testbed.batch_bytes,
         num_processes=place.local_processes,
         num_samples=len(samples.index),
@@ -156,6 +156,7 @@ def host_of(samples: Samples) -> Host:
             checked_files, released_files = int((status.sizes >= 0).sum()), int(status.released.sum())
     return Host(
         installed_cpus=os.cpu_count() or 1,
+        installed_cores=psutil.cpu_count(logical=False) or 0,
         cpu_limits=machine.cpu_limits(),
         free_shared_memory=machine.free_shared_memory(),
         available_memory=machine.available_memory(),

@@ -1,6 +1,5 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from imagenet_opt.config.build import (
 )
 from imagenet_opt.config.speed import recorded_rate, settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
-from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -231,32 +230,22 @@ class Testbed:
         return float(slot_bytes(self._sample.data.nbytes // self._fitted.sampler.num_parts))
 
     @property
+    def budget(self) -> LoaderBudget:
+        """Workers and batches ahead after the loader has adapted them to the machine."""
+        return self._fitted.budget
+
+    @property
     def num_workers(self) -> int:
-        """Number of workers after the loader has adapted it to the machine."""
-        return int(self._fitted.loader.num_workers)
+        return self.budget.num_workers
+
+    @property
+    def prefetch_factor(self) -> int:
+        return self.budget.prefetch_factor if self.num_workers else 0
 
     @property
     def batches_per_round(self) -> int:
         """Batches that arrive together, see ahead.batches_per_round."""
         return batches_per_round(self.num_workers, self._fitted.sampler.num_parts)
-
-    @property
-    def prefetch_factor(self) -> int:
-        """Batches ahead per worker, after the loader has adapted this to the machine."""
-        return int(self._fitted.loader.prefetch_factor or 0)
-
-    @property
-    def lacks_memory(self) -> bool:
-        """Whether the loader has fewer workers or batches ahead than configured, for lack of memory."""
-        asked = fit_loader(
-            num_workers=self.loading.num_workers,
-            prefetch_factor=self.loading.prefetch_factor,
-            batch_bytes=0,
-            processes=self.rank_info.local_processes,
-            sharing_cpus=self.rank_info.sharing_cpus,
-            memory=sys.maxsize,
-        )
-        return self.num_workers < asked.num_workers or 0 < self.prefetch_factor < asked.prefetch_factor
 
     @cached_property
     def _fitted(self) -> DevicePrefetcher:

@@ -141,7 +141,8 @@ def _others(nvml: Any, device: Any) -> tuple[tuple[int, str, int], ...]:
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
     running = {process.pid: (process.usedGpuMemory or 0) >> 20 for process in processes}
-    names = {process.pid: process.name() for process in psutil.process_iter() if process.pid in running}
+    named = psutil.process_iter(["name"])  # without processes that end meanwhile
+    names = {process.pid: process.info["name"] or "unknown" for process in named if process.pid in running}
     unknown = [pid for pid in running if pid not in names]
     hidden = set(unknown[:1]) if not ours & set(running) else set()
     others = [pid for pid in running if pid not in ours | hidden]

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
-from imagenet_opt.data.loader import train_loader
+from imagenet_opt.data.loader import store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.table import Column, Table
@@ -102,7 +102,8 @@ def drain(testbed: Testbed, loading: LoaderOptions, compute_seconds: float, num_
     """Fill the queue, let a simulated device take its batches, then time batches that are taken at once."""
     num_batches = 2 + num_steps + int(loading.prefetch_factor) + _HELD + _TIMED
     listed = testbed.samples.listed(testbed.samples.rows, num_batches * loading.batch_size)
-    timeline, loader = DeviceTimeline(), train_loader(listed, loading, testbed.rank_info)
+    timeline, store = DeviceTimeline(), store_of(listed, loading)
+    loader = train_loader(listed, loading, testbed.rank_info, store)
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     batches: Any = iter(loader)
     with closing(loader), closing(batches):

@@ -4,19 +4,20 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import timm
 import torch
 from safetensors.torch import load_file, save
+from timm.layers import BlurPool2d
 from torch import Tensor, nn
 
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
-from imagenet_opt.model.network import RECIPE
+from imagenet_opt.model.network import RECIPE, BlurredConv2d, build_network
 from imagenet_opt.model.saved_network import open_network
 
 NUM_IMAGES = 8
@@ -32,7 +33,7 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
     Raises CheckpointError; ConfigError for an unusable folder, format or image size; ModelError for a network that the
     format cannot hold, or whose file gives different logits. After an error, an older `out` is kept.
     """
-    write, reopen = FORMATS[format]
+    write, reopen, opening = FORMATS[format]
     _require_packages(format)
     network, config = open_network(ckpt)
     size = image_size or config["image_size"]
@@ -44,9 +45,9 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
         file = Path(folder) / out.name
         write(network, images[:2], metadata, file)
         with torch.inference_mode():
-            outcome = compare(logits, reopen(file, network, images), out)
+            outcome = compare(logits, reopen(file, config, images), out)
         os.replace(file, out)
-    return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
+    return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}{opening(out, config)}"
 
 
 def compare(logits: Tensor, exported: Tensor, out: Path) -> str:
@@ -103,14 +104,41 @@ def _written(out: Path) -> Iterator[str]:
 
 
 def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
-    path.write_bytes(save(network.state_dict(), metadata))  # save_file would make the file readable by its owner only
+    """The kernels of blurs are written too, so that timm refuses the file instead of opening it without the blurs."""
+    blurs = {name: part for name, part in network.named_modules() if isinstance(part, BlurPool2d | BlurredConv2d)}
+    kernels = {f"{name}.{key}": value for name, part in blurs.items() for key, value in part.named_buffers()}
+    content = save(network.state_dict() | kernels, metadata)
+    path.write_bytes(content)  # save_file would make the file readable by its owner only
 
 
-def _reopen_safetensors(path: Path, network: nn.Module, images: Tensor) -> Tensor:
-    opened = deepcopy(network)
-    opened.load_state_dict(load_file(path))
-    logits: Tensor = opened(images)
+def _is_timms(config: dict[str, Any]) -> bool:
+    return not (config.get("blurpool") or config.get("small_stem"))
+
+
+def _reopen_safetensors(path: Path, config: dict[str, Any], images: Tensor) -> Tensor:
+    """Logits of the file, opened as `_opening` says."""
+    if _is_timms(config):
+        name, options = config["name"], config.get("options") or {}
+        opened = timm.create_model(name, num_classes=config["num_classes"], checkpoint_path=str(path), **options)
+    else:
+        opened = build_network(**{key: config[key] for key in RECIPE if key in config})
+        opened.load_state_dict(load_file(path), strict=False)
+    logits: Tensor = opened.eval()(images)
     return logits
+
+
+def _opening(out: Path, config: dict[str, Any]) -> str:
+    """How to open a safetensors file."""
+    values = {key: config[key] for key in RECIPE[1:] if config.get(key)}
+    values |= values.pop("options", {}) if _is_timms(config) else {}
+    arguments = ", ".join([repr(config["name"]), *(f"{key}={value!r}" for key, value in values.items())])
+    if _is_timms(config):
+        return f"\nit opens with timm.create_model({arguments}, checkpoint_path={str(out)!r})"
+    return (
+        f"\nplain timm refuses it, since model.blurpool and model.small_stem are no options of timm; it opens with "
+        f"network = imagenet_opt.model.network.build_network({arguments}); "
+        f"network.load_state_dict(safetensors.torch.load_file({str(out)!r}), strict=False)"
+    )
 
 
 def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
@@ -136,7 +164,7 @@ def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], pa
     program.save(path, external_data=False)
 
 
-def _reopen_onnx(path: Path, network: nn.Module, images: Tensor) -> Tensor:
+def _reopen_onnx(path: Path, config: dict[str, Any], images: Tensor) -> Tensor:
     """Logits of the file, computed with several batch sizes to reveal a frozen batch size."""
     import onnx
     import onnxruntime
@@ -147,5 +175,8 @@ def _reopen_onnx(path: Path, network: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([torch.from_numpy(session.run(["logits"], {"images": part.numpy()})[0]) for part in parts])
 
 
-FORMATS = {"safetensors": (_write_safetensors, _reopen_safetensors), "onnx": (_write_onnx, _reopen_onnx)}
-"""Name and file suffix -> function that writes the file, function that computes logits from the file."""
+FORMATS = {
+    "safetensors": (_write_safetensors, _reopen_safetensors, _opening),
+    "onnx": (_write_onnx, _reopen_onnx, lambda *_: ""),
+}
+"""Name and file suffix -> functions that write the file, compute logits from the file, and say how it opens."""

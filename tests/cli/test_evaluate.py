@@ -1,6 +1,7 @@
 """The evaluate command: arguments, printed tables, JSON."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,26 @@ def test_the_loss_is_that_of_the_runs_validation_in_its_precision(images_root: P
     assert results[1]["nll"] != pytest.approx(logged, rel=1e-6)
 
 
+def test_a_file_of_timms_script_is_evaluated_as_the_script_validates(images_root: Path, tmp_path: Path) -> None:
+    facts = {"mean": [0.4] * 3, "std": [0.3] * 3, "val_crop_ratio": 0.9, "val_interpolation": "bicubic"}
+    words, results = checkpoint(tmp_path, num_classes=3, **facts), []
+    args = Namespace(
+        model="test_resnet", img_size=32, crop_pct=0.9, interpolation="bicubic", mean=[0.4] * 3, std=[0.3] * 3
+    )
+    weights = torch.load(tmp_path / "last.ckpt")["network"]
+    torch.save({"arch": "test_resnet", "state_dict": weights, "args": args}, tmp_path / "timm.pth.tar")
+    for word in (words[0], f"ckpt={tmp_path}/timm.pth.tar"):
+        main([word, *words[1:], f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
+        results.append(json.loads((tmp_path / "out.json").read_text()))
+    assert [result["nll"] for result in results] == [results[0]["nll"]] * 2
+    assert [result["crop_ratio"] for result in results] == [0.9, 0.9]
+
+
 def test_results_are_printed_and_written(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
-    with pytest.raises(ConfigError, match=r"model\.name=resnet18"):
-        main([*words, "model.name=resnet18"])
+    for word in ("model.name=resnet18", "model.blurpool=true"):
+        with pytest.raises(ConfigError, match=word):
+            main([*words, word])
     main([*words, "model.name=test_resnet", "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
     output, results = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
     assert f"{tmp_path.name}/last.ckpt, 32 px bilinear, crop 0.875, with the mirror image" in output

@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import safetensors.torch
 import timm
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+import imagenet_opt
 from imagenet_opt.cli.export import main, parse
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
 from imagenet_opt.export import FORMATS
+from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.network import build_network
 
 SIZE = 32
 
@@ -62,8 +66,9 @@ def test_safetensors_opens_in_plain_timm_with_the_same_logits(
     file = ckpt.with_suffix(".safetensors")
     opened = timm.create_model("test_resnet", num_classes=3, checkpoint_path=str(file)).eval()
     assert torch.equal(logits(opened, images(4)), logits(network.to(memory_format=torch.contiguous_format), images(4)))
+    opening = f"timm.create_model('test_resnet', num_classes=3, checkpoint_path='{file}')"
     line = rf"wrote {file} \({file.stat().st_size / 1e6:.1f} MB\); largest difference of logits \S+ on 8 images, "
-    assert re.fullmatch(rf"{line}same top-1 on 8 of 8\n", capsys.readouterr().out)
+    assert re.fullmatch(rf"{line}same top-1 on 8 of 8\nit opens with {re.escape(opening)}\n", capsys.readouterr().out)
     assert sorted(path.name for path in ckpt.parent.iterdir()) == ["last.ckpt", "last.safetensors"]
     with safe_open(file, "pt") as opened_file:
         metadata = opened_file.metadata()
@@ -72,6 +77,24 @@ def test_safetensors_opens_in_plain_timm_with_the_same_logits(
     normalised = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     assert {key: json.loads(value) for key, value in metadata.items()} == expected | normalised
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(ckpt.stat().st_mode), "as the umask allows"
+
+
+@pytest.mark.parametrize("blurpool", [True, "strided_convs"])
+def test_timm_refuses_a_network_with_blurs_and_it_opens_as_the_command_says(
+    blurpool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    blurred = build_network("resnet10t", num_classes=3, blurpool=blurpool).eval()
+    ckpt = save(tmp_path / "run", blurred, name="resnet10t", blurpool=blurpool)
+    main([f"ckpt={ckpt}"])
+    file = ckpt.with_suffix(".safetensors")
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        timm.create_model("resnet10t", num_classes=3, checkpoint_path=str(file))
+    names = {"imagenet_opt": imagenet_opt, "safetensors": safetensors}
+    exec(capsys.readouterr().out.partition("opens with ")[2], names)
+    torch.testing.assert_close(logits(names["network"].eval(), images(4)), logits(blurred, images(4)))
+    sentence = load_initial_weights(blurred, "resnet10t", init_from=str(file), network_config={"blurpool": blurpool})
+    assert "is kept" in str(sentence)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The weights that a run begins with, and the errors for files that do not fit."""
 
+import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +27,42 @@ def load(net: nn.Module, file: Path, **options: Any) -> str:
 
 
 def written(folder: Path, kind: str, net: nn.Module) -> Path:
-    state, file = net.state_dict(), folder / "last.ckpt"
+    state, file, args = net.state_dict(), folder / "last.ckpt", Namespace(model="resnet10t", lr=0.1)
+    other = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     if kind == "safetensors":
         file = folder / "weights.safetensors"
         save_file(state, file)
-    elif kind == "a run's folder":
-        torch.save({"network": state, "global_step": 1}, file)
-        return folder
-    else:
-        parallel = {"model": {f"module.{name}": tensor for name, tensor in state.items()}}
-        torch.save(state if kind == "a state dict" else parallel, file)
-    return file
+        return file
+    content = {
+        "a run's folder": {"network": state, "global_step": 1},
+        "a state dict": state,
+        "timm": {"arch": "resnet10t", "state_dict": other, "state_dict_ema": state, "args": args},
+        "torchvision": {
+            "model": other,
+            "args": args,
+            "model_ema": named("module.", state) | {"n_averaged": torch.ones(1)},
+        },
+        "Lightning": {"state_dict": named("model._orig_mod.", state), "pytorch-lightning_version": "2.6"},
+        "DDP": {"model": named("module.", state), "args": args},
+    }[kind]
+    torch.save(content, file)
+    return folder if kind == "a run's folder" else file
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "a run's folder", "a state dict", "of a parallel run"])
-def test_all_weights_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
+def named(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        *((kind, "head for 5 classes is kept") for kind in ("safetensors", "a run's folder", "a state dict")),
+        *(("timm", "state_dict_ema"), ("torchvision", "model_ema"), ("Lightning", "kept"), ("DDP", "kept")),
+    ],
+)
+def test_all_weights_are_those_of_the_file(kind: str, words: str, tmp_path: Path) -> None:
     source, net = network(seed=1), network()
-    assert load(net, written(tmp_path, kind, source)).endswith("(model.init_from)")
+    assert words in load(net, written(tmp_path, kind, source))
     assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), net.state_dict().values(), strict=True))
 
 
@@ -72,6 +93,7 @@ def test_weights_of_another_network_are_refused_with_their_names(tmp_path: Path)
         ("text.safetensors", b"no tensors", CheckpointError, "cannot be opened as safetensors"),
         ("text.pth", b"no tensors", CheckpointError, r"text.pth .*model.init_from"),
         ("odd.pth", {"epoch": 3}, CheckpointError, "holds no weights by name"),
+        ("whole.pth", nn.Linear(1, 1), CheckpointError, r"nn.modules.linear.Linear.*torch.save\(network.state_dict"),
     ],
 )
 def test_files_without_weights_are_refused(name: str, content: Any, error: type, words: str, tmp_path: Path) -> None:
@@ -89,17 +111,32 @@ def test_files_without_weights_are_refused(name: str, content: Any, error: type,
         ({"mean": [0.5, 0.5, 0.5]}, {"mean": [0.485, 0.456, 0.406]}, r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"),
         ({"blurpool": "strided_convs"}, {"blurpool": False}, "has model.blurpool=false; set model.blurpool=strided_co"),
         ({"blurpool": False}, {"blurpool": True}, "has model.blurpool=true; set model.blurpool=false"),
+        ({"options": {"global_pool": "max"}}, {"options": {}}, "model.options.global_pool=max"),
     ],
 )
 def test_weights_trained_with_other_settings_are_refused(
     saved: dict[str, Any], now: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     """These weights have the same names and shapes, so they would load and give wrong answers."""
-    net, file = network(), tmp_path / "last.ckpt"
-    torch.save({"network": net.state_dict(), "network_config": saved}, file)
-    with pytest.raises(CheckpointMismatch, match=words):
-        load(net, file, network_config=now)
-    assert load(net, file, network_config=saved).endswith("(model.init_from)")
+    net, files = network(), (tmp_path / "last.ckpt", tmp_path / "best.safetensors")
+    torch.save({"network": net.state_dict(), "network_config": saved}, files[0])
+    save_file(net.state_dict(), files[1], {key: json.dumps(value) for key, value in saved.items()})
+    for file in files:
+        with pytest.raises(CheckpointMismatch, match=words):
+            load(net, file, network_config=now)
+        assert load(net, file, network_config=saved)
+
+
+@pytest.mark.parametrize(
+    ("classes", "is_kept"), [(list("abcde"), True), (list("vwxyz"), False), (list("edcba"), False)]
+)
+def test_a_head_for_classes_of_other_names_is_replaced(classes: list[str], is_kept: bool, tmp_path: Path) -> None:
+    source, net, file = network(seed=1), network(), tmp_path / "last.ckpt"
+    torch.save({"network": source.state_dict(), "network_config": {"classes": list("abcde")}}, file)
+    sentence = load(net, file, network_config={"classes": classes})
+    assert torch.equal(net.fc.weight, source.fc.weight) is is_kept
+    assert torch.equal(net.conv1[0].weight, source.conv1[0].weight)
+    assert ("is kept" in sentence, f"{', '.join(classes[:3])}, ..." in sentence) == (is_kept, not is_kept)
 
 
 def test_only_one_source_is_used() -> None:

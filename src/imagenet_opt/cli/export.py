@@ -20,9 +20,9 @@ imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
 If the run averaged its weights (EMA), the averaged weights are written. The metadata of both formats contain the
 architecture, and the mean and std of RGB with which pixels in [0, 1] are normalised. An ONNX file maps `images`
-(float32, any number x 3 x image_size x image_size, normalised) to `logits`. The safetensors file opens in timm:
-
-  timm.create_model("resnet50", num_classes=1000, checkpoint_path="best.safetensors")
+(float32, any number x 3 x image_size x image_size, normalised) to `logits`. The safetensors file opens in timm, and the
+command prints how. Networks of model.blurpool and model.small_stem are not timm's: timm refuses such a file, and the
+command prints how it opens with this package; their ONNX files open anywhere.
 
 The file gets its name only if its logits for random images differ from the checkpoint's by at most 0.001 of the
 largest."""

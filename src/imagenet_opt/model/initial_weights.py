@@ -1,19 +1,20 @@
 """Weights to start training from: timm's, or the weights in a file."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, printable
+from imagenet_opt.model import foreign
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 _EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
-_WRAPPERS = ("network", "state_dict", "model")
-"""Keys under which a file holds weights: of this project, of Lightning and timm, of torchvision."""
 _TRAINED_WITH = ("data.mean", "data.std", "model.blurpool", "model.small_stem")
 
 
@@ -28,58 +29,106 @@ def load_initial_weights(
     """Load weights into `net`, and return a sentence about them; None if no weights are configured.
 
     pretrained: timm's weights of the network `name`. init_from: a checkpoint of train.py, a .safetensors file or a file
-    of torch.save with a state dict. A head for another number of classes is not loaded. network_config: of the run.
-    Raises ConfigError, CheckpointError, ModelError; CheckpointMismatch for weights of another architecture, or for
-    weights that were trained with other settings of the images or the network than in `network_config`.
+    of torch.save, also of the training scripts of timm and torchvision, whose averaged weights are preferred. A head
+    for another number of classes, or for classes of other names than in `network_config`, is not loaded.
+    network_config: of the run. Raises ConfigError, CheckpointError, ModelError; CheckpointMismatch for weights of
+    another architecture, or for weights that were trained with other settings of the images or the network.
     """
     if pretrained and init_from is not None:
         raise ConfigError(
             "model.pretrained=true and model.init_from both choose the first weights; add model.pretrained=false to "
             "start from the file, or model.init_from=null"
         )
+    classes: Sequence[str] | None = None
     if pretrained:
         options = network_config.get("options", {})
         weights, source = pretrained_network(name, options).state_dict(), f"timm's weights of {name} (model.pretrained)"
     elif init_from is not None:
-        weights = _read_weights(Path(init_from).expanduser(), network_config)
+        path = _file(Path(init_from).expanduser())
+        content, config = _read_safetensors(path) if path.suffix == ".safetensors" else _read(path)
         source = f"the weights of {init_from} (model.init_from)"
+        checkpoints.check_settings({"network_config": config}, network_config, _TRAINED_WITH, source)
+        weights, averaged = foreign.weights_of(content, net.state_dict(), path, "model.init_from")
+        source += averaged
+        classes = config.get("classes")
     else:
         return None
-    return f"starting from {source}{_load(net, weights, source)}"
+    kept = {name: tensor for name, tensor in weights.items() if not _is_derived(net, name)}
+    return f"starting from {source}{_load(net, kept, source, classes, network_config.get('classes'))}"
 
 
-def _read_weights(path: Path, network_config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _file(path: Path) -> Path:
     if path.is_dir():
         path = path / checkpoints.BEST if (path / checkpoints.BEST).exists() else path / checkpoints.LAST
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        if not path.is_file():
-            raise CheckpointNotFound(f"no file {path} (model.init_from); expected {_EXPECTED}")
-        try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
-    content = checkpoints.load(path, "model.init_from", expected=_EXPECTED)
-    checkpoints.check_settings(content, network_config, _TRAINED_WITH, f"the weights of {path} (model.init_from)")
-    wrapped = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
-    if not wrapped or not all(checkpoints.is_weight(*item) for item in wrapped.items()):
-        raise CheckpointError(f"{path} holds no weights by name (model.init_from); expected a state dict")
-    return {name.removeprefix("module."): tensor for name, tensor in wrapped.items()}
+    if not path.is_file():
+        raise CheckpointNotFound(f"no file {path} (model.init_from); expected {_EXPECTED}")
+    return path
 
 
-def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:
-    """Load the weights into `net`, and return the end of a sentence about the head."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Content and network_config of a file of torch.save."""
+    content = foreign.read(path, "model.init_from", expected=_EXPECTED)
+    config = content.get("network_config")
+    config = config if isinstance(config, dict) else {}
+    is_named = all(isinstance(name, str) for name in config.get("classes", [0]))
+    return content, config if is_named else {**config, "classes": None}
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Content, and the metadata, which are the network_config of an exported file."""
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_file
+
+    config: dict[str, Any] = {}
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
+    for key, text in metadata.items():
+        with suppress(ValueError, RecursionError):  # a text of another program
+            config[key] = json.loads(text)
+    return {"network": weights}, config
+
+
+def _is_derived(net: nn.Module, name: str) -> bool:
+    """Whether `name` is a buffer that the network has, and keeps out of its checkpoints, as the kernel of a blur."""
+    layer, _, buffer = name.rpartition(".")
+    try:
+        return buffer in net.get_submodule(layer)._non_persistent_buffers_set
+    except AttributeError:
+        return False
+
+
+def _load(
+    net: nn.Module,
+    weights: dict[str, Tensor],
+    source: str,
+    saved_classes: Sequence[str] | None,
+    classes: Sequence[str] | None,
+) -> str:
+    """Load the weights into `net`, and return the end of a sentence about the head. saved_classes, classes: names of
+    the classes of the file and of the run; None if unknown."""
     shapes = {name: tensor.shape for name, tensor in net.state_dict().items()}
     heads = net.pretrained_cfg["classifier"]  # type: ignore[index]
     heads = heads if isinstance(heads, tuple) else (heads,)  # distilled networks have two
     head = {f"{name}.{part}" for name in heads for part in ("weight", "bias")}
-    other_head = [name for name in head & weights.keys() & shapes.keys() if weights[name].shape != shapes[name]]
+    own = [name for name in sorted(head & weights.keys() & shapes.keys()) if weights[name].ndim]
     sentence = ""
-    if other_head:
-        num_saved, num_classes = len(weights[other_head[0]]), shapes[other_head[0]][0]
-        sentence = f"; the head for {num_saved} classes is replaced by a new one for {num_classes}"
+    if own:
+        num_saved, num_classes = len(weights[own[0]]), shapes[own[0]][0]
+        if any(weights[name].shape != shapes[name] for name in own):
+            sentence = f"; the head for {num_saved} classes is replaced by a new one for {num_classes}"
+        elif saved_classes and classes and list(saved_classes) != list(classes):
+            sentence = (
+                f"; the head for the classes {_few(saved_classes)} is replaced by a new one for {_few(classes)}; "
+                "to keep it, start from the file of imagenet-opt export"
+            )
+        else:
+            kept = f"; the head for {num_saved} classes is kept"
+            sentence = kept if saved_classes else f"{kept}, and the file does not name them"
+    if "new one" in sentence:
         weights = {name: tensor for name, tensor in weights.items() if name not in head}
         shapes = {name: shape for name, shape in shapes.items() if name not in head}
     wrong = sorted(
@@ -95,3 +144,7 @@ def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:
         )
     net.load_state_dict(weights, strict=False)
     return sentence
+
+
+def _few(classes: Sequence[str]) -> str:
+    return ", ".join(printable(str(name)) for name in classes[:3]) + ", ..." * (len(classes) > 3)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from imagenet_opt.errors import CheckpointError, ImagenetOptError, first_line
+from imagenet_opt.errors import CheckpointError, ModelError, first_line
+from imagenet_opt.model import foreign
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
@@ -17,11 +18,13 @@ VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std", "exif_ro
 `precision` of trainer."""
 _TYPES = {"name": str, "num_classes": int, "image_size": int, "classes": list | tuple, "options": dict | None}
 _LARGEST_IMAGE = 4096
+_MOST_LAYERS = 256
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a checkpoint and its network_config. Raises CheckpointError."""
-    saved = checkpoints.read(ckpt, "ckpt")
+    saved = foreign.read(ckpt, "ckpt")
+    saved = checkpoints.checked(saved if "network" in saved else foreign.adopted(saved, ckpt), ckpt, "ckpt")
     config: dict[str, Any] = saved.get("network_config", {})
     if absent := [key for key in ("name", "num_classes", "image_size") if key not in config]:
         raise CheckpointError(
@@ -29,7 +32,7 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
             "expected a checkpoint that train.py wrote (ckpt)"
         )
     wrong = [key for key, kind in _TYPES.items() if key in config and not isinstance(config[key], kind)]
-    wrong += [] if wrong else [key for key, value in (config.get("options") or {}).items() if not _is_small(value)]
+    wrong += [] if wrong else [key for key, value in (config.get("options") or {}).items() if not _is_small(key, value)]
     if wrong or not 0 < config["image_size"] <= _LARGEST_IMAGE:
         raise CheckpointError(f"{ckpt} holds an unusable network_config: {', '.join(wrong or ['image_size'])} (ckpt)")
     build = partial(build_network, **{key: config[key] for key in RECIPE if key in config})
@@ -39,9 +42,11 @@ def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
     return network, config
 
 
-def _is_small(value: object) -> bool:
-    """Whether an option of timm's network is a plain value, and no number of layers or channels that fills memory."""
-    return isinstance(value, bool | str | None) or (isinstance(value, int | float) and abs(value) <= _LARGEST_IMAGE)
+def _is_small(name: object, value: object) -> bool:
+    """Whether an option of timm's network is a plain value, and no number of layers or channels that takes all time or
+    memory."""
+    most = _MOST_LAYERS if any(word in str(name) for word in ("depth", "layers", "blocks", "num_")) else _LARGEST_IMAGE
+    return isinstance(value, bool | str | None) or (isinstance(value, int | float) and abs(value) <= most)
 
 
 def _outline(build: Callable[[], nn.Module], ckpt: Path) -> nn.Module:
@@ -49,7 +54,7 @@ def _outline(build: Callable[[], nn.Module], ckpt: Path) -> nn.Module:
     try:
         with torch.device("meta"):
             return build()
-    except ImagenetOptError:
+    except ModelError:
         raise
     except Exception as error:  # of timm or torch, for the settings in the file
         raise CheckpointError(f"the network of {ckpt} (ckpt) cannot be built: {first_line(error)}") from error

@@ -51,6 +51,7 @@ def with_recipe(**changes: Any) -> dict[str, Any]:
         with_recipe(image_size=10**6),
         with_recipe(image_size="large"),
         with_recipe(classes=5),
+        *(with_recipe(options=options) for options in (5, {"depth": 4000}, {"features_only": True}, {"block": [1]})),
     ],
 )
 def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:

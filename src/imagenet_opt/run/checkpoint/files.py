@@ -24,6 +24,8 @@ BEST = "best.ckpt"
 FOLDER = "checkpoints"
 COMPILED_CODE = "compiled_code.bin"
 """What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
+_OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first bytes of a file of torch.save before torch 1.6, a pickled number."""
 _STEP_FILE = re.compile(r"step_[0-9]{8,18}\.ckpt")
 _Setting = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
@@ -123,7 +125,11 @@ def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
 
     Raises CheckpointNotFound; CheckpointError for a file that is damaged or not a checkpoint of this project.
     """
-    checkpoint = load(path, key)
+    return checked(load(path, key), path, key)
+
+
+def checked(checkpoint: dict[str, Any], path: Path, key: str) -> dict[str, Any]:
+    """The checkpoint, if its network has the form of this project. Raises CheckpointError."""
     if "network" not in checkpoint:
         raise CheckpointError(f"{path} holds no `network`; expected a checkpoint that train.py wrote ({key})")
     parts = checkpoint["network"], checkpoint.get("network_config", {})
@@ -143,19 +149,28 @@ def is_weight(name: object, tensor: object) -> bool:
     return is_dense and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
-def load(path: Path, key: str = "resume_from", *, expected: str = "a run folder or a .ckpt file") -> dict[str, Any]:
+def load(
+    path: Path,
+    key: str = "resume_from",
+    *,
+    expected: str = "a run folder or a .ckpt file",
+    allowed: Sequence[type] = (),
+) -> dict[str, Any]:
     """Open any checkpoint on the CPU without running code from the file; tensors are read when they are used.
 
-    expected: what the option `key` takes, for the message about an absent file.
+    expected: what the option `key` takes, for the message about an absent file. allowed: classes whose objects the file
+    may hold; they only carry values.
     Raises CheckpointNotFound, CheckpointError.
     """
     if not path.is_file():
         raise CheckpointNotFound(f"no checkpoint at {path} ({key}); expected {expected}")
     try:
         _archive(path).close()
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with torch.serialization.safe_globals(list(allowed)):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        raise _cannot_open(path, key, type(error).__name__) from error
+        remedy = "" if key == "resume_from" else _rewritten(path, error)
+        raise _cannot_open(path, key, type(error).__name__, remedy) from error
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"{path} holds a {type(checkpoint).__name__}; expected a checkpoint ({key})")
     return checkpoint
@@ -173,11 +188,25 @@ def _archive(path: Path) -> zipfile.ZipFile:
     return archive
 
 
-def _cannot_open(path: Path, key: str, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} cannot be opened as a checkpoint ({reason}); the file is damaged, or another program wrote it: choose "
-        f"an earlier checkpoint with {key}=PATH"
-    )
+def _cannot_open(path: Path, key: str, reason: str, remedy: str = "") -> CheckpointError:
+    another = "an earlier checkpoint" if key == "resume_from" else "another file"
+    remedy = remedy or f"the file is damaged, or another program wrote it: choose {another} with {key}=PATH"
+    return CheckpointError(f"{path} cannot be opened as a checkpoint ({reason}); {remedy}")
+
+
+def _rewritten(path: Path, error: Exception) -> str:
+    """How the user makes a usable file of a format that is not read here; empty for a damaged file."""
+    with path.open("rb") as file:
+        if file.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
+            return "torch wrote it in its format before 1.6: torch.save(torch.load(FILE, weights_only=True), NEW_FILE)"
+    if "TorchScript" in str(error):
+        return "it holds a TorchScript program: torch.save(torch.jit.load(FILE).state_dict(), NEW_FILE)"
+    if foreign := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        return (
+            f"it holds Python objects ({foreign[1]}), which may run code: write the weights alone, in the program that "
+            "made the file: torch.save(network.state_dict(), NEW_FILE)"
+        )
+    return ""
 
 
 def find(resume_from: str | None, run_folder: Path) -> Path | None:

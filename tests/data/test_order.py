@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from imagenet_opt.data.order import EvalOrder, TrainOrder, block_size_for
+from imagenet_opt.data.order import EvalOrder, TrainOrder, block_size_for, spread_by_class
 from imagenet_opt.errors import BatchTooLarge, ConfigError
 
 
@@ -32,6 +32,19 @@ def test_epochs_and_seeds_differ_and_any_batch_can_be_first() -> None:
     assert epoch_of(order, 0) != epoch_of(order, 1)
     assert epoch_of(order, 0) != epoch_of(TrainOrder(num_samples=100, batch_size=10, seed=1), 0)
     assert train(100, 10).sample_ids(5, 7).indices.tolist() == epoch_of(order, 5)[70:80]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_validation_that_is_spread_has_each_sample_once_and_equal_shares_of_classes(world_size: int) -> None:
+    counts = np.array([40, 10, 100, 20])
+    labels = np.repeat(np.arange(4), counts)
+    options = {"num_samples": 170, "batch_size": 8, "world_size": world_size, "order": spread_by_class(labels)}
+    orders = [EvalOrder(rank=rank, **options) for rank in range(world_size)]
+    drawn = [order.sample_ids(0, step) for step in range(orders[0].num_batches) for order in orders]
+    samples = np.concatenate([ids.indices[: ids.num_valid] for ids in drawn])
+    assert sorted(samples) == list(range(170))
+    for num in (34, 85):
+        assert abs(np.bincount(labels[samples[:num]], minlength=4) - counts * num / 170).max() <= 2
 
 
 @pytest.mark.parametrize("slice_size", [50, 30, 40, 100, 37])

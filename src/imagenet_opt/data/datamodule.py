@@ -53,7 +53,9 @@ class ImageData(LightningDataModule):
         return self._keep(loader)
 
     def val_dataloader(self) -> DevicePrefetcher:
-        return self._keep(eval_loader(self.val, self.loading, self._rank_info()))
+        limit = self._trainer().limit_val_batches
+        is_limited = isinstance(limit, int) or limit < 1  # the first images of the index are those of the first classes
+        return self._keep(eval_loader(self.val, self.loading, self._rank_info(), spread=is_limited))
 
     def teardown(self, stage: str) -> None:
         self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint

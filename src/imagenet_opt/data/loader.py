@@ -29,7 +29,15 @@ from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packe
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for, fingerprint
+from imagenet_opt.data.order import (
+    PART_IMAGES,
+    EvalOrder,
+    SampleIds,
+    TrainOrder,
+    block_size_for,
+    fingerprint,
+    spread_by_class,
+)
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cache_folder import open_cache
@@ -116,13 +124,17 @@ def train_order(
     )
 
 
-def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo, *, pad: bool = True) -> DevicePrefetcher:
+def eval_loader(
+    index: Split, options: LoaderOptions, rank_info: RankInfo, *, pad: bool = True, spread: bool = False
+) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order. A batch has no more images than a part of a training batch,
     because validation runs the whole batch through the network at once. pad: whether the last batch is padded, and bad
-    samples are replaced, and `valid` marks both; otherwise they are left out."""
+    samples are replaced, and `valid` marks both; otherwise they are left out. spread: the first batches have all
+    classes."""
     options = options.for_processes(rank_info.world_size)
     batch_size, rank, world_size = min(options.batch_size, PART_IMAGES), rank_info.rank, rank_info.world_size
-    order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size)
+    places = spread_by_class(index.labels) if spread else None
+    order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size, order=places)
     dataset = replace(_dataset(index, options, rank_info, order, store_of(index, options)), pad=pad)
     size = options.val_image_size or options.image_size
     return _prefetcher(index, dataset, options, rank_info, size, size)

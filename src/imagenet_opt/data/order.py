@@ -209,12 +209,16 @@ def block_size_for(batch_size: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class EvalOrder:
     """Every sample once, in the order of the index; the processes share the last global batch, and padding makes each
-    share a whole batch, so that shapes never change."""
+    share a whole batch, so that shapes never change.
+
+    order: another order, such as that of `spread_by_class`; int64 (num_samples,).
+    """
 
     num_samples: int
     batch_size: int
     rank: int = 0
     world_size: int = 1
+    order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     block_size: ClassVar[int] = 1
     num_bytes: ClassVar[int] = 0
 
@@ -231,7 +235,19 @@ class EvalOrder:
         num = min(self.world_size * self.batch_size, self.num_samples - first)
         start, stop = (first + num * rank // self.world_size for rank in (self.rank, self.rank + 1))
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
-        return SampleIds(np.where(positions < stop, positions, 0), np.zeros_like(positions), stop - start)
+        places = np.where(positions < stop, positions, 0)
+        indices = places if self.order is None else self.order[places]
+        return SampleIds(indices, np.zeros_like(positions), stop - start)
+
+
+def spread_by_class(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """A fixed order whose first samples have the same share of each class, for an index that is sorted by class.
+    labels: (N,). Returns the N indices."""
+    counts = np.bincount(labels)
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chance = np.random.Generator(np.random.Philox(0)).random(len(labels))
+    by_class: NDArray[np.int64] = np.argsort(labels, kind="stable")
+    return by_class[np.argsort((ranks + chance) / np.repeat(counts, counts))]
 
 
 def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[Any], classes: Sequence[str]) -> dict[str, int]:

@@ -47,6 +47,7 @@ class Checkpoint(LightningCheckpoint):
     mirror: s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, to which each complete checkpoint is uploaded; None for no mirror.
     The end of training waits for the last upload (at most 20 minutes; 90 s if a run is stopped or fails). Later
     checkpoints in the mirror are left alone and nothing is uploaded, unless the attribute `replaced` names them.
+    scored_with, an attribute: plain values on which scores depend; the best score with other values is forgotten.
 
     Training waits while the state is copied, and a thread writes the copy; a save that is due by steps or minutes while
     the thread writes is skipped. A failed save is a warning; if the last save of a run fails, CheckpointError is raised
@@ -78,6 +79,7 @@ class Checkpoint(LightningCheckpoint):
         self.keep, self.monitor, self.mirror = keep, monitor, mirror
         self._sign = -1 if (mode or mode_of(monitor)) == "min" else 1
         self.best, self.replaced = _NONE, list[FoundObject]()
+        self.scored_with: dict[str, Any] = {}
         self._validation: dict[str, float] = {}  # of the present weights
         self._random: dict[str, Any] | None = None
         self._rank, self._validates_first = 0, False
@@ -189,7 +191,7 @@ class Checkpoint(LightningCheckpoint):
         return {
             "best": self.best.score,
             "best_epoch": self.best.epoch,
-            "monitor": self.monitor,
+            "scored_with": self._scored_with(),
             "validation": self._validation,
             "random": of_all_ranks(random),
             "validates_first": self._validates_first,
@@ -197,6 +199,8 @@ class Checkpoint(LightningCheckpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, states = self._best_in(state_dict), state_dict["random"]
+        if self.best.score < state_dict["best"] and self._rank == 0:
+            log.info(f"best.ckpt was not chosen by this {self.monitor}: the next validated weights replace it")
         self._validation = state_dict.get("validation", {})
         self._validates_first = state_dict.get("validates_first", False)
         self._random = states[self._rank] if self._rank < len(states) else random_state()
@@ -229,8 +233,12 @@ class Checkpoint(LightningCheckpoint):
             return _NONE
 
     def _best_in(self, state: dict[str, Any]) -> Best:
-        is_same = state.get("monitor", self.monitor) == self.monitor
+        """The best score in a saved state; none if it cannot be compared with the scores of this run."""
+        is_same = state.get("scored_with", self._scored_with()) == self._scored_with()
         return Best(state["best"], state.get("best_epoch", 0)) if is_same else _NONE
+
+    def _scored_with(self) -> dict[str, Any]:
+        return {"monitor": self.monitor, "sign": self._sign} | self.scored_with
 
     def _save(self, trainer: Trainer) -> None:
         with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # Lightning's own saves have this action too

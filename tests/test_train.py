@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from omegaconf import OmegaConf
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
@@ -48,7 +49,8 @@ def train(folder: Path, root: Path | str, *overrides: str, **more: str) -> subpr
 
 
 def opened(path: Path) -> dict:
-    return torch.load(path, weights_only=True)
+    """A checkpoint, without the command that began its run and its recipes."""
+    return {k: v for k, v in torch.load(path, weights_only=True).items() if k not in ("begun", "recipes")}
 
 
 def assert_same(first: object, second: object, place: str = "") -> None:
@@ -190,6 +192,21 @@ def test_a_new_run_in_a_used_folder_begins_without_the_old_run(images_root: Path
         assert opened(folder / "last.ckpt")["optimizer_states"][0]["param_groups"][0]["initial_lr"] == lr * 6 / 256
         assert [row["step"] for row in metrics(folder)] == ["1"]
     assert (run / "replaced_1/wandb_id.txt").read_text() == "0.125\n" and (run / "replaced_1/timeline").is_dir()
+
+
+@pytest.mark.slow
+def test_a_job_that_began_anew_goes_on_when_it_is_queued_again_and_keeps_the_record_of_its_first_recipe(
+    images_root: Path, tmp_path: Path
+) -> None:
+    run, anew = tmp_path / "run", ("resume_from=null", "logger=[csv]")
+    for more, restarts in (("trainer.max_steps=2", "0"), ("trainer.max_steps=4", "1")):
+        smoothing = 0.25 if restarts == "0" else 0.5
+        done = train(run, images_root, *anew, more, f"model.label_smoothing={smoothing}", SLURM_RESTART_COUNT=restarts)
+        assert done.returncode == 0, done.stderr
+    assert "from step 2 on: model.label_smoothing 0.25 -> 0.5" in done.stdout + done.stderr
+    assert [row["step"] for row in metrics(run)] == ["1", "3"] and not (run / "replaced_1").exists()
+    for name, smoothing in (("config_until_step_2", 0.25), ("config", 0.5)):
+        assert OmegaConf.load(run / f".hydra/{name}.yaml").model.label_smoothing == smoothing
 
 
 @pytest.mark.slow

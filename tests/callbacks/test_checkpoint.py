@@ -117,13 +117,20 @@ def test_options_that_would_save_nothing_are_refused(options: dict[str, Any], wo
         Checkpoint(**options)
 
 
-def test_a_run_that_goes_back_does_not_replace_the_best_by_a_worse_one(project, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "best"), [({}, 20), ({"limit_val_batches": "2"}, 30)])
+def test_the_best_is_not_replaced_by_a_worse_one_that_was_validated_in_the_same_way(
+    way: dict[str, Any], best: int, project, tmp_path: Path
+) -> None:
+    """Nor by a run that goes back; the way of the first run is {}."""
     folder = str(tmp_path)
     project.fit(score_epochs(0.2, 0.9), Checkpoint(folder=folder), max_epochs=2)
-    first = tmp_path / "checkpoints/step_00000010.ckpt"
-    project.fit(score_epochs(0.0, 0.5, 0.6), Checkpoint(folder=folder), max_epochs=3, ckpt_path=first)
-    assert step_of(tmp_path / "last.ckpt") == 30
-    assert step_of(tmp_path / "best.ckpt") == 20
+    resumed: Path = tmp_path / "checkpoints/step_00000010.ckpt"
+    for epochs in (2, 3):
+        checkpoint = Checkpoint(folder=folder)
+        checkpoint.scored_with = way
+        project.fit(score_epochs(0.0, 0.5, 0.6), checkpoint, max_epochs=epochs, ckpt_path=resumed)
+        resumed = tmp_path / "last.ckpt"
+    assert (step_of(tmp_path / "last.ckpt"), step_of(tmp_path / "best.ckpt")) == (30, best)
 
 
 class BrokenDisk(Unhurried):

@@ -4,11 +4,15 @@ import logging
 import math
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import torch
+from lightning.pytorch import Callback
 
 from imagenet_opt import errors
+from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import Run, build_run
@@ -48,7 +52,7 @@ def test_another_optimizer_another_network_and_fewer_epochs_are_refused(
 ) -> None:
     fit("trainer.max_epochs=2", "trainer.log_every_n_steps=2")
     with pytest.raises(errors.CheckpointMismatch, match=r"another optimizer.*momentum.*resume_from=null"):
-        fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", "optimizer=adamw")
+        fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", "optimizer=adamw", "change_recipe=true")
     for same_tensors in ("model.name=test_resnet.r160_in1k", "data.std=[1,1,1]"):
         key = same_tensors.partition("=")[0]
         with pytest.raises(errors.CheckpointMismatch, match=rf"this run has {key}=.*; set {key}="):
@@ -74,15 +78,35 @@ def test_a_resumed_run_takes_new_rates_but_no_other_batches(
         ("data.batch_size=12", ("images of a global batch was 6, is now 12", "data.batch_size")),
         ("seed=1", ("seed was 0, is now 1", "resume_from=null")),
         ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is now 24",)),
+        ("trainer.limit_train_batches=3", ("steps of an epoch was 6, is now 3", "trainer.limit_train_batches")),
     ):
         with pytest.raises(errors.CheckpointMismatch) as caught:
             fit(*more, override)
         assert all(word in str(caught.value) for word in words)
         assert "resuming" not in caplog.text
     run = fit(*more, "optimizer.lr=0.25", "optimizer.weight_decay=0.125")
-    assert "optimizer, from step 2 on" in caplog.text
-    half_cosine = (1 + math.cos(math.pi * 5 / 5)) / 2
+    assert "from step 2 on: optimizer.lr 0.5 -> 0.25" in caplog.messages
+    at_2, at_5 = (0.25 * 6 / 256 * (1 + math.cos(math.pi * step / 5)) / 2 for step in (2, 5))
+    assert f"from step 2 on: lr {at_2:.3g} instead of 0, by a schedule of 5 steps" in caplog.messages
     group = run.trainer.optimizers[0].param_groups[0]
-    assert group["lr"] == pytest.approx(0.25 * 6 / 256 * half_cosine)
+    assert group["lr"] == pytest.approx(at_5)
     assert (group["initial_lr"], group["weight_decay"]) == (0.25 * 6 / 256, 0.125)
     assert run.done_steps == 2
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using")
+def test_a_resume_without_averaging_is_refused_or_trains_on_from_the_trained_weights(
+    fit: Callable[..., Run], images_root: Path, tmp_path: Path
+) -> None:
+    fit("trainer.max_steps=3", "callbacks.ema.decay=0.9")
+    with pytest.raises(errors.CheckpointMismatch, match=r"callbacks\.ema\.decay was 0\.9, .*change_recipe=true"):
+        fit("trainer.max_steps=4")
+    run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=4", "change_recipe=true"))
+    assert run.checkpoint is not None
+    saved, begun = files.read(run.checkpoint), {}
+    begin = Callback()
+    begin.on_train_start = lambda trainer, module: begun.update(deepcopy(module.state_dict()))  # type: ignore[method-assign]
+    run.trainer.callbacks.append(begin)  # type: ignore[attr-defined]
+    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    torch.testing.assert_close(begun, dict(saved["current_model_state"]), rtol=0, atol=0)
+    assert not torch.equal(begun["net.fc.weight"], saved["network"]["fc.weight"])

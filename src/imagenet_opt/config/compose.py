@@ -3,6 +3,9 @@
 import re
 import sys
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +13,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.keys import check_keys
 from imagenet_opt.config.length import check_limits
-from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
+from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 
@@ -69,13 +72,37 @@ class CheckConfig(Callback):
     A wrong configuration ends the process, since Hydra turns any other error of a callback into a warning.
     """
 
-    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+    def on_run_start(self, config: DictConfig, kind: str = "run", **_: Any) -> None:
         try:
             _check(config, list(config.hydra.overrides.task))
+            make_new_folder(config.hydra, kind)
         except ImagenetOptError as error:
             sys.exit(error)  # type: ignore[arg-type]  # cli/mistakes.py reports it
 
-    on_multirun_start = on_run_start
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.on_run_start(config, "sweep")
+
+
+def make_new_folder(hydra: DictConfig, kind: str) -> None:
+    """Create the folder of a run or sweep if the clock names it. Another start in the same second gets another name,
+    and never resumes the first. Raises RunFolderError."""
+    if "${now:" not in str(OmegaConf.to_container(hydra[kind])["dir"]):  # type: ignore[call-overload,index]
+        return
+    named = folder = Path(hydra[kind].dir)
+    try:
+        named.parent.mkdir(parents=True, exist_ok=True)
+        for number in count(2):
+            with suppress(FileExistsError):
+                folder.mkdir()
+                break
+            folder = named.with_name(f"{named.name}_{number}")
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {folder} ({error.strerror}); choose another folder with hydra.{kind}.dir=FOLDER"
+        ) from error
+    with read_write(hydra):
+        hydra[kind].dir = str(folder)
+        hydra.overrides.hydra.append(f"hydra.{kind}.dir={quoted(folder)}")  # jobs of a sweep are composed from these
 
 
 def _check(config: DictConfig, words: list[str]) -> None:
@@ -184,27 +211,42 @@ def _published(column: int, *, _root_: DictConfig) -> float | None:
     return None if accuracies is None else accuracies[column]
 
 
+def task_overrides() -> list[str]:
+    """The overrides of this run of train.py, without those of Hydra itself."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
 def has_other_overrides(folder: Path) -> bool:
     """Whether `record_configuration` wrote other overrides into `folder` than this run of train.py has."""
     file = folder / RECORD / "overrides.yaml"
     if not (HydraConfig.initialized() and file.is_file()):
         return False
-    texts = file.read_text(errors="replace"), OmegaConf.to_yaml(HydraConfig.get().overrides.task)
+    texts = file.read_text(errors="replace"), OmegaConf.to_yaml(task_overrides())
     before, now = ([line for line in text.splitlines() if not line.startswith("- resume_from=")] for text in texts)
     return before != now
 
 
-def record_configuration(config: DictConfig, folder: Path) -> None:
+def record_configuration(config: DictConfig, folder: Path, recipes: Mapping[int, Mapping[str, Any]]) -> None:
     """Write the configuration into `folder`, as Hydra does where hydra.output_subdir is not null. Hydra writes before
     the run has locked its folder, so a refused start would replace the configuration of the run that trains there.
-    Raises RunFolderError."""
+
+    recipes: those of the run by their first step. Each recipe but the last is written to config_until_step_N.yaml; for
+    an unknown first recipe, the configuration that stands there. Raises RunFolderError.
+    """
     if HydraConfig.initialized():
         hydra: DictConfig = HydraConfig.instance().cfg  # type: ignore[assignment]
         parts = {"config": config, "hydra": hydra, "overrides": hydra.hydra.overrides.task}
+        record, begins = folder / RECORD, sorted(recipes)
+        until = {record / f"config_until_step_{end}.yaml": recipes[begin] for begin, end in pairwise(begins)}
         try:
-            (folder / RECORD).mkdir(exist_ok=True)
+            record.mkdir(exist_ok=True)
+            unknown = record / f"config_until_step_{begins[0]}.yaml"
+            if begins[0] and (record / "config.yaml").exists() and not unknown.exists():
+                (record / "config.yaml").rename(unknown)
+            for file, recipe in until.items():
+                write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(dict(recipe))))
             for name, part in parts.items():
-                write_atomically(folder / RECORD / f"{name}.yaml", OmegaConf.to_yaml(part))
+                write_atomically(record / f"{name}.yaml", OmegaConf.to_yaml(part))
         except OSError as error:
             raise RunFolderError(
                 f"cannot write {folder / RECORD} ({error.strerror}); make room there, or choose another folder with "

@@ -61,6 +61,7 @@ _REFUSED = {
     "callbacks": (None, "add a callback with +callbacks.NAME._target_=CLASS"),
     "enable_checkpointing": (True, "~callbacks.checkpoint saves nothing"),
     "enable_progress_bar": (True, "~callbacks.progress_bar shows none"),
+    "fast_dev_run": (False, "try one step with trainer.max_steps=1, in another hydra.run.dir than the real run"),
     "gradient_clip_algorithm": (None, "model.max_grad_norm clips the norm of all gradients"),
     "gradient_clip_val": (None, "set model.max_grad_norm"),
     "limit_predict_batches": (None, "leave it out: a run predicts nothing"),
@@ -72,7 +73,7 @@ _REFUSED = {
 }
 """Options of Lightning's Trainer without a meaning here -> the value that changes nothing, and the remedy."""
 _FURTHER = (
-    *("detect_anomaly", "fast_dev_run", "inference_mode", "max_time", "min_epochs", "min_steps", "plugins", "profiler"),
+    *("detect_anomaly", "inference_mode", "max_time", "min_epochs", "min_steps", "plugins", "profiler"),
     *("reload_dataloaders_every_n_epochs", "sync_batchnorm"),
 )
 """Options of Lightning's Trainer that work, and have no key in conf/."""

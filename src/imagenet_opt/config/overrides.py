@@ -82,9 +82,14 @@ def follow_job(overrides: list[str]) -> list[str]:
     if last_value(overrides, key) is not None:
         return overrides
     if job is None:
-        trains = not _NO_RUN & set(map(key_of, overrides))
-        if trains and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
-            raise ConfigError(f"torchrun starts several processes; set the folder that they share: {key}=FOLDER")
+        trains, single = (
+            not _NO_RUN & set(map(key_of, overrides)),
+            {"WORLD_SIZE": "1", "TORCHELASTIC_MAX_RESTARTS": "0"},
+        )
+        if trains and "TORCHELASTIC_RUN_ID" in os.environ and single.items() - os.environ.items():
+            raise ConfigError(
+                f"torchrun starts several processes, or a process again; set the folder that they share: {key}=FOLDER"
+            )
         return overrides
     return insert(overrides, f"{key}=runs/{job}")
 

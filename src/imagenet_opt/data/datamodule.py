@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from pydantic import Field
 
 from imagenet_opt import machine
@@ -15,7 +15,7 @@ from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import check_fingerprint, fingerprint
+from imagenet_opt.data.order import STEPS, check_fingerprint, fingerprint
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import ConfigError
@@ -72,30 +72,34 @@ class ImageData(LightningDataModule):
         Lightning saves the state of the loader too, but does not restore it once a learning-rate schedule has read the
         length of the loader.
         """
-        return position(self._trainer())._asdict() | self._fingerprint(self._trainer().world_size)
+        return position(self._trainer())._asdict() | self._fingerprint(self._trainer())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the position. Raises CheckpointMismatch, see `check_order`."""
-        self.check_order(state_dict, self._trainer().world_size)
+        self.check_order(state_dict, self._trainer())
         self._start = Position(state_dict["epoch"], state_dict["step"])
 
-    def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
+    def check_order(self, saved: Mapping[str, Any], trainer: Trainer) -> None:
         """Raise CheckpointMismatch if the order of samples would change. saved: result of `state_dict`."""
         new_run = "start a new run: resume_from=null and another hydra.run.dir"
-        check_fingerprint(saved, self._fingerprint(world_size), otherwise=new_run)
+        check_fingerprint(saved, self._fingerprint(trainer), otherwise=new_run)
 
     def identity(self) -> dict[str, int]:
         """Facts that must be equal in all processes of a run: the data and the order of samples."""
-        return self._fingerprint(self._trainer().world_size) | {"validation images": len(self.val)}
+        return self._fingerprint(self._trainer()) | {"validation images": len(self.val)}
 
     def _keep(self, loader: DevicePrefetcher) -> DevicePrefetcher:
         """Register a loader, so that its workers end with the run."""
         self._loaders.append(loader)
         return loader
 
-    def _fingerprint(self, world_size: int) -> dict[str, int]:
-        order = train_order(len(self.train), self.loading, world_size=world_size)
-        return fingerprint(order, self.train.labels, self.train.classes)
+    def _fingerprint(self, trainer: Trainer) -> dict[str, int]:
+        order, limit = (
+            train_order(len(self.train), self.loading, world_size=trainer.world_size),
+            trainer.limit_train_batches,
+        )
+        steps = min(order.num_batches, limit) if isinstance(limit, int) else int(order.num_batches * limit)
+        return fingerprint(order, self.train.labels, self.train.classes) | {STEPS: steps}
 
     def _rank_info(self) -> RankInfo:
         trainer, device = self._trainer(), self._trainer().strategy.root_device

@@ -22,6 +22,7 @@ _LABELS = "checksum of their labels in order"
 WEIGHTS = "checksum of their weights"
 ROWS = "checksum of the chosen indices"
 _CLASSES = "checksum of their class names"
+STEPS = "steps of an epoch"
 """Facts of an order, as checkpoints name them."""
 
 
@@ -262,13 +263,13 @@ def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[Any], classes: Se
 def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, otherwise: str) -> None:
     """Raise CheckpointMismatch, with what differs, unless the order is that of the state `saved`. otherwise: what to do
     if other batches are wanted."""
-    saved = {_REPEATED: 1, _CLASSES: now[_CLASSES], WEIGHTS: 0, ROWS: 0, **saved}  # older checkpoints lack these keys
-    now = {WEIGHTS: 0, ROWS: 0, **now}
+    old = {_REPEATED: 1, _CLASSES: now[_CLASSES], WEIGHTS: 0, ROWS: 0}  # older checkpoints lack these keys
+    saved, now = {**old, STEPS: now.get(STEPS), **saved}, {WEIGHTS: 0, ROWS: 0, **now}
     changed = {name: saved.get(name) for name, fact in now.items() if saved.get(name) != fact}
     if changed:
         changes = "; ".join(f"{name} was {before}, is now {now[name]}" for name, before in changed.items())
         raise CheckpointMismatch(
             f"the run cannot resume with other batches: {changes}. Set seed, data.root (packed or not), "
-            "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
-            f"data.global_batch_size) as before, or {otherwise}"
+            "data.shuffle, data.samples_per_epoch, data.repeated_augmentation, trainer.limit_train_batches and "
+            f"data.batch_size x processes (or data.global_batch_size) as before, or {otherwise}"
         )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities import rank_zero_info
 from timm.utils.distributed import distribute_bn
 from torch import Tensor, nn
@@ -46,7 +47,8 @@ class Classifier(LightningModule):
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros.
     freeze: parts of the network that are not trained, and whose batch-norm statistics stay, see model/network.py.
-    network_config: plain values from which the network can be built again; kept in the checkpoint.
+    network_config: plain values from which the network can be built again; kept in the checkpoint. record, an
+    attribute: other parts of the checkpoint, as plain values by name.
 
     | key | unit |
     |---|---|
@@ -93,6 +95,7 @@ class Classifier(LightningModule):
         self.set_to_none = set_to_none
         self._frozen = frozen_parts(net, freeze)
         self.network_config = network_config or {}
+        self.record: dict[str, Any] = {}
         self._seed = torch.initial_seed()
         self._restored_sums: Tensor | None = None
         self._saved_groups: list[dict[str, Any]] | None = None
@@ -143,16 +146,16 @@ class Classifier(LightningModule):
         self._set_momentum()
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
-        changed: dict[str, str] = {}
+        before = optimizer.param_groups[0]["lr"]
         for i, (group, options) in enumerate(zip(optimizer.param_groups, self._configured, strict=True)):
-            saved = options | group | {"lr": scheduler.base_lrs[i]}  # a checkpoint may lack an option of a newer torch
-            new = {name: f"{name} {saved[name]} -> {options[name]}" for name in options if saved[name] != options[name]}
-            changed = new | changed  # the message shows the learning rate of the first group
             factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
             group |= options | {"initial_lr": options["lr"], "lr": options["lr"] * factor}
             scheduler.base_lrs[i] = options["lr"]
-        if changed:
-            rank_zero_info(f"optimizer, from step {self.trainer.global_step} on: {', '.join(changed.values())}")
+        if (now := optimizer.param_groups[0]["lr"]) != before:
+            step, num_steps = self.trainer.global_step, self.trainer.estimated_stepping_batches
+            rank_zero_info(
+                f"from step {step} on: lr {now:.3g} instead of {before:.3g}, by a schedule of {num_steps} steps"
+            )
 
     def _set_momentum(self) -> None:
         """Set the momentum for the present micro-batches; called before callbacks compile the network for them."""
@@ -277,11 +280,14 @@ class Classifier(LightningModule):
         weights = checkpoint["state_dict"]
         checkpoint["network"] = {name[4:]: weights[name] for name in weights if name.startswith("net.")}
         checkpoint["network_config"] = self.network_config
+        checkpoint |= self.record
         checkpoint["train_sums"] = self._sum_of_processes(self.train_tally.sums)
         checkpoint |= self.micro_batches.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called before configure_optimizers, which is called before the optimizer's state is restored."""
+        if not any(isinstance(each, WeightAveraging) for each in self.trainer.callbacks):  # type: ignore[attr-defined]
+            checkpoint["state_dict"] = checkpoint.get("current_model_state", checkpoint["state_dict"])
         self._restored_sums = checkpoint["train_sums"]
         self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
         self.micro_batches.load_state_dict(checkpoint)

@@ -22,23 +22,25 @@ _MOST_LAYERS = 256
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The network of a checkpoint and its network_config. Raises CheckpointError."""
+    """The network of a checkpoint and its network_config, with an image size. Raises CheckpointError."""
     saved = foreign.read(ckpt, "ckpt")
     saved = checkpoints.checked(saved if "network" in saved else foreign.adopted(saved, ckpt), ckpt, "ckpt")
-    config: dict[str, Any] = saved.get("network_config", {})
-    if absent := [key for key in ("name", "num_classes", "image_size") if key not in config]:
+    config: dict[str, Any] = dict(saved.get("network_config", {}))
+    if absent := [key for key in ("name", "num_classes") if key not in config]:
         raise CheckpointError(
             f"{ckpt} does not say how its network is built (no network_config: {', '.join(absent)}); "
             "expected a checkpoint that train.py wrote (ckpt)"
         )
     wrong = [key for key, kind in _TYPES.items() if key in config and not isinstance(config[key], kind)]
     wrong += [] if wrong else [key for key, value in (config.get("options") or {}).items() if not _is_small(key, value)]
-    if wrong or not 0 < config["image_size"] <= _LARGEST_IMAGE:
+    if wrong or not 0 < config.get("image_size", 1) <= _LARGEST_IMAGE:
         raise CheckpointError(f"{ckpt} holds an unusable network_config: {', '.join(wrong or ['image_size'])} (ckpt)")
     build = partial(build_network, **{key: config[key] for key in RECIPE if key in config})
     checkpoints.check_network(saved, _outline(build, ckpt), ckpt)
     network = build().eval()
     network.load_state_dict(saved["network"])
+    facts: Any = network.pretrained_cfg
+    config.setdefault("image_size", facts["input_size"][-1])
     return network, config
 
 

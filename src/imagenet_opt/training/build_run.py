@@ -24,7 +24,7 @@ from imagenet_opt.config.build import (
     num_processes,
     share_batch,
 )
-from imagenet_opt.config.compose import SWITCHES, has_other_overrides
+from imagenet_opt.config.compose import SWITCHES, has_other_overrides, task_overrides
 from imagenet_opt.config.length import settle_length
 from imagenet_opt.config.targets import check_types
 from imagenet_opt.config.trust import check_targets
@@ -35,6 +35,7 @@ from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError,
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
@@ -44,6 +45,7 @@ from imagenet_opt.run.numbers import METRICS, SUMMARY
 from imagenet_opt.run.stop.ranks import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
+from imagenet_opt.training.recipe import recipe_of, recipes_after
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +59,9 @@ _OF_A_RUN = (
 
 @dataclass(frozen=True)
 class Run:
-    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run. put_back:
-    gives the folder back to the run before, if this run does not begin to train."""
+    """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run. goes_on:
+    whether this start continues the run of its folder. put_back: gives the folder back to the run before, if this run
+    does not begin to train."""
 
     trainer: Trainer
     model: Classifier
@@ -66,6 +69,7 @@ class Run:
     folder: Path
     checkpoint: Path | None
     done_steps: int
+    goes_on: bool = True
     put_back: Callable[[], None] = lambda: None
 
 
@@ -81,21 +85,47 @@ def build_run(config: DictConfig) -> Run:
         ) from error
     check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    resume_from = config.resume_from
-    if SWEEP_JOB in os.environ and has_other_overrides(folder):
-        log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
-        resume_from = None
-    found = restore.find(resume_from, folder, url=_mirror(config, folder))
+    url = _mirror(config, folder)
+    begun = {"resume_from": config.resume_from, "overrides": task_overrides()}
+    resume_from = _begin_or_go_on(begun, folder, url)
+    found = restore.find(resume_from, folder, url=url)
     put_back = _set_old_run_aside(folder, is_new=resume_from is None)
     try:
         with found.removed_if_refused():
-            run = replace(_build(config, folder, found.path), put_back=put_back)
+            run = replace(_build(config, folder, found.path), goes_on=resume_from == "auto", put_back=put_back)
     except BaseException:
         put_back()
         raise
+    if not run.goes_on or not run.model.record.get("begun"):
+        run.model.record["begun"] = begun
     for callback in run.trainer.checkpoint_callbacks:
         callback.replaced = found.replaced  # type: ignore[attr-defined]
+        callback.scored_with = _scored_with(config, run)  # type: ignore[attr-defined]
     return run
+
+
+def _begin_or_go_on(begun: dict[str, Any], folder: Path, url: str | None) -> str | None:
+    """resume_from of this start: "auto" also where the same command has begun the run of the folder before, as when a
+    scheduler starts a job again."""
+    resume_from: str | None = begun["resume_from"]
+    if SWEEP_JOB in os.environ and has_other_overrides(folder):
+        log.warning(f"{folder} holds a run with other overrides: this job starts a new run")
+        return None
+    if resume_from != "auto" and restore.has_begun(begun, folder, url=url):
+        another = "" if url is None else f", and set another {mirror.KEY}"
+        rank_zero_info(
+            f"resume_from={checkpoints.word(resume_from)}: the same command began the run in {folder}, which resumes; "
+            f"to begin it again, rename or remove this folder{another}"
+        )
+        return "auto"
+    return resume_from
+
+
+def _scored_with(config: DictConfig, run: Run) -> dict[str, Any]:
+    """What the scores of validations depend on, beside the weights."""
+    facts = {key: run.model.network_config.get(key) for key in (*VALIDATED_WITH, "image_size", "val_flip")}
+    limit, is_averaged = str(config.trainer.get("limit_val_batches")), "ema" in config.callbacks
+    return facts | {"images": len(run.data.val), "limit_val_batches": limit, "ema": is_averaged}
 
 
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
@@ -113,20 +143,24 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
         _load_first_weights(config, model)
     if not is_auto:  # with auto, trials have shown that the batch fits
         log_need(config)
-    done_steps = 0
+    recipe = recipe_of(config)
     if checkpoint is None:
         rank_zero_info(f"new run in {folder}")
-    else:
-        saved = checkpoints.read(checkpoint)
-        source = f"the weights of {checkpoint} (resume_from)"
-        checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
-        _check_classes(saved, data.train.classes)
-        checkpoints.check_network(saved, model.net, checkpoint)
-        _check_saved(saved, config)
-        if (order := saved.get(ImageData.__name__)) is not None:
-            data.check_order(order, trainer.world_size)
-        done_steps = saved["global_step"]
-        log.info(f"resuming from {checkpoint} at step {done_steps}")
+        model.record["recipes"] = {0: recipe}
+        return Run(trainer, model, data, folder, None, 0)
+    saved = checkpoints.read(checkpoint)
+    source = f"the weights of {checkpoint} (resume_from)"
+    checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
+    _check_classes(saved, data.train.classes)
+    checkpoints.check_network(saved, model.net, checkpoint)
+    _check_saved(saved, config)
+    if (order := saved.get(ImageData.__name__)) is not None:
+        data.check_order(order, trainer)
+    done_steps = saved["global_step"]
+    recipes, lines = recipes_after(saved, recipe, is_confirmed=config.change_recipe is True)
+    model.record |= {"recipes": recipes, "begun": saved.get("begun")}
+    for line in (f"resuming from {checkpoint} at step {done_steps}", *lines):
+        rank_zero_info(line)
     return Run(trainer, model, data, folder, checkpoint, done_steps)
 
 

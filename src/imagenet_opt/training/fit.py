@@ -34,7 +34,7 @@ def fit(config: DictConfig, *, began: float) -> None:
     quiet()
     lock_folder(Path(config.run_folder).resolve())
     run = build_run(deepcopy(config))
-    begin = _Begin(config, run.folder)
+    begin = _Begin(config, run)
     run.trainer.callbacks.append(begin)  # type: ignore[attr-defined]
     exit_code = 1
     try:
@@ -56,7 +56,7 @@ def fit(config: DictConfig, *, began: float) -> None:
     except Preempted:
         exit_code = STATUS
         if run.trainer.is_global_zero:  # the other ranks exit with 0: launchers would report their status as a failure
-            is_ours = config.resume_from == "auto" or run.trainer.global_step > run.done_steps
+            is_ours = run.goes_on or run.trainer.global_step > run.done_steps
             newest = next(reversed(step_files(run.folder)), None) if is_ours else None
             raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
@@ -70,13 +70,13 @@ def fit(config: DictConfig, *, began: float) -> None:
 class _Begin(Callback):
     """Makes the run folder that of this run, after everything else has accepted the run."""
 
-    def __init__(self, config: DictConfig, folder: Path) -> None:
-        self.config, self.folder, self.done = config, folder, False
+    def __init__(self, config: DictConfig, run: Run) -> None:
+        self.config, self.run, self.done = config, run, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        clear(self.folder)
+        clear(self.run.folder)
         if is_first():
-            record_configuration(self.config, self.folder)
+            record_configuration(self.config, self.run.folder, self.run.model.record["recipes"])
         self.done = True
 
 

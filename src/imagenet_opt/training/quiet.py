@@ -17,6 +17,7 @@ _KNOWN = (
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "It is recommended to use .*sync_dist=True",  # epoch metrics are rank 0's own or already reduced
     "You defined a `validation_step` but have no `val_dataloader`",
+    "Be aware that when using `ckpt_path`, callbacks used to create",  # training/recipe.py compares them
     "The number of training batches .* is smaller than the logging interval",
 )
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
-from imagenet_opt.run.checkpoint import files
+from imagenet_opt.run.checkpoint import files, restore
 
 
 def network(num_classes: int = 3) -> nn.Module:
@@ -96,6 +96,24 @@ def test_a_path_may_be_a_file_or_a_run_folder(folder: Path, monkeypatch: pytest.
     assert files.find(str(folder), folder / "other") == folder / "last.ckpt"
     monkeypatch.setenv("HOME", str(folder))
     assert files.find("~/last.ckpt", folder / "other") == folder / "last.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "seed", "restarts", "goes_on"),
+    [(None, 1, "0", True), (None, 2, "0", False), (None, 2, "3", True), ("x.ckpt", 1, "3", False)],
+)
+def test_the_command_that_began_a_run_goes_on(
+    resume_from: str | None, seed: int, restarts: str, goes_on: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with other overrides, if a scheduler has started its job again."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    newest = files.step_file(folder, 40)
+    begun = {"resume_from": None, "overrides": ["seed=1"]}
+    torch.save(state(40, network().state_dict()) | {"begun": begun}, newest)
+    now = {"resume_from": resume_from, "overrides": [f"seed={seed}"]}
+    assert restore.has_begun(now, folder, url=None) is goes_on
+    newest.unlink()
+    assert not restore.has_begun(now, folder, url=None)
 
 
 def test_an_unusable_path_is_an_error_and_is_never_replaced(folder: Path) -> None:

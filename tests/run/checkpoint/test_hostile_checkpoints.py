@@ -60,6 +60,12 @@ def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, change
     assert "\n" not in str(raised.value)
 
 
+def test_keys_of_a_later_version_have_their_defaults(tmp_path: Path) -> None:
+    least = {"name": "test_resnet", "num_classes": 3}
+    network, config = open_network(save(tmp_path / "x.ckpt", network_config=least))
+    assert config == least | {"image_size": network.pretrained_cfg["input_size"][-1]}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -75,6 +81,8 @@ def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path, change
         ({"ImageData": {"epoch": 0, "step": 0, "images": {}, "skipped": 5}}, "ImageData.skipped"),
         ({"global_step": -1}, "global_step"),
         ({"train_sums": 5}, "train_sums"),
+        ({"recipes": {0: {"model": torch.zeros(1)}}}, "recipes.0"),
+        ({"begun": 5}, "begun"),
     ],
 )
 def test_a_run_resumes_from_no_state_of_another_form(tmp_path: Path, changes: dict[str, Any], named: str) -> None:

@@ -72,6 +72,8 @@ def test_a_run_that_goes_back_replaces_the_later_steps_of_the_mirror_and_says_so
     path = str(tmp_path / "earlier/checkpoints/step_00000012.ckpt")
     found = restore.find(path, tmp_path / "run", url=bucket)
     assert f"resume_from={path}: this run replaces the later" in caplog.text
+    for command, goes_on in (("auto", True), (path, False)):  # as the checkpoint of a lost machine says
+        assert restore.has_begun({"resume_from": command}, tmp_path / "new", url=bucket) is goes_on
     save(tmp_path / "run", bucket, 20, replaced=found.replaced)
     left = ["checkpoints/step_00000012.ckpt", "checkpoints/step_00000020.ckpt", "metrics.csv"]
     assert sorted(objects(bucket)) == left

@@ -7,10 +7,11 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
-from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.types import StrictBool, StrictFloat, StrictInt, StrictStr
 from torch import Tensor, nn
 
@@ -68,6 +69,8 @@ class _Resumable(BaseModel):
     global_step: int = Field(ge=0)
     data: _DataState | None = Field(None, alias="ImageData")
     train_sums: Tensor | None = None
+    recipes: dict[StrictInt, dict[str, JsonValue]] = {}
+    begun: dict[str, JsonValue] = {}
 
 
 def step_file(run_folder: Path, global_step: int) -> Path:
@@ -267,14 +270,18 @@ def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys
         before, now = (list(v) if isinstance(v, tuple) else v for v in pair)
         if before != now:
             raise CheckpointMismatch(
-                f"{source} were trained with {key}={_word(before)}, and this run has {key}={_word(now)}; "
-                f"set {key}={_word(before)}"
+                f"{source} were trained with {key}={word(before)}, and this run has {key}={word(now)}; "
+                f"set {key}={word(before)}"
             )
 
 
-def _word(value: Any) -> str:
-    """As on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def word(value: Any) -> str:
+    """As on the command line; of a group its keys and values. At most a line."""
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}={word(part)}" for key, part in value.items() if not str(key).startswith("_"))
+    else:
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return shorten(text, 100)
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:

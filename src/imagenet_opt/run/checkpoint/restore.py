@@ -4,10 +4,11 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 600
 _POLL_SECONDS = 0.5
+_RESTARTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,30 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
             f"resume_from={resume_from or 'null'}: this run replaces the later checkpoints in {mirror.KEY}={url}"
         )
     return replace(found, replaced=replaced)
+
+
+def has_begun(begun: Mapping[str, Any], run_folder: Path, *, url: str | None) -> bool:
+    """Whether the newest checkpoint of the run folder, or of the mirror if the folder has none, is of a run that the
+    same command began.
+
+    begun: its `resume_from` and `overrides`, as checkpoints hold them. The job of a scheduler that starts again may
+    have other overrides.
+    """
+    try:
+        if (newest := files.find("auto", run_folder)) is not None:
+            return _is_begin(begun, newest)
+        if url is not None and (mirrored := call("steps", url)):
+            with local_checkpoint(f"{url}/{FoundObject(*mirrored[0]).path}", mirror.KEY) as (path, _):
+                return _is_begin(begun, path)
+    except CheckpointError:  # no usable checkpoint
+        pass
+    return False
+
+
+def _is_begin(begun: Mapping[str, Any], path: Path) -> bool:
+    keys = ["resume_from"] if any(os.environ.get(name, "0") != "0" for name in _RESTARTS) else list(begun)
+    saved = files.load(path).get("begun") or {"resume_from": "auto"}  # checkpoints of earlier versions do not say
+    return all(saved.get(key) == begun[key] for key in keys)
 
 
 def _step(path: Path | None) -> int:

@@ -155,7 +155,7 @@ class Rehearsal(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (utilization := self.timeline.utilization) is not None:
             rank_zero_info(
-                f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % "
+                f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} %, without validation "
                 f"(MLPerf Storage asks for {100 * HEALTHY_BUSY:.0f} %)"
             )
 

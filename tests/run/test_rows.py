@@ -1,4 +1,4 @@
-"""When a row is due, as Lightning decides, and when and where it is written."""
+"""When a row is due, as Lightning decides or at the end of a short epoch, and when and where it is written."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,9 +45,11 @@ class Asking(Plain):
         ({"log_every_n_steps": 3}, [2, 5, 8, 11, 14, 17]),
         ({"log_every_n_steps": 1, "max_steps": 3}, [0, 1, 2]),
         ({"log_every_n_steps": 2, "accumulate_grad_batches": 3}, [5, 9, 15, 19]),
+        ({"log_every_n_steps": 12}, [9, 11, 19]),
         ({"log_every_n_steps": 0}, []),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_a_batch_before_a_written_row_is_a_logging_step(options: dict[str, int], batches: list[int]) -> None:
     project, module = Project(), Asking()
     project.fit(module=module, **options)

@@ -19,12 +19,15 @@ _STEPS_LATE = 3
 
 
 def is_logging_step(trainer: Trainer) -> bool:
-    """Whether Lightning writes a row after the present batch; call in `training_step` or `on_train_batch_end`.
+    """Whether a row is written after the present batch; call in `training_step` or `on_train_batch_end`.
 
     Lightning's rule has no public name: every `log_every_n_steps` steps, and with accumulation only after the last
-    batch of a step.
+    batch of a step. An epoch of fewer steps also ends with a row.
     """
-    return trainer._logger_connector.should_update_logs and not trainer.fit_loop._should_accumulate()
+    fit = trainer.fit_loop
+    is_short = trainer.num_training_batches < trainer.log_every_n_steps  # type: ignore[attr-defined]
+    ends_short_epoch = is_short and fit.epoch_loop._num_ready_batches_reached()
+    return (trainer._logger_connector.should_update_logs or ends_short_epoch) and not fit._should_accumulate()
 
 
 def log_numbers(trainer: Trainer, numbers: Part) -> None:

@@ -1,5 +1,6 @@
 """The summary of a finished run: its numbers, and the printed table."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich import box
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
-from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, sentence
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, MIN_STEPS, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.run.numbers import BEST_EPOCH, IMAGES_PER_SECOND
@@ -86,7 +87,7 @@ def _rows(numbers: dict[str, float], trainer: Trainer, done_steps: int) -> list[
         ("best.ckpt", _best(numbers)),
         ("speed", speed + _doubt(numbers).partition(":")[0]),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
-        ("bottleneck", _bottleneck(numbers, device)),
+        ("bottleneck", _bottleneck(numbers, device, done_steps)),
         ("GPU busy", _gpu_busy(numbers, device)),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup) or "not measured"),
@@ -124,25 +125,29 @@ def _best(numbers: dict[str, float]) -> str | None:
 
 
 def _gpu_busy(numbers: dict[str, float], device: str) -> str | None:
+    """Of a run that is too short for `_bottleneck`, which says how busy the device was with the validations."""
+    if "bottleneck/busy" in numbers:
+        return None
     if (share := numbers.get("rehearsal/accelerator_utilization")) is not None:
-        return f"{share:.0%} of {device}"
+        return f"{share:.0%} of {device}{_doubt(numbers).partition(':')[0]}"
     percent = numbers.get("gpu/utilization_percent")
-    return None if percent is None else f"{percent:.0f} %"
+    return None if percent is None else f"{percent:.0f} %{_doubt(numbers).partition(':')[0]}"
 
 
-def _bottleneck(numbers: dict[str, float], device: str) -> str:
+def _bottleneck(numbers: dict[str, float], device: str, done_steps: int) -> str:
     group = "bottleneck/"
     shares = {name.removeprefix(group): share for name, share in numbers.items() if name.startswith(group)}
     if not shares:
-        return "not measured"
+        is_few = numbers.get("steps", math.inf) - done_steps <= MIN_STEPS
+        return f"not measured: it takes more than {MIN_STEPS} steps" if is_few else "not measured"
     if device == "the CPU" and shares["busy"] >= HEALTHY_BUSY:
         return f"the CPU, which trains {shares['busy']:.0%} of the time"
     return sentence(shares, device)
 
 
 def _doubt(numbers: dict[str, float]) -> str:
-    """A warning if a short run mostly used batches that workers had prepared during its start; else empty."""
-    if not is_too_short(numbers):
-        return ""
-    ready, measured = numbers["throughput/ready_batches"], numbers["throughput/measured_batches"]
-    return f"; too short to tell: {ready:.0f} of {measured:.0f} batches were ready when measuring began"
+    """A warning if few batches were measured, or mostly those that workers had prepared before; else empty."""
+    ready, measured = (numbers.get(f"throughput/{name}_batches", math.inf) for name in ("ready", "measured"))
+    if is_too_short(numbers):
+        return f"; too short to tell: {ready:.0f} of {measured:.0f} batches were ready when measuring began"
+    return f"; too short to tell: {measured:.0f} batches were measured" if measured < MIN_STEPS else ""

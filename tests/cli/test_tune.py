@@ -186,7 +186,7 @@ def test_a_small_tuning_of_the_demo_data(
     assert content["simulated"] is None and content["lacks_time"] and content["budget_seconds"] == 3
     first, *_, last = content["tables"]
     assert first["title"].startswith("device alone") and first["rows"][0][1] > 0 and last["title"] == "loader alone"
-    assert "--budget 10m" in capsys.readouterr().out
+    assert "--budget 20m" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 
@@ -209,7 +209,7 @@ def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     ("tuning", "words"),
     [
         (Tuning(), ["nothing is better here"]),
-        (Tuning(lacks_time=True, budget_seconds=45), ["--budget 10m"]),
+        (Tuning(lacks_time=True, budget_seconds=45), ["--budget 20m"]),
         (Tuning(settings={"data.num_workers": 4}, undecided=["batch_size=8"]), ["data.num_workers=4", "batch_size=8"]),
     ],
 )

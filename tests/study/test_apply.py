@@ -80,14 +80,10 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     (file,) = experiments(tmp_path)
     assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in table.notes[-1]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    facts, command, rounds, start, now, last, mode = header[1:]
-    assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
-    assert command == f"# {COMMAND}" and rounds.endswith("against the start and how you train now, in 2 rounds")
-    gain = "network alone 1.72 x (1.72 to 1.72) faster, full pipeline 1.72 x (1.72 to 1.72) faster"
-    assert start == f"# Together, over the start: {gain}" and now == f"# Together, over how you train now: {gain}"
-    assert last.startswith("# channels_last: network alone 1.20 x (1.20 to 1.20) faster, full pipeline 1.20 x")
-    assert "loss same: 0.100, seeds 0.200 (beside start)" in last
-    assert mode.startswith("# max-autotune: network alone 1.43 x")
+    facts, command, _, *together, last, _ = header[1:]
+    assert host() in facts and f"torch {version('torch')}" in facts and command == f"# {COMMAND}"
+    assert all(line.count("1.72 x (1.72 to 1.72) faster") == 2 for line in together) and len(together) == 2
+    assert last.count("1.20 x (1.20 to 1.20) faster") == 2 and "loss same: 0.100, seeds 0.200" in last
     assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "mixing belongs to the recipe"
     config = composed((*study.study.request.overrides, f"+experiment=[demo,{file.stem}]"))
     usual = composed(study.study.request.overrides)

@@ -7,7 +7,6 @@ import pytest
 
 from imagenet_opt.compare.gain import Gain
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.display.page import figure_of
 from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.verdict import Ratio
 from imagenet_opt.study.losses import Parities, Parity
@@ -64,11 +63,6 @@ def test_the_tables_have_ratios_verdicts_and_details(measured: Measured) -> None
     assert rows["start"][headings.index("pipeline / alone")] == "10%"
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
     assert [rows[name][1] for name in ("start", "fast")] == ["-", "start"]
-
-
-def test_the_plot_shows_all_ratios(measured: Measured) -> None:
-    (marks,) = figure_of(measured.tables()[0].plots[0]).data
-    assert list(marks.y) == ["fast", "lossy", "slow"] and marks.x[0] == pytest.approx(1.5, rel=0.01)
 
 
 def test_the_advice_for_what_is_undecided_lasts_for_the_longest_comparison(measured: Measured) -> None:

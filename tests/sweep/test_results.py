@@ -13,7 +13,7 @@ import pytest
 from imagenet_opt.display.table import Cell, Table, ratio_interval
 from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
-from imagenet_opt.sweep.results import print_results, tables_of, write_csv, write_page
+from imagenet_opt.sweep.results import print_results, tables_of, write_csv
 from imagenet_opt.sweep.rows import Row, collect_rows, outcome, speed
 from imagenet_opt.sweep.settings import ACCURACY, SPEED, compared, measure_of
 
@@ -92,11 +92,10 @@ def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: p
     write_csv(rows, tmp_path)
     with (tmp_path / "sweep.csv").open(newline="") as file:
         assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", "2", ""]
-    for short in rows:
-        short.overrides.append("trainer.max_steps=35")
+    rows[2].overrides.append("trainer.max_steps=35")
     (jobs,), chosen = tables_of(rows[1:3])
     assert "fastest" not in jobs.finding and not chosen, "nothing is stated about the speed of short runs"
-    assert {"trainer.max_epochs", "trainer.max_steps"} <= set(jobs.notes[0].replace(",", "").split())
+    assert "trainer.max_epochs and trainer.max_steps" in jobs.notes[0]
 
 
 def of_rates(*jobs: tuple[str, int, str, float]) -> list[Row]:
@@ -145,13 +144,3 @@ def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> N
     (tmp_path / "1/summary.json").write_text('{"throughput/images_per')  # died while writing
     (tmp_path / "2/job.json").write_text("{")
     assert [(row.job, row.summary) for row in collect_rows(tmp_path)] == [(0, {}), (1, {})]
-
-
-def test_the_page_has_both_tables_and_the_overrides_of_the_fastest(tmp_path: Path) -> None:
-    write_page([row(job, size, 0, rate) for job, (size, rate) in enumerate([("64", 90.0), ("128", 99.0)])], tmp_path)
-    assert '<pre class="command">data.batch_size=128</pre>' in (tmp_path / "sweep.html").read_text()
-    write_page(sweep(SEED_FIRST), tmp_path)
-    page = (tmp_path / "sweep.html").read_text()
-    assert (
-        '<pre class="command">data.batch_size=64</pre>' in page and ">slower</td>" in page and "<h2>jobs</h2>" in page
-    )

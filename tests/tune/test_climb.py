@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.tune.climb import Setting, climb, each, text, words
+from imagenet_opt.tune.climb import Setting, climb, each
 
 START = {"data.num_workers": 2, "data.prefetch_factor": 4}
 
@@ -107,30 +107,3 @@ def test_all_are_tried_once_while_there_is_time_for_the_rounds_of_the_fastest(
     assert {name for name, outcome in climbed.outcomes.items() if outcome == "not tried: budget"} == untried
     tried = [name for name in ("now", "small", "good", "best") if f"x={name}" not in untried]
     assert order[: len(tried)] == tried
-
-
-def test_the_table_has_an_outcome_and_the_range_of_the_turns() -> None:
-    rates = {"now": 100.0, "fast": 150.0, "slow": 90.0}
-    climbed = climb({"x": "now"}, [each({"x": name} for name in list(rates)[1:])], lambda setting: rates[setting["x"]])
-    climbed.rates["x=fast"][0] = 140.0
-    assert climbed.table("ways").texts() == [
-        ["x=now", "100.0", "100.0", "100.0", "1.00", "5", "as it was"],
-        ["x=fast", "150.0", "140.0", "150.0", "1.50", "5", "faster"],
-        ["x=slow", "90.0", "-", "-", "0.90", "1", "not 3 % faster in one turn"],
-    ]
-
-
-def test_a_setting_is_overrides_and_a_short_text() -> None:
-    setting = {"callbacks.acceleration.compile": False, "data.num_workers": 4}
-    assert words(setting) == ["callbacks.acceleration.compile=false", "data.num_workers=4"]
-    assert (text(setting), text({})) == ("compile=false num_workers=4", "as configured")
-
-
-def test_a_deadline_has_shares() -> None:
-    now = [100.0]
-    deadline = Deadline(60, clock=lambda: now[0])
-    now[0] += 20
-    assert (deadline.passed, deadline.left(0.5), deadline.left()) == (20, 10, 40)
-    deadline.check(10, 0.5)
-    with pytest.raises(OutOfTime):
-        deadline.check(11, 0.5)

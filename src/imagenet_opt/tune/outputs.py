@@ -26,7 +26,7 @@ def conclusion(tuning: Tuning) -> list[str]:
     only if all settings are decided."""
     sentences = [f"better here: {' '.join(tuning.overrides)}"] if tuning.overrides else []
     if tuning.lacks_time:
-        budget = as_budget(max(600.0, 2 * tuning.budget_seconds))
+        budget = as_budget(max(1200.0, 2 * tuning.budget_seconds))
         sentences.append(f"not all settings were tried, for lack of time: use --budget {budget}")
     if tuning.undecided:
         names = "; ".join(tuning.undecided)

@@ -60,13 +60,6 @@ def test_a_stopped_study_measures_only_what_is_missing(study: Request, capsys: p
     assert more.results == {"a": [10, 11, 12, 13], "b": [20, 21, 22, 23]}
 
 
-def test_results_of_other_requests_are_not_reused(study: Request) -> None:
-    run_rounds({"a": turn(1, 2, 3)}, study, int)
-    other = replace(study, options={"processes": [1, 8]})
-    assert run_rounds({"a": turn(4, 5, 6)}, other, int).results == {"a": [4, 5, 6]}
-    assert run_rounds({"a": turn()}, study, int).results == {"a": [1, 2, 3]}
-
-
 def compared(results: dict[str, list[float]], failures: dict[str, str] | None = None) -> Comparison[float]:
     nothing: Callable[[], float] = lambda: 0.0  # noqa: E731
     settings = {name: Setting((name.upper(),), nothing, against=None if name == "a" else "a") for name in results}
@@ -97,8 +90,3 @@ def test_ratios_compare_within_rounds() -> None:
 def test_without_the_reference_nothing_is_compared() -> None:
     comparison = compared({"a": [], "b": [10.0, 11.0]}, {"a": "ended with status 1"})
     assert comparison.gains == {} and comparison.table().rows[1][3:7] == (None,) * 4
-
-
-def test_the_finding_names_ratio_and_verdict() -> None:
-    table = compared({"a": [10.0, 10.1, 10.0], "b": [20.0, 20.2, 20.0]}).table()
-    assert table.finding == "Most images/s: b, 20, 2.00 times as much as a: faster."

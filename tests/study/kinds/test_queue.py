@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.study.kinds.comparison import Setting
-from imagenet_opt.study.kinds.queue import Drained, hidden_steps, mean_step_seconds, queue_table
+from imagenet_opt.study.kinds.queue import hidden_steps, mean_step_seconds
 from tests.conftest import write_images
 from tests.study.studies import table_of
 
@@ -28,26 +26,6 @@ def test_the_law_agrees_with_measurements(places: int) -> None:
 def test_no_step_waits_for_a_fast_loader_and_an_empty_queue_is_as_slow_as_the_loader() -> None:
     assert hidden_steps(0.9, 1.0, 1) == math.inf and mean_step_seconds(0.9, 1.0, 1, 50) == 1.0
     assert mean_step_seconds(LOAD, COMPUTE, 40, 100_000) == pytest.approx(LOAD, rel=1e-3)
-
-
-def waits(num_ready: int) -> tuple[float, ...]:
-    """Seconds that each step waits: batch n is ready at (n - Q + 1) L."""
-    free, found = 0.0, []
-    for step in range(STEPS):
-        start = max(free, (step - num_ready + 1) * LOAD)
-        found.append(start - free)
-        free = start + COMPUTE
-    return tuple(found)
-
-
-def test_measured_turns_are_beside_the_law() -> None:
-    turns = {f"{depth}": [Drained(depth + 2, waits(depth + 2), LOAD)] * 2 for depth in (1, 4, 24)}
-    settings = {name: Setting((name,), lambda: turns["1"][0]) for name in turns}
-    table = queue_table(settings, Rounds(turns), COMPUTE)
-    for row in table.rows:
-        rate, (law, ready, hidden, by_law) = row[1], row[-4:]
-        assert rate == pytest.approx(law) and ready == float(row[0] or 0) + 2
-        assert hidden == min(STEPS, float(by_law or 0))
 
 
 @pytest.mark.slow

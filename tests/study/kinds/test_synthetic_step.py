@@ -41,18 +41,9 @@ def test_a_step_as_configured() -> None:
     assert "resnet10t, 4 images of 32 pixels, bf16-mixed, on the CPU" in str(subject)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "what"),
-    [((), "resnet50, 256 images of 224 pixels"), (("experiment=demo",), "resnet10t, 50 images of 48 pixels")],
-)
-def test_the_default_data_is_imagenet(overrides: tuple[str, ...], what: str) -> None:
-    subject = SyntheticStep((*overrides, CPU))
-    assert str(subject).startswith(what) and subject.network["num_classes"] == 1000
-
-
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match="resnet5O"):
         SyntheticStep((*TINY, CPU, "model.name=resnet5O")).net()
     for wrong in ("data.batch_size=auto", "data.image_size=1.5"):
-        with pytest.raises(ConfigError, match=f"{wrong} must be a whole number"):
+        with pytest.raises(ConfigError, match=wrong):
             SyntheticStep((*TINY, CPU, wrong))

@@ -103,20 +103,18 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
     rounds. stderr shows failures at once. Raises ConfigError if the first row fails in the first round, or if the
     budget is too short for LEAST_ROUNDS of turns that take as long as the first.
     """
-    request, rows, failed_first = study.request, study.rows, set[str]()
-    first, rounds = study.rows[0], Rounds[Turn]({row.name: [] for row in study.rows})
+    request, first, failed_first = study.request, study.rows[0], set[str]()
+    rows, rounds = {row.name: row for row in study.rows}, Rounds[Turn]({row.name: [] for row in study.rows})
     of = "" if request.repeats is None else f" of {request.repeats}"
     deadline = Deadline(request.budget_seconds)
 
     def turn(name: str, number: int) -> Turn:
-        row = next(row for row in rows if row.name == name)
-        found = stored_turn(row, number, study, cache, f"round {number + 1}{of}: {name}")
+        found = stored_turn(rows[name], number, study, cache, f"round {number + 1}{of}: {name}")
         if number == 0 and name == first.name and request.repeats is None:
             _check_budget(study, cache, found.seconds, deadline)
         return found
 
     def leave_out(name: str, number: int, reason: str) -> None:
-        nonlocal rows
         if number == 0 and name == first.name:
             train = shlex.join(["python", "train.py", *first.overrides])
             raise ConfigError(
@@ -125,7 +123,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
             )
         if number == 0:
             failed_first.add(name)
-            rows = study.plan.rows(failed_first)
+            rows.update({row.name: row for row in study.plan.rows(failed_first)})
         rounds.failures[name] = f"in round {number + 1}: {reason}"
         say(f"{name} failed {rounds.failures[name]}")
 
@@ -136,7 +134,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
     )
     planned = numbers if request.repeats is None else range(request.repeats)
     rounds.run(turn, takewhile(lambda _: first.name not in rounds.failures, planned), leave_out)
-    return results_of(rows, rounds, is_ladder=study.plan.file.order == "cumulative")
+    return results_of(list(rows.values()), rounds, is_ladder=study.plan.file.order == "cumulative")
 
 
 def _check_budget(study: Study, cache: ResultCache, turn_seconds: float, deadline: Deadline) -> None:

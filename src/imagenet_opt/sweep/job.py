@@ -104,7 +104,7 @@ class SweepTable(Callback):
         if (objective := self.objective) is None:
             parsed = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
             searched = [word.key_or_group for word in parsed if word.is_sweep_override()]
-            objective = measure_of([*searched, *hydra.sweeper.get("params", {})]).key
+            objective = measure_of([*searched, *(hydra.sweeper.get("params") or {})]).key
             with flag_override(hydra, ["readonly", "struct"], False):
                 hydra.overrides.hydra.append(f"++{OBJECTIVE}={objective}")  # jobs are composed with these
         log.info(f"the search optimizes {objective}; {OBJECTIVE}=KEY chooses another number of summary.json")

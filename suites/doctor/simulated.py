@@ -132,7 +132,7 @@ def measured(asked: Machine, random: np.random.Generator) -> Evidence:
     if m.keeps_files:
         warm = {"loader_warm": loader(None), "full_warm": rate(m.run_rate(None), kernels)}
         ceilings |= warm | {"storage_cached": rate(8000.0, {"cpus": 1.0})}
-    is_cut = setup.budget is not None and workers < setup.budget.asked_workers
+    is_cut = workers < setup.budget.asked_workers
     most = {} if is_cut else {float(m.vcpus): rate(m.decode_rate(m.vcpus)).images_per_second}
     points = {1.0: ceilings["decode_one"].images_per_second}
     points |= most | {float(workers): ceilings["decode_all"].images_per_second}

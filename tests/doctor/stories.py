@@ -78,6 +78,7 @@ STARVED = {"fetch": 0.13}
 READING = {"fetch": 0.45}
 IN_RUN = ("full_warm", "full_cold")
 ON_GPU = ("gpu", "gpu_beside_loader", *IN_RUN)
+SLOW_LAUNCHES = dict.fromkeys(ON_GPU, 200.0)
 SLOW_RUN = dict.fromkeys(IN_RUN, 200.0)
 RAM_FOR_ALL = {"available_memory": 1 << 40, "rates": {**SLOW_STORAGE, "full_warm": 310.0}, "phases": READING}
 SLOW_OBJECTS = SLOW_STORAGE | {"full_warm": 310.0}
@@ -114,7 +115,7 @@ STORIES = {
     "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),
-    "launch_bound": story(dict.fromkeys(ON_GPU, 200.0)),
+    "launch_bound": story(SLOW_LAUNCHES),
     "slow_logging": story(SLOW_RUN, {"logging": 0.15}),
     "checkpoint_stall": story(SLOW_RUN, {"checkpoint": 0.15}),
     "slow_callback": story(SLOW_RUN, {"callback Mine": 0.15}),
@@ -137,7 +138,6 @@ HYPER_THREADS = MANY_CPUS | {
     "num_workers": 8,
     "curves": {"workers": ((1.0, 20.0), (8.0, 152.0), (16.0, 182.0))},
 }
-ONE_CPU = {"usable_cpus": 1, "num_workers": 1, "cpu_limits": {"affinity": 4, "cgroup quota": 1}}
 SHARE_OF_8_GPUS = {"usable_cpus": 12, "installed_cpus": 96, "cpu_limits": {"affinity": 96}, "num_processes": 8}
 SLOW_COPY = {"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}
 
@@ -168,9 +168,7 @@ CASES_OF_RULES = {
         story(SLOW_STORAGE, {"callback Mine": 0.4, "fetch": 0.1}, bound="bandwidth", touches=EAGER),
         "storage_bandwidth", "pack",
     ),
-    "a neighbour of idle CPUs": (
-        story(dict.fromkeys(ON_GPU, 200.0), others_cpus=8.0, **MANY_CPUS), "launch_bound", "compile_mode"
-    ),
+    "a neighbour of idle CPUs": (story(SLOW_LAUNCHES, others_cpus=8.0, **MANY_CPUS), "launch_bound", "compile_mode"),
     "few workers, but slower storage": (
         story(SLOW_DECODE | {"storage_cold": 160.0}, STARVED, bound="bandwidth", num_workers=1,
               curves={"workers": ((1.0, 152.0), (4.0, 600.0)), "reads_in_flight": ((1.0, 160.0), (16.0, 160.0))}),
@@ -212,13 +210,11 @@ CASES_OF_RULES = {
     "hyper-threads give 1.2 times": (story(**HYPER_THREADS), "slow_decode", "data.num_workers=16"),
     "workers resize": (story(SLOW_DECODE, STARVED, resize_on="worker"), "slow_decode", "data.resize_on=device"),
     "its share of the CPUs": (story(SLOW_DECODE, STARVED, **SHARE_OF_8_GPUS), "slow_decode", "pack"),
-    "a quota": (story(SLOW_DECODE, STARVED, **ONE_CPU), "few_cpus", "docker run --cpus"),
     "an idle notebook on the GPU": (story(gpu=OTHERS), "healthy", ""),
     "shared and slow": (story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_"),
-    "busy CPUs": (story(dict.fromkeys(ON_GPU, 200.0), others_cpus=1.5), "busy_neighbour", "top"),
+    "busy CPUs": (story(SLOW_LAUNCHES, others_cpus=1.5), "busy_neighbour", "top"),
     "no second kind of CUDA graphs": (
-        story(dict.fromkeys(ON_GPU, 200.0), config={"callbacks": {"acceleration": {"cuda_graph": True}}}),
-        "launch_bound", "command imagenet-opt tune",
+        story(SLOW_LAUNCHES, config={"callbacks": {"acceleration": {"cuda_graph": True}}}), "launch_bound", "opt tune"
     ),
     "copies that are not made ahead": (
         story(SLOW_COPY, config={"data": {"copies": "pinned"}}), "slow_copy", "data.copies=ahead"

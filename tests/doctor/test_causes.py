@@ -76,10 +76,6 @@ def test_gains_are_capped_by_the_next_limit() -> None:
     assert gain(story(**stories.SLOW_READS, curves=stories.CURVE)) == pytest.approx(180 / 58), (
         "measured with more requests in flight"
     )
-    near = story(stories.SLOW_STORAGE | {"decode_all": 200.0}, stories.READING, bound="bandwidth")
-    assert gain(near) == pytest.approx(200 / 58, rel=0.05) and judge(near).next_stage == "decode_all"
-    assert gain(STORIES["few_workers"]) == pytest.approx(min(318, 4 / (0.01 / 32 + 4 / 600)) / 139, rel=0.01)
-    assert gain(STORIES["few_cpus"]) == pytest.approx(320 / 139), "4 CPUs, but the GPU trains 320 images/s"
     assert gain(STORIES["slow_decode"]) is None
     packed = PackForecast("for=176", 2.0, 0.4)
     finding = finding_of("slow_decode", story(stories.SLOW_DECODE, stories.STARVED, pack=packed))
@@ -110,7 +106,7 @@ def test_training_and_loading_share_the_cpus() -> None:
     """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
     run = story({"decode_all": 400.0}, facts={"gpu": {"main_cpu_seconds": 0.16}})
     assert run.cpu_rate == pytest.approx(4 / (1 / 200 + 1 / 100))
-    assert story(num_workers=0).expected_rate == pytest.approx(1 / (1 / 320 + 1 / 1400))
+    assert story(num_workers=0).expected.rate == pytest.approx(1 / (1 / 320 + 1 / 1400))
 
 
 def test_nothing_in_effect_is_advised() -> None:

@@ -29,11 +29,9 @@ SCATTERED = tuple(FULL * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5))
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
-        (STORIES["healthy"], "Healthy: the simulated a10g computes 99% of the time, 316 img/s."),
         (STORIES["storage_latency"], "Storage-bound: 58 of a possible 318 img/s."),
         (STORIES["slow_decode"], "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."),
         (STORIES["cache_too_small"], "Storage-bound: about 97 img/s in each later epoch, of a possible 310."),
-        (STORIES["unexplained"], "Unexplained: 200 of the 318 img/s that the stages alone allow."),
         (story(**RAM_FOR_ALL), "Storage-bound: about 58 img/s in the first epoch, 310 in later ones."),
         (
             story(touches=replace(LAZY, first_seconds=0.3), in_flight=8.0),

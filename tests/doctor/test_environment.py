@@ -49,7 +49,6 @@ def check(rule: str, **changes: Any) -> Finding:
         ("small_memory", {"budget": fitted(11, 1 / 16)}, True, "docker run --shm-size=5g ..."),
         ("small_memory", {"budget": fitted(60, 5, 8), "num_processes": 8}, True, "8 processes x 8 workers"),
         ("small_memory", {"budget": fitted(6, 6)}, True, "sbatch --mem=11G ..."),
-        ("small_memory", {"budget": None}, None, "earlier version"),
         ("page_cache", {}, True, "imagenet-opt pack data.root=/fsx/imagenet out=/local/disk/packed max_side=256"),
         ("page_cache", {"available_memory": 400 * GIB}, False, "all of it stays in memory"),
         ("page_cache", mounted("tmpfs"), False, "in memory already"),

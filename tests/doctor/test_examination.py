@@ -126,7 +126,7 @@ def test_a_cut_loader_is_noted_and_its_workers_are_those_that_ran(root: Path, mo
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
     evidence, _ = examined(Brief(root, num_workers=32, prefetch_factor=4))
     setup = evidence.setup
-    assert setup.budget and (setup.budget.asked_workers, setup.num_workers, setup.budget.is_cut) == (8, 1, True)
+    assert (setup.budget.asked_workers, setup.num_workers, setup.budget.is_cut) == (8, 1, True)
     assert [workers for workers, _ in evidence.curves["workers"]] == [COLD["num_workers"]]
 
 

@@ -26,18 +26,6 @@ def test_all_lines_fit(width: int) -> None:
     assert "imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet" in text
 
 
-def test_verdict_ceilings_and_remedies_are_in_this_order() -> None:
-    text = printed(110, left_out="left out: nothing stays")
-    remedies = ("* files one by one", "* reads in flight", "* read-ahead")
-    order = ("The GPU waits for storage", "what each stage", "left out: nothing", *remedies, "not checked  neighbours")
-    places = [text.index(words) for words in order]
-    assert places == sorted(places), "remedies by their gain"
-    for words in ("0.83 it/s, 212 images/s", "the run reaches 96% of it", "4% of the rate", "3.65 times as fast"):
-        assert words in text
-    lines = {name: line.count("━") for line in text.splitlines() for name in STAGES.values() if name in line}
-    assert lines[STAGES["gpu"]] == pytest.approx(12, abs=1) and lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
-
-
 def test_the_remedy_of_the_cause_comes_first_and_an_unpredictable_gain_is_named() -> None:
     text = printed(100, cause="read-ahead", next_gain=None, next_stage=None)
     assert text.index("evidence") < text.index("* files one by one") and "* read-ahead" not in text

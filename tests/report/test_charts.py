@@ -1,7 +1,5 @@
 """Figures and tiles show the numbers of the diagnosis, and say when an accelerator was simulated."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report import charts
 from imagenet_opt.report.numbers import ceiling_rows, tiles
 from imagenet_opt.report.run_files import Record
-from tests.doctor.diagnoses import RATES, make_diagnosis
+from tests.doctor.diagnoses import make_diagnosis
 from tests.doctor.stories import STORIES
 
 
@@ -21,19 +19,6 @@ def test_a_bar_for_each_stage_as_long_as_its_rate() -> None:
     assert bars[STAGES["full_cold"]].x[0] == pytest.approx(212)
     assert bars[STAGES["gpu"]].error_x.array[0] == pytest.approx(812 * 0.03)
     assert bars[STAGES["storage_cached"]].x[0] == pytest.approx(2 * 812), "cut where more cannot be used"
-    texts = [annotation.text for annotation in figure.layout.annotations]
-    assert f"{STAGES['storage_cached']}  <b>21,400 →</b>" in texts
-    assert len(texts) == len(STAGES) and not figure.layout.yaxis.showticklabels, "names stand above the bars"
-    assert {line.x0 for line in figure.layout.shapes} == {212, 221}
-
-
-def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
-    found = make_diagnosis()
-    *parts, whole = charts.waterfall(found).data
-    for before, after in pairwise(parts):
-        assert after.base[0] == pytest.approx(before.base[0] + before.x[0])
-    assert parts[-1].base[0] + parts[-1].x[0] == pytest.approx(whole.x[0])
-    assert whole.x[0] == pytest.approx(256 / RATES["full_cold"] * 1e3)
 
 
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:

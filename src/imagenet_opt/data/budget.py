@@ -50,6 +50,10 @@ class LoaderBudget:
         return int(self.needed / _MEMORY_SHARE)
 
 
+UNKNOWN = LoaderBudget(0, 0, 0, 0, 0, 0, in_shared_memory=False)
+"""Of a run that an earlier version measured."""
+
+
 def most_workers(*, processes: int = 1, sharing_cpus: int | None = None, cpus: int | None = None) -> int:
     """Most workers of a loader: one per usable CPU of its process. See fit_loader."""
     cpus = machine.usable_cpus() if cpus is None else cpus

@@ -2,7 +2,7 @@
 
 import math
 
-from imagenet_opt.doctor.causes_gpu import kernel_rate, without_gap
+from imagenet_opt.doctor.causes_gpu import kernel_rate
 from imagenet_opt.doctor.commands import Texts, smaller_pack
 from imagenet_opt.doctor.diagnosis import LEAST_GAIN, Rule
 from imagenet_opt.doctor.environment import SMALL_MEMORY
@@ -20,20 +20,14 @@ def _pauses(e: Evidence) -> bool:
     return e.is_starved and is_ample and bool(e.setup.prefetch_factor)
 
 
-def _is_cut(e: Evidence) -> bool:
-    """Whether the loader has fewer workers or batches ahead than it asked for, for lack of memory."""
-    budget = e.setup.budget
-    return e.is_idle and budget is not None and budget.is_cut and (_lacks_workers(e) or _pauses(e))
-
-
 def _lacks_workers(e: Evidence) -> bool:
-    return e.setup.budget is not None and e.setup.num_workers < e.setup.budget.asked_workers
+    return e.setup.num_workers < e.setup.budget.asked_workers
 
 
 def _with_memory(e: Evidence) -> Reach:
-    """The run with all workers that were asked for."""
-    if e.setup.budget is None or not _lacks_workers(e):
-        return without_gap(e)
+    """The run with all workers and batches ahead that were asked for."""
+    if not _lacks_workers(e):
+        return e.expected
     asked = e.setup.budget.asked_workers
     decode = e.rate("decode_all") * e.capacity(asked) / e.capacity(max(1, e.setup.num_workers))
     return e.reach(loader=math.inf, decode=decode, cpu=e.cpu_rate_with(decode, asked))
@@ -50,7 +44,7 @@ BATCH_RULES = (
         name="little_memory",
         cause="Loader-bound: memory allows fewer workers or batches ahead than the loader should have",
         frees="cpu",
-        when=_is_cut,
+        when=lambda e: e.is_idle and e.setup.budget.is_cut and (_lacks_workers(e) or _pauses(e)),
         says=lambda e: f"{SMALL_MEMORY.says(e)}, which give {e.rate('loader'):.0f} img/s",
         remedy=SMALL_MEMORY.remedy,
         commands=SMALL_MEMORY.commands,
@@ -68,7 +62,7 @@ BATCH_RULES = (
         ),
         remedy="prepare more batches ahead",
         overrides=_enough_ahead,
-        reaches=without_gap,
+        reaches=lambda e: e.expected,
         rate=lambda e: e.measured_rate,
     ),
 )

@@ -15,11 +15,6 @@ _ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least t
 _GRAPHS = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
 
 
-def without_gap(e: Evidence) -> Reach:
-    """The run if it reaches the rate that its stages allow."""
-    return e.reach(storage=math.inf, host=math.inf)
-
-
 def kernel_rate(e: Evidence) -> float:
     """Images per second that the device computes without any gap."""
     return e.batch_size / e.fact("gpu", "device_seconds")
@@ -178,7 +173,7 @@ PROCESS_RULES = (
         says=lambda e: f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step: {', '.join(e.waits)}",
         remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
         # if the network itself waits, the GPU is idle with a resident batch too, and no experiment tells the gain
-        reaches=lambda e: without_gap(e) if _busy_alone_share(e) >= BUSY_ENOUGH else e.reach(device=kernel_rate(e)),
+        reaches=lambda e: e.expected if _busy_alone_share(e) >= BUSY_ENOUGH else e.reach(device=kernel_rate(e)),
         predicts=lambda e: _busy_alone_share(e) >= BUSY_ENOUGH,
         rate=lambda e: e.measured_rate,
     ),

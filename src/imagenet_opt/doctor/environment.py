@@ -12,8 +12,6 @@ from imagenet_opt.measure.telemetry.gpu import GpuState
 
 def _memory_says(e: Evidence) -> str:
     setup, budget = e.setup, e.setup.budget
-    if budget is None:
-        return ""
     processes = f"{setup.num_processes} processes x " if setup.num_processes > 1 else ""
     place = "free in /dev/shm" if budget.in_shared_memory else "of available memory"
     return (
@@ -24,8 +22,6 @@ def _memory_says(e: Evidence) -> str:
 
 
 def _memory_commands(e: Evidence) -> Texts:
-    if e.setup.budget is None:
-        return ()
     gib = e.setup.budget.sufficient // GIB + 1
     if e.setup.budget.in_shared_memory:
         return (f"docker run --shm-size={gib}g ...", f"sudo mount -o remount,size={gib}G /dev/shm")
@@ -34,13 +30,12 @@ def _memory_commands(e: Evidence) -> Texts:
 
 SMALL_MEMORY = Rule(
     name="small_memory",
-    unknown=lambda e: "" if e.setup.budget else "an earlier version did not record what the loader needs",
-    when=lambda e: bool(e.setup.budget and e.setup.budget.needed > e.setup.budget.allowed),
+    when=lambda e: e.setup.budget.needed > e.setup.budget.allowed,
     says=_memory_says,
     remedy=lambda e: (
         "start the container with a larger --shm-size (Docker's default is 64 MiB), or with --ipc=host; in Kubernetes "
         "mount an emptyDir with medium: Memory at /dev/shm"
-        if e.setup.budget and e.setup.budget.in_shared_memory
+        if e.setup.budget.in_shared_memory
         else "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead"
     ),
     commands=_memory_commands,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ class Evidence(Measurements):
         launches = min(self.fact("gpu", "main_cpu_seconds"), self.batch_size / self.rate("gpu"))
         return launches + sum(seconds for name, seconds in self.phases.items() if name not in _NOT_OWN)
 
-    @property
+    @cached_property
     def limits(self) -> dict[str, float]:
         """Images per second that each part of the run allows."""
         return {
@@ -123,14 +124,14 @@ class Evidence(Measurements):
         return names.get(limit, "main process" if limit == "host" else self.stage(limit))
 
     @property
-    def expected_rate(self) -> float:
+    def expected(self) -> Reach:
         """The lowest ceiling of the run; storage that delivers in bursts counts with the loader."""
-        return self.reach(storage=math.inf, host=math.inf).rate
+        return self.reach(storage=math.inf, host=math.inf)
 
     @property
     def follows_stages(self) -> bool:
         """Whether the run is as fast as its slowest stage."""
-        return self.measured_rate >= AGREES * self.expected_rate
+        return self.measured_rate >= AGREES * self.expected.rate
 
     @property
     def is_idle(self) -> bool:
@@ -163,13 +164,12 @@ class Evidence(Measurements):
         """Highest rate of the storage, and the requests in flight that are needed for it (the knee); infinite if the
         rate still grows.
 
-        Requests in flight are requests/s times latency (Little's law). So the rate grows with the requests in flight up
-        to the knee; then only the latency grows. The knee is the least of all measurements, as a stall makes one
-        slower, never faster.
+        Requests in flight are requests/s times latency (Little's law). So the rate grows up to the knee; then only the
+        latency grows. The knee is the least of all measurements, as a stall makes one slower, never faster.
         """
         most = max((rate for _, rate in self.depths), default=math.inf)
         knee = min((depth * most / rate for depth, rate in self.depths), default=math.inf)
-        is_saturated = max((depth for depth, _ in self.depths), default=0.0) >= _SATURATED * knee
+        is_saturated = any(depth >= _SATURATED * knee for depth, _ in self.depths)
         return (most, knee) if is_saturated else (math.inf, math.inf)
 
     @property
@@ -219,16 +219,11 @@ class Evidence(Measurements):
         return self.rate("loader") / (self.waiting_share + (1 - self.waiting_share) / speedup)
 
     @property
-    def fetch_share(self) -> float:
-        """Share of the idle time in which the main process waits for a batch."""
-        return self.phases.get("fetch", 0.0) / self.idle_seconds if self.idle_seconds else 0.0
-
-    @property
     def is_starved(self) -> bool:
         """Whether the device is idle because training waits for batches, or is as slow as the loader alone."""
         supply = min(self.rate("loader"), self.cpu_rate)
         follows = supply < AGREES * self.rate("gpu_beside_loader") and self.measured_rate > SLOWER * supply
-        return self.is_idle and (self.fetch_share >= _FETCH_SHARE or follows)
+        return self.is_idle and (self.phases.get("fetch", 0.0) >= _FETCH_SHARE * self.idle_seconds or follows)
 
     @property
     def is_slow_reading(self) -> bool:

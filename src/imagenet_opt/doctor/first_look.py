@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.data.budget import LoaderBudget, most_workers
+from imagenet_opt.data.budget import UNKNOWN, LoaderBudget, most_workers
 from imagenet_opt.data.index.files import SplitFiles, status_of
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
@@ -54,7 +54,7 @@ class Setup:
 
     usable_cpus: its share of the CPUs that the job may use after affinity, cgroup quota and SLURM. num_workers,
     prefetch_factor: workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory.
-    budget: what the loader asked for, and the memory that decided; None in a file of an earlier version. batch_bytes:
+    budget: what the loader asked for, and the memory that decided. batch_bytes:
     mean size of a batch that a worker sends. num_processes: training processes on this machine; one of them was
     measured. num_samples: images of the training set. packed: the data is stored in shards. resize_on: "worker" or
     "device". cached_share: share of the data in the page cache (of a URL: in the local cache) before the first
@@ -67,7 +67,7 @@ class Setup:
     usable_cpus: int
     num_workers: int
     prefetch_factor: int
-    budget: LoaderBudget | None = None
+    budget: LoaderBudget = UNKNOWN
     batch_bytes: float
     num_processes: int = 1
     num_samples: int

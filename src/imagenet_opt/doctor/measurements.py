@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from imagenet_opt.data.budget import SPARE_BATCHES
@@ -115,7 +116,7 @@ class Measurements:
             return share
         return share + (1 - share) * math.log(1 - share)
 
-    @property
+    @cached_property
     def is_cold(self) -> bool:
         """Whether the run is judged by reads from storage: some of the data was not in the page cache (of a URL: in the
         local cache), or recently read files are not read from memory. Not if the storage delivers the missing part in

@@ -45,16 +45,21 @@ class Asking(Plain):
         ({"log_every_n_steps": 3}, [2, 5, 8, 11, 14, 17]),
         ({"log_every_n_steps": 1, "max_steps": 3}, [0, 1, 2]),
         ({"log_every_n_steps": 2, "accumulate_grad_batches": 3}, [5, 9, 15, 19]),
-        ({"log_every_n_steps": 12}, [9, 11, 19]),
         ({"log_every_n_steps": 0}, []),
     ],
 )
-@pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_a_batch_before_a_written_row_is_a_logging_step(options: dict[str, int], batches: list[int]) -> None:
     project, module = Project(), Asking()
     project.fit(module=module, **options)
     assert project.logger.values("batch") == batches
     assert module.in_step == module.at_end == batches
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_an_epoch_without_a_logging_step_ends_with_a_row(project: Project) -> None:
+    module = Asking()
+    project.fit(ProgressBar(), module=module, log_every_n_steps=12, enable_progress_bar=True)
+    assert project.logger.values("batch") == module.in_step == module.at_end == [9, 11, 19]
 
 
 class Diary(Callback):

@@ -16,8 +16,9 @@ from PIL import Image
 
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
+from imagenet_opt.data.storage.shard_store import ShardStore
 from imagenet_opt.data.storage.store import CachedStore, MemoryStore
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack

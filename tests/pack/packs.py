@@ -14,7 +14,8 @@ import numpy as np
 import webdataset
 from PIL import Image
 
-from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.storage.shard_store import ShardStore
 from imagenet_opt.pack.image import PackOptions
 
 SMALL = PackOptions(shard_mb=0.02)

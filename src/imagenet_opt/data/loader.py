@@ -24,8 +24,8 @@ from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.index.folder_index import Split, open_split
 from imagenet_opt.data.index.layout import split_folder, split_url
 from imagenet_opt.data.index.object_index import ObjectIndex, RemoteIndex, open_objects
-from imagenet_opt.data.index.object_shards import ObjectShardIndex, ObjectShardStore, open_object_shards
-from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
+from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
+from imagenet_opt.data.index.shard_index import ShardIndex, is_packed, open_shards
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
@@ -43,6 +43,7 @@ from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.retry import tell_once
+from imagenet_opt.data.storage.shard_store import ObjectShardStore, ShardStore
 from imagenet_opt.data.storage.store import CachedStore, FolderStore, ObjectStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
 from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,9 @@ from imagenet_opt.data.index.object_index import KEY, ObjectIndex, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
-from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
+from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient, with_whole
 from imagenet_opt.data.storage.store import FolderStore, Indices, ObjectStore
 from imagenet_opt.errors import (
-    BadSample,
     ClassMismatch,
     ConfigError,
     DataError,
@@ -61,7 +61,7 @@ class _ArchiveStore(FolderStore):
         return [self._part(i) for i in indices.tolist()]
 
     def _part(self, i: int) -> bytes:
-        with open(self.index.archive(i), "rb", opener=open_regular) as file:
+        with with_whole(self.index.folder), open(self.index.archive(i), "rb", opener=open_regular) as file:
             return read_part(file.fileno(), int(self.index.offsets[i]), int(self.index.sizes[i]))
 
 
@@ -236,18 +236,13 @@ def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
 
     Raises StorageFailed, ReadTimeout if the storage fails.
     """
-    is_remote = isinstance(index, ObjectIndex)
-    kind = ObjectStore if is_remote else _ArchiveStore if isinstance(index, ArchiveIndex) else FolderStore
-    pool = ReadPool(kind(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)  # type: ignore[arg-type]
+    kinds: dict[type[FileIndex], Any] = {ObjectIndex: ObjectStore, ArchiveIndex: _ArchiveStore}
+    store = kinds.get(type(index), FolderStore)(index)
+    pool = ReadPool(store, timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
     running: deque[ReadTask] = deque()
 
     def finish() -> Sample:
         ((sample,),) = pool.answer(running.popleft())
-        if isinstance(sample, BadSample) and not is_remote and not os.path.isdir(index.folder):
-            raise StorageFailed(
-                f"{index.folder} has disappeared; reconnect the storage (data.root), and run the same command again: "
-                "it resumes where it stopped"
-            )
         return sample
 
     for row in np.arange(len(index))[:, None]:

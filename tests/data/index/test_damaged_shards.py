@@ -93,7 +93,6 @@ DAMAGE: list[tuple[str, Damage]] = [
     ("index.json cannot be read: not a regular file", as_pipe("index.json")),
     ("sizes.npy is damaged: it has numbers outside of 0 to ", hole),
     ("is no finished pack: it has no index.json", lambda pack: (pack / "index.json").unlink()),
-    ("index.json is damaged: format: ", lambda pack: change(pack, format=99)),
 ]
 
 
@@ -107,6 +106,13 @@ def test_an_error_names_the_damaged_file_and_the_remedy(words: str, damage: Dama
         assert word in str(caught.value)
     assert ("--verify lists" in str(caught.value)) == (SHARD in words), "only with an index, --verify can run"
     assert "\n" not in str(caught.value)
+
+
+def test_a_pack_of_a_newer_version_is_not_called_damaged(copy: Path) -> None:
+    change(copy, format=99)
+    with pytest.raises(ShardMismatch, match=r"format 99, of a newer version.*data\.root") as caught:
+        open_shards(copy)
+    assert "pack command again" not in str(caught.value)
 
 
 def test_an_index_cannot_lead_out_of_its_folder(copy: Path, tmp_path: Path) -> None:

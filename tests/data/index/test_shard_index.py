@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, open_shards
+from imagenet_opt.data.index.shard_index import ShardIndex, open_shards
+from imagenet_opt.data.storage.read_ahead import ReadAhead
+from imagenet_opt.data.storage.shard_store import ShardStore
 from imagenet_opt.errors import BadSample
 
 
@@ -87,6 +89,17 @@ def test_threads_and_forks_share_a_store(packed: Path, images_root: Path) -> Non
     with ThreadPoolExecutor(8) as threads:
         assert all(actual == expected for actual in threads.map(read, range(8)))
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_sample_that_differs_from_its_pack_is_a_bad_sample_and_others_are_read(copy: Path) -> None:
+    """As where two shards of one size were swapped."""
+    store, everything = ShardStore(open_shards(copy)), np.arange(39)
+    with open(copy / "shard-00000.tar", "r+b") as shard:
+        shard.seek(int(store.index.offsets[1]) + 100)
+        shard.write(bytes(20))
+    samples = ReadAhead(store, reads_in_flight=1, timeout_seconds=9.0).read((0, 0), everything).samples
+    assert [i for i, sample in enumerate(samples) if isinstance(sample, BadSample)] == [1]
+    assert f"differs from its pack (data.root); imagenet-opt pack out={copy.parent} --verify" in str(samples[1])
 
 
 def test_a_shard_cut_after_it_was_opened_is_a_bad_sample_with_place_and_remedy(copy: Path) -> None:

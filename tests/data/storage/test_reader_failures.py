@@ -2,14 +2,20 @@
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
+from imagenet_opt.pack.image import PackOptions
+from imagenet_opt.pack.pack import pack
+from tests.conftest import loading
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
 
@@ -46,13 +52,16 @@ def hanging() -> Iterator[Hanging]:
     answer.set()
 
 
-@pytest.mark.parametrize(("group", "code"), [(1, errno.ENOENT), (4, errno.EIO)])
-def test_a_file_that_fails_alone_is_a_bad_sample(group: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("group", "code", "key"),
+    [(1, errno.ENOENT, "data.root"), (4, errno.EIO, "data.root"), (1, errno.EBUSY, "data.reads_in_flight")],
+)
+def test_a_file_that_fails_alone_is_a_bad_sample(group: int, code: int, key: str) -> None:
     store = Numbers(failing(code, os.strerror(code), 5), group)
     samples = reading(store, reads_in_flight=2, timeout_seconds=1.0).read((0, 0), np.arange(8)).samples
     assert isinstance(samples[5], BadSample)
     assert str(samples[5]).startswith(f"cannot read /proc/sample5: {os.strerror(code)}; ")
-    assert "data.root" in str(samples[5])
+    assert key in str(samples[5])
     assert [sample for i, sample in enumerate(samples) if i != 5] == texts(np.array([0, 1, 2, 3, 4, 6, 7]))
 
 
@@ -66,6 +75,23 @@ def test_storage_that_fails_as_a_whole_ends_the_run_with_one_line(reads_in_fligh
         reader.read((0, 1), batch(1))
     assert "data.read_timeout=0.4" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_storage_that_went_away_is_waited_for_and_called_that(packed: bool, images_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(images_root, root := tmp_path / "data")
+    if packed:
+        pack(root, root := tmp_path / "packed", PackOptions())
+    store = store_of(open_index(root, "train", tmp_path / "cache"), loading())
+    root.rename(tmp_path / "away")
+    back = threading.Timer(0.3, (tmp_path / "away").rename, [root])
+    back.start()
+    assert len(reading(store, reads_in_flight=2, timeout_seconds=20.0).read((0, 0), np.arange(8)).samples[7]) > 99
+    back.join()
+    store = store_of(open_index(root, "train", tmp_path / "cache"), loading())
+    root.rename(tmp_path / "away")
+    with pytest.raises(StorageFailed, match=rf"{root}/train has disappeared .*data\.read_timeout"):
+        reading(store, reads_in_flight=2, timeout_seconds=0.2).read((0, 0), np.arange(8))
 
 
 def test_a_request_that_hangs_twice_ends_the_run(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,6 @@ from imagenet_opt.data.index.shard_index import (
     PLAN,
     About,
     ShardIndex,
-    ShardStore,
     damaged_columns,
     open_columns,
     parse_about,
@@ -24,7 +23,7 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
-from imagenet_opt.regular_file import MOST_BYTES, check_size, read_file
+from imagenet_opt.regular_file import MOST_BYTES, read_file
 
 _HEAD_THREADS = 32
 
@@ -137,21 +136,3 @@ def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:
     root = storage.url.rpartition("/")[0]
     again = "" if is_web(root) else ", or run the same imagenet-opt pack command again; it keeps intact shards"
     return ShardMismatch(f"{what} ({storage.key}={root}); upload all files of the packed folder again{again}")
-
-
-class ObjectShardStore(ShardStore):
-    """Images in packed shards below a URL; see ShardStore and, for replaced shards, ObjectStore."""
-
-    index: ObjectShardIndex
-
-    def __init__(self, index: ObjectShardIndex) -> None:
-        self.index = index
-        self.storage = ObjectStorage(index.url, KEY, retries=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectShardStore, (self.index,)
-
-    def _read(self, shard: int, offset: int, size: int) -> bytes:
-        check_size(size)
-        index = self.index
-        return self.storage.read(index.shards[shard], start=offset, size=size, etag=index.shard_etags[shard])

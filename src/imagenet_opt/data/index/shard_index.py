@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from imagenet_opt import machine
 from imagenet_opt.data.index.index_cache import check_ends, check_range, open_column
-from imagenet_opt.errors import BadSample, ShardMismatch
-from imagenet_opt.measure.storage.page_cache import drop_pages
-from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
+from imagenet_opt.errors import ShardMismatch
+from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file
 
 FORMAT = 1
 INDEX, PLAN = "index.json", "plan.json"
@@ -37,12 +33,6 @@ COLUMNS = {
     "name_offsets": np.int64,
 }
 _STAT_THREADS = 32
-_GAP = 2**16
-"""Bytes between two samples. One request reads both samples if the gap is smaller."""
-_REQUEST = 2**22
-"""Most bytes of a request for several samples."""
-_OTHER_FILES = 512
-"""Number of files besides the shards that a process may have open."""
 
 
 class AboutShard(BaseModel):
@@ -117,7 +107,7 @@ def open_shards(folder: Path) -> ShardIndex:
     if damaged := damaged_columns(folder, about):
         raise mismatch(folder, f"{damaged[0]} is damaged: it does not match its checksum")
     if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
-        more = f"; {_verify(folder)} lists all damage"
+        more = f"; {verify_command(folder)} lists all damage"
         raise mismatch(folder, next(iter(wrong.values())), more)
     return index
 
@@ -178,10 +168,17 @@ def read_about(folder: Path) -> About:
 
 
 def parse_about(content: bytes, name: str) -> About:
-    """Check the content of index.json. name: of the file, for messages. Raises ValueError."""
+    """Check the content of index.json. name: of the file, for messages. Raises ValueError; ShardMismatch for a format
+    of a later version."""
     try:
         return About.model_validate_json(content)
     except ValidationError as error:
+        later = next((each["input"] for each in error.errors() if each["loc"] == ("format",)), FORMAT)
+        if isinstance(later, int) and later > FORMAT:
+            raise ShardMismatch(
+                f"{name} has format {later}, of a newer version of imagenet-opt; this version reads format {FORMAT}: "
+                "install the version that packed the data (data.root)"
+            ) from error
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{name} is damaged: {place + ': ' if place else ''}{first['msg']}") from error
@@ -203,8 +200,9 @@ def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
         return {shard: message for shard, message in messages if message}
 
 
-def _verify(folder: Path) -> str:
-    return shlex.join(["imagenet-opt", "pack", f"out={folder.parent}", "--verify"])
+def verify_command(split: Path | str) -> str:
+    """The command that compares a pack with its checksums. split: folder or URL of one of its splits."""
+    return shlex.join(["imagenet-opt", "pack", f"out={str(split).rpartition('/')[0]}", "--verify"])
 
 
 def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
@@ -212,78 +210,3 @@ def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
         f"{what} (data.root, which is the out={folder.parent} of imagenet-opt pack). "
         f"Run the same pack command again to repair it: intact shards are kept{more}"
     )
-
-
-class ShardStore:
-    """Bytes of packed samples; neighbours are read with one request. Threads and forked processes may share it.
-
-    drop_pages: whether to evict the bytes from the page cache after reading, so that the next read goes to the storage.
-    """
-
-    def __init__(self, index: ShardIndex, *, drop_pages: bool = False) -> None:
-        self.index = index
-        self.drop_pages = drop_pages
-        self._files: dict[int, _OpenFile] = {}
-        machine.allow_open_files(len(index.shards) + _OTHER_FILES)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(ShardStore, drop_pages=self.drop_pages), (self.index,)
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def groups(self, indices: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Positions in `indices` of the samples that one request reads: samples of one shard, in its order, with less
-        than 64 KiB between them, up to 4 MiB."""
-        shards, starts = self.index.shard_ids[indices], self.index.offsets[indices]
-        order = np.lexsort((starts, shards))
-        spans = np.stack([shards, starts, starts + self.index.sizes[indices]], axis=1)[order].tolist()
-        cuts, first = [0], 0
-        for i, ((shard, _, end), (next_shard, next_start, next_end)) in enumerate(pairwise(spans), 1):
-            if next_shard != shard or next_start - end >= _GAP or next_end - spans[first][1] > _REQUEST:
-                cuts.append(i)
-                first = i
-        return np.split(order, cuts[1:]) if len(order) else []
-
-    def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """Bytes of each sample, in the order of `indices`. Raises OSError; BadSample for a shard that ends too soon."""
-        samples = [b""] * len(indices)
-        for group in self.groups(indices):
-            members = indices[group]
-            starts = self.index.offsets[members]
-            ends = starts + self.index.sizes[members]
-            shard, first = int(self.index.shard_ids[members[0]]), int(starts[0])
-            encoded = self._read(shard, first, int(ends.max()) - first)
-            for place, start, end in zip(group.tolist(), starts - first, ends - first, strict=True):
-                samples[place] = encoded[start:end]
-        return samples
-
-    def name(self, index: int) -> str:
-        return self.index.path(index)
-
-    def _read(self, shard: int, offset: int, size: int) -> bytes:
-        path = self.index.folder / self.index.shards[shard]
-        try:
-            file = self._files.get(shard) or self._files.setdefault(shard, _OpenFile(open_regular(path)))
-            encoded = read_part(file.descriptor, offset, size)
-            if self.drop_pages:
-                drop_pages(file.descriptor, offset, size)
-        except OSError:
-            self._files.pop(shard, None)  # the next try opens the shard again, because a stale handle fails forever
-            raise
-        if len(encoded) < size:
-            raise BadSample(
-                f"{path} ends at byte {offset + len(encoded)}, in the middle of {size} bytes at {offset} (data.root); "
-                f"{_verify(self.index.folder)} lists all damage, packing again fixes it"
-            )
-        return encoded
-
-
-@dataclass(frozen=True)
-class _OpenFile:
-    """A file that is closed once no thread reads from it."""
-
-    descriptor: int
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)

@@ -248,7 +248,10 @@ class ReadPool:
                 self._check_storage(task, int(indices[0]), reason)
                 patience = 0  # the group was retried already
             if len(indices) == 1:
-                return [BadSample(f"cannot read {name}: {reason}; restore the file or remove it (data.root)")]
+                remedy = "restore the file or remove it (data.root)"
+                if error.errno == errno.EBUSY:
+                    remedy = "the storage is busy: lower data.reads_in_flight, or raise data.read_timeout"
+                return [BadSample(f"cannot read {name}: {reason}; {remedy}")]
         return [sample for index in indices for sample in self._make(task, np.array([index]), patience)]
 
     def _read(self, task: ReadTask, indices: Indices) -> list[bytes]:

@@ -6,8 +6,10 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from random import SystemRandom
 from typing import TypeVar
 
@@ -50,6 +52,17 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
                 warn(f"{name}: {error.strerror or error}; retrying for up to {patience:.3g} s")
         time.sleep(min(pause * _RANDOM.uniform(0.5, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+@contextmanager
+def with_whole(folder: Path) -> Iterator[None]:
+    """A file of a data set is read. A missing file is a temporary error if `folder`, the whole data set, is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if os.path.isdir(folder):
+            raise
+        raise OSError(errno.ENOTCONN, f"{folder} has disappeared") from error
 
 
 def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:

@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.index.object_index import KEY, ObjectIndex
 from imagenet_opt.data.storage.cache_folder import CacheFolder
-from imagenet_opt.data.storage.retry import Events
+from imagenet_opt.data.storage.retry import Events, with_whole
 from imagenet_opt.measure.storage.page_cache import drop_pages
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.regular_file import check_size, open_regular, read_part
@@ -63,7 +63,8 @@ class FolderStore:
         return self.index.path(index)
 
     def _read(self, i: int) -> bytes:
-        with open(self.index.path(i), "rb", buffering=0, opener=open_regular) as file:
+        path = self.index.path(i)
+        with with_whole(self.index.folder), open(path, "rb", buffering=0, opener=open_regular) as file:
             encoded = read_part(file.fileno())
             if self.drop_pages:
                 drop_pages(file.fileno())

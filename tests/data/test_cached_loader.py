@@ -94,5 +94,5 @@ def test_a_part_of_a_split_shares_the_cache_of_the_split(index: RemoteFolder, st
     assert [group.tolist() for group in copy.groups(rows)] == [[0, 1, 2, 3]]
     for direct in (store_of(part, loading(cache_gb=0)), store_of(part, loading(), use_cache=False)):
         assert direct.name(1) == index.path(7)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(OSError, match="has disappeared"):
             direct.read_many(rows)

@@ -21,6 +21,10 @@ class ReadMemory:
         self._held, self._lock = 0, threading.Lock()
         self._given = deque[int]()  # without the lock, because the garbage collector gives too
 
+    def __reduce__(self) -> tuple[type["ReadMemory"], tuple[int]]:
+        """Another process holds no samples yet; a lock cannot be pickled."""
+        return ReadMemory, (self.most,)
+
     def take(self, size: int, must: bool) -> None:
         """Raises Postponed, unless the bytes `must` be read; OSError for a sample that is too large."""
         if size > self.most // 2:

@@ -159,7 +159,7 @@ def run_job(script: Path) -> float | None:
     folder = Path(hydra.runtime.output_dir)
     overrides = list(hydra.overrides.task)
     if _is_done(folder, overrides):
-        log.info(f"\t#{hydra.job.num} succeeded before")
+        log.info(f"#{hydra.job.num} succeeded before")
         return _record(sweep_dir, hydra.job.num)
     if handover.why:
         print_results(collect_rows(sweep_dir), sweep_dir)
@@ -185,7 +185,7 @@ def _write_tables(sweep_dir: Path) -> list[Row]:
 def _record(sweep_dir: Path, num: int) -> float | None:
     rows = _write_tables(sweep_dir)
     row = next(row for row in rows if row.job == num)
-    log.info(f"\t#{num} {row.status} after {row.seconds:.0f} s{': ' + row.error if row.error else ''}")
+    log.info(f"#{num} {row.status} after {row.seconds:.0f} s{': ' + row.error if row.error else ''}")
     if row.status == "interrupted":
         print_results(rows, sweep_dir)
         if row.exit_code == STATUS or handover.why:
@@ -197,7 +197,7 @@ def _record(sweep_dir: Path, num: int) -> float | None:
     if math.isfinite(value):
         return value
     if row.status == "ok":
-        log.info(f"\t#{num} measured no {objective}")
+        log.info(f"#{num} measured no {objective}")
     return None
 
 

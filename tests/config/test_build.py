@@ -85,8 +85,9 @@ WRONG_VALUES = (
         (
             "allow_targets=[tests] +callbacks.mine._target_=tests.conftest.nope",
             errors.ConfigError,
-            ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
+            ("callbacks.mine._target_=tests.conftest.nope cannot be found", "tests.conftest has no nope"),
         ),
+        ("+callbacks.mixin.mode=on", errors.ConfigError, ("callbacks.mixin", "mixing")),
         ("trainer.accelerator=gpu", errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
         ("data.crop_scale=[1,-0.5]", errors.ConfigError, ("data.crop_scale=[1, -0.5]", "greater than 0")),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),

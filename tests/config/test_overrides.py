@@ -1,7 +1,10 @@
 """Completion of the command line, and messages about mistakes: one line with the remedy."""
 
+from pathlib import Path
+
 import pytest
 
+from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete, key_of, last_value, value_of, without
@@ -43,7 +46,8 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
     assert callbacks("callbacks=[mixing,ema]", "callbacks.ema.decay=0.9") == {"ema"}
     assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.decay=0.9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
-    assert callbacks("experiment=rn50_mild", "callbacks=[mixing,ema]") == {"ema", "resolution_schedule"}
+    with pytest.raises(ConfigError, match=r"add resolution_schedule to callbacks=\[\.\.\.\]"):
+        callbacks("experiment=rn50_mild", "callbacks=[mixing,ema]")
     assert callbacks("experiment=rn50_mild", "callbacks.ema.decay=null") == {"resolution_schedule"}
     for word in ("callbacks.profiler.num_steps=2", "+callbacks=profiler", "callbacks=[mixing,profiler]"):
         with pytest.raises(ConfigError, match=r"callbacks\.profiler\.start_step=10"):
@@ -120,9 +124,20 @@ def test_a_mistake_is_reported_in_one_line(
     assert line in reported(mistake, capsys)
 
 
+def test_an_experiment_of_a_project_names_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    for file in ("train.py", "conf/experiment/tiny.yaml"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"python train\.py experiment=tiny"):
+        composed(("experiment=tiny",))
+
+
 @pytest.mark.parametrize("words", ["--batch-size 64", "--batch-size=64", "-b 64 seed=3"])
 def test_an_unknown_flag_names_the_key(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_flags(["--multi", "data.batch_size=1,2", "--cfg", "job", "-h"])
     monkeypatch.setattr("imagenet_opt.config.overrides.typed", ["imagenet-opt", "train"])
     with pytest.raises(ConfigError, match=r"did you mean data\.batch_size=64\? \(imagenet-opt train --help"):
         check_flags(words.split())
+    with pytest.raises(ConfigError, match=r"data\.batch_size.*\(imagenet-opt plan --help"):
+        Parser("plan").parse_intermixed_args(words.split())

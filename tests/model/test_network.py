@@ -1,5 +1,6 @@
 """Networks by name, their options, and the errors for options that do not fit."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from imagenet_opt.errors import ConfigError, ModelError, UnknownModel
-from imagenet_opt.model.network import BlurredConv2d, build_network
+from imagenet_opt.model.network import BlurredConv2d, build_network, pretrained_network
 
 
 def test_an_unknown_name_gets_near_ones() -> None:
@@ -59,6 +60,16 @@ def test_ffcvs_blurpool_is_in_front_of_six_convolutions(name: str) -> None:
     blur = sum(kernel[i, j] * padded[:, :, i : i + 9, j : j + 9] for i in range(3) for j in range(3))
     expected = nn.functional.conv2d(blur, layer.weight, stride=layer.stride, padding=layer.padding)
     torch.testing.assert_close(layer(images), expected)
+
+
+def test_without_a_network_the_hub_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match=r"model\.pretrained=true"):
+        pretrained_network("resnet10t")
+    assert "thrown while requesting" not in capfd.readouterr().err
 
 
 def copies_from_the_host(network: nn.Module) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
 from imagenet_opt.errors import ConfigError, did_you_mean
@@ -27,10 +28,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, *, overrides: bool = True) -> None:
         super().__init__(f"imagenet-opt {command}", add_help=False, allow_abbrev=False)
+        self._takes_overrides = overrides
         if overrides:
             self.add_argument("overrides", nargs="*")
 
     def error(self, message: str) -> NoReturn:
+        words = message.removeprefix("unrecognized arguments: ").split()
+        if self._takes_overrides and words[0].startswith("-"):
+            message = unknown_flag(words)
         raise ConfigError(_FLAG.sub(r"\1", message) + f" ({self.prog} --help)")
 
 

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.keys import unknown
+from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import train_program
 from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, one_line
 from imagenet_opt.training.preempted import leave
@@ -66,8 +66,4 @@ def check_flags(arguments: list[str]) -> None:
     """Check the flags of train.py. Raises ConfigError for a flag that Hydra does not have, such as --batch-size."""
     _, others = get_args_parser().parse_known_args(arguments)
     for flag in (word for word in others if word.startswith("-")):
-        name, _, value = flag.lstrip("-").partition("=")
-        after = arguments[arguments.index(flag) + 1 :][:1]
-        value = value or "".join(word for word in after if "=" not in word and not word.startswith("-"))
-        hint = unknown(name, value or None).partition("; ")[2]
-        raise ConfigError(f"{flag}: options are KEY=VALUE, without dashes; {hint} ({train_program()} --help)")
+        raise ConfigError(f"{unknown_flag(arguments[arguments.index(flag) :])} ({train_program()} --help)")

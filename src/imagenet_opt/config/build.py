@@ -20,7 +20,7 @@ from imagenet_opt.config.targets import check_node, check_types
 from imagenet_opt.config.trust import find
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
-from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
@@ -265,6 +265,10 @@ def check_config(config: DictConfig) -> None:
     for key in ("devices", "num_nodes"):  # texts under torchrun and SLURM
         trainer.pop(key, None)
     for name, node in groups.items():
+        if name in ("logger", "callbacks") and (idle := [key for key in node if "_target_" not in str(node[key])]):
+            hint = f"add {idle[0]} to {name}=[...], set {name}.{idle[0]}._target_=CLASS, or add ~{name}.{idle[0]}"
+            hint = did_you_mean(idle[0], node.keys() - idle, hint)
+            raise ConfigError(f"{name}.{idle[0]} has no _target_, so nobody reads it; {hint}")
         check_node(node, name)
     if "acceleration" in config.callbacks:
         make(config.callbacks.acceleration, "callbacks.acceleration")

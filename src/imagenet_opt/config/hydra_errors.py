@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -40,6 +41,8 @@ def explain(error: Exception, words: Iterable[str]) -> str:
 def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
+    if (Path("conf") / f"{place}.yaml").is_file() and Path("train.py").is_file():
+        return f"the package has no {group} '{option}'; this folder's project has: python train.py {group}={option}"
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))

@@ -1,7 +1,7 @@
 """The keys of a configuration, judged before torch is imported: their names, numbers, and other programs' names."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.util import find_spec
@@ -153,6 +153,14 @@ def unknown(key: str, value: Any = None) -> str:
     else:
         hint = f"{train_program()} --cfg job shows every key"
     return f"there is no key {key}; {hint}"
+
+
+def unknown_flag(words: Sequence[str]) -> str:
+    """A sentence about a flag that is not there, and that a key may replace. words: the flag and what follows it."""
+    name, _, value = words[0].lstrip("-").partition("=")
+    if not value and words[1:] and "=" not in words[1] and not words[1].startswith("-"):
+        value = words[1]
+    return f"{words[0]}: options are KEY=VALUE, without dashes; {unknown(name, value or None).partition('; ')[2]}"
 
 
 def _of_name(last: str) -> str | None:

@@ -6,6 +6,7 @@ copies of a configuration. No message repeats a secret value.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.config.overrides import key_of, value_of
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 
 PACKAGES = (
     "imagenet_opt.callbacks",
@@ -59,6 +60,10 @@ def find(target: str, place: str) -> Any:
     except Exception as error:  # importing runs a module, which may raise anything
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split()) or type(error).__name__
+        module, _, name = target.rpartition(".")
+        if module in sys.modules and not hasattr(sys.modules[module], name):
+            names = [known for known in vars(sys.modules[module]) if known[:1] != "_"]
+            reason = f"{module} has no {name}; {did_you_mean(name, names, 'see its names')}"
         raise ConfigError(f"{place}={target} cannot be found: {reason}") from error
 
 

@@ -3,8 +3,11 @@
 import copy
 import inspect
 from collections.abc import Mapping
+from ssl import SSLError
 from types import MappingProxyType
 from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import timm
 import torch
@@ -99,8 +102,9 @@ def check_options(name: str, options: Options) -> dict[str, Any]:
 
 def pretrained_network(name: str, options: Options = MappingProxyType({})) -> nn.Module:
     """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
-    arguments = check_options(name, options)
+    arguments, is_offline = check_options(name, options), constants.HF_HUB_OFFLINE
     try:
+        constants.HF_HUB_OFFLINE = is_offline or not _hub_answers()
         network: nn.Module = timm.create_model(name, pretrained=True, **arguments)
     except Exception as error:  # of the hub, the network or the disk, of many types
         raise ModelError(
@@ -108,7 +112,20 @@ def pretrained_network(name: str, options: Options = MappingProxyType({})) -> nn
             f"({first_line(error)}) and are not usable in its cache, {constants.HF_HUB_CACHE}; copy them there, or set "
             "model.pretrained=false and model.init_from=FILE"
         ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = is_offline
     return network
+
+
+def _hub_answers() -> bool:
+    """Ask once. The hub's own client asks twelve times, for 48 seconds without a network, before it reads its cache."""
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=10).close()
+    except HTTPError:
+        return True
+    except OSError as error:
+        return isinstance(getattr(error, "reason", None), SSLError)  # its client may have other certificates
+    return True
 
 
 def check_image_size(network: nn.Module, size: int) -> None:

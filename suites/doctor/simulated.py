@@ -271,9 +271,7 @@ def summary(tallies: Mapping[str, Tally]) -> dict[str, Any]:
     """Verdicts and those that are right, machines with at least 8 of 10 right, predictions and good ones, weak ones."""
     every = list(tallies.values())
     errors = [error for tally in every for error in tally.errors]
-    levels: Counter[str] = Counter()
-    for tally in every:
-        levels.update(tally.levels)
+    levels = Counter(level for tally in every for level in tally.levels.elements())
     return {
         "machines": len(every),
         "right machines": sum(tally.num_right >= 0.8 * tally.causes.total() for tally in every),

@@ -23,7 +23,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     seconds: of each run. Returns `Diagnosis.trial`; None, with a printed reason, if there is nothing to test. Raises
     ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
-    remedy = next((finding for finding in diagnosis.findings if finding.rule == diagnosis.cause), None)
+    remedy = diagnosis.named
     if remedy is None or not remedy.overrides:
         print(f"nothing to apply: the verdict is {diagnosis.cause}, which no key of the configuration fixes")
         return None

@@ -11,8 +11,7 @@ from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 _WIDE = 0.2  # a rate varies widely if its interval is wider than this share of its median
-LEAST_GAIN = 1.05
-"""A remedy that makes the run less than this many times as fast is no cause; so small a gain is noise."""
+LEAST_GAIN = 1.05  # a remedy that makes the run less than this many times as fast is no cause: that is noise
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
 _LITTLE = 0.05  # share of the data in memory; between this and MOSTLY the next epoch is predicted, not measured
 
@@ -111,6 +110,7 @@ WITHOUT_CAUSE = (
         name="balanced",
         cause="Balanced: no single remedy makes the run noticeably faster",
         says=lambda e: "",
+        predicts=lambda e: False,
         compares=lambda e: f"{e.measured_rate:.0f} img/s, and several stages allow hardly more",
     ),
 )
@@ -171,16 +171,20 @@ class Diagnosis:
         return max(0.0, 1 - self.efficiency) if self.measured else None
 
     @property
+    def named(self) -> Finding | None:
+        """The finding of the cause; None without a cause."""
+        return next((finding for finding in self.findings if finding.fired and finding.rule == self.cause), None)
+
+    @property
     def explanation(self) -> list[tuple[str, str]]:
         """(label, text) of each line: cause, evidence, remedy, commands."""
         if not self.is_judged:
             return []
         lines = [("cause", self.meaning)]
-        for finding in self.findings:
-            if finding.fired and finding.rule == self.cause:
-                commands = [" ".join(finding.overrides), *finding.commands]
-                lines += [("evidence", finding.evidence), ("remedy", finding.remedy)]
-                lines += [("" if number else "command", text) for number, text in enumerate(filter(None, commands))]
+        if named := self.named:
+            lines += [("evidence", named.evidence), ("remedy", named.remedy)]
+            commands = filter(None, [" ".join(named.overrides), *named.commands])
+            lines += [("" if number else "command", text) for number, text in enumerate(commands)]
         return [(label, text) for label, text in lines if text]
 
     @property
@@ -205,12 +209,8 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
             findings=tuple(others),
         )
     findings = [rule.look(evidence) for rule in causes]
-    named = _largest(findings)
-    if named is None:
-        rule = next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
-        gain: float | None = rule.gain(evidence)
-    else:
-        rule, gain = next(rule for rule in causes if rule.name == named.rule), named.gain
+    rule = _largest(findings, causes) or next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
+    gain = rule.gain(evidence) if rule.predicts(evidence) else None
     kind, _, meaning = rule.cause.partition(": ")
     rate = rule.rate(evidence) or evidence.measured_rate
     return Diagnosis(
@@ -228,15 +228,14 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
     )
 
 
-def _largest(findings: Sequence[Finding]) -> Finding | None:
+def _largest(findings: Sequence[Finding], causes: Sequence[Rule]) -> Rule | None:
     """The cause with the largest gain. Causes whose gain is not predictable follow those with a predicted one."""
-    fired = [finding for finding in findings if finding.fired]
-    most = max((finding.gain for finding in fired if finding.gain), default=0.0)
-    return next((finding for finding in fired if (finding.gain or 0.0) >= _NEARLY * most), None)
+    least = _NEARLY * max((finding.gain or 0.0 for finding in findings), default=0.0)
+    pairs = zip(findings, causes, strict=True)
+    return next((rule for finding, rule in pairs if finding.fired and (finding.gain or 0.0) >= least), None)
 
 
 def _comparison(evidence: Evidence, gain: float | None) -> str:
-    """The rate of the run, and the rate that is possible."""
     if gain is None:
         return f"{evidence.measured_rate:.0f} img/s, and {evidence.device} alone reaches {evidence.rate('gpu'):.0f}"
     return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
@@ -283,18 +282,19 @@ def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"the full run was measured in only {run.num} windows, too few for an interval"
     elif run.high - run.low > _WIDE * run.median:
         yield "the rate of the full run varies widely"
-    share = evidence.setup.cached_share
-    if evidence.setup.cache_room is None and share is not None and _LITTLE < share < MOSTLY:
-        yield f"{share:.0%} of the data was in memory, so the rate of the next epoch is predicted"
-    if share is None:
+    if (share := evidence.setup.cached_share) is None:
         yield f"it is unknown whether files are in memory: {evidence.setup.cached_share_method}"
+    elif evidence.setup.cache_room is None and _LITTLE < share < MOSTLY:
+        yield f"{share:.0%} of the data was in memory, so the rate of the next epoch is predicted"
     if evidence.is_cold and evidence.unverified:
         yield f"cold rates are {evidence.unverified}"
 
 
 def _rivals(diagnosis: Diagnosis) -> Iterator[str]:
-    """Causes in another part of the run that predict nearly as much as the named one, or more."""
-    named = next((finding for finding in diagnosis.findings if finding.rule == diagnosis.cause), None)
+    """Causes in another part of the run that predict nearly as much as the named one."""
+    if (named := diagnosis.named) is None:
+        return
     for other in diagnosis.findings:
-        if named and named.gain and other.gain and other.frees != named.frees and other.gain >= _NEARLY * named.gain:
-            yield f"{other.rule} would explain it too, with a gain of {other.gain:.2f}"
+        is_another = other.fired and other.frees not in ("", named.frees)
+        if is_another and (other.gain or 0.0) >= _NEARLY * (named.gain or 0.0):
+            yield f"{other.rule} would explain it too" + (f", with a gain of {other.gain:.2f}" if other.gain else "")

@@ -13,10 +13,10 @@ from imagenet_opt.measure.telemetry.gpu import GpuState
 def _memory_says(e: Evidence) -> str:
     setup, budget = e.setup, e.setup.budget
     processes = f"{setup.num_processes} processes x " if setup.num_processes > 1 else ""
-    place = "free in /dev/shm" if budget.in_shared_memory else "of available memory"
+    place = "free /dev/shm" if budget.in_shared_memory else "available memory"
     return (
         f"{processes}{budget.asked_workers} workers x {budget.asked_prefetch} batches ahead need up to "
-        f"{budget.needed / GIB:.2f} GiB; they may use {budget.allowed / GIB:.2f} GiB, half of what is {place}, and the "
+        f"{budget.needed / GIB:.2f} GiB; they may use {budget.allowed / GIB:.2f} GiB, half of the {place}, and the "
         f"loader uses {setup.num_workers} x {setup.prefetch_factor}"
     )
 

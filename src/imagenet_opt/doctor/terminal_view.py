@@ -65,7 +65,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if diagnosis.next_gain is not None and diagnosis.next_rate is not None:
         label = "faster device" if diagnosis.cause == "healthy" else "if fixed"
         rows.append((label, f"{rate(diagnosis.next_rate)}, {diagnosis.next_gain:.2f} times as fast"))
-    elif diagnosis.is_judged and diagnosis.cause != "healthy":
+    elif diagnosis.is_judged and diagnosis.cause not in ("healthy", "balanced"):
         rows.append(("if fixed", "gain not predictable"))
     if diagnosis.next_stage is not None:
         rows.append(("next limit", evidence.stages.get(diagnosis.next_stage, diagnosis.next_stage)))

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.sweep.rows import collect_rows, varying
 
 APP = """
@@ -65,12 +67,17 @@ main()
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """A Hydra app in a folder whose name needs quoting, with the project's conf/hydra/default.yaml."""
-    folder = tmp_path / "it's, an=app"
-    (folder / "conf" / "hydra").mkdir(parents=True)
-    shutil.copy(Path(__file__).parents[2] / "conf/hydra/default.yaml", folder / "conf" / "hydra")
+    """An app in a folder whose name needs quoting."""
+    return made_app(tmp_path / "it's, an=app", APP)
+
+
+def made_app(folder: Path, text: str) -> Path:
+    """A Hydra app with the project's conf/hydra, and keys that the check of a run's configuration does not know."""
+    shutil.copytree(config_folder() / "hydra", folder / "conf/hydra")
+    default = folder / "conf/hydra/default.yaml"
+    default.write_text(re.sub(r"  check_config:\n.*\n", "", default.read_text()))
     (folder / "conf" / "app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(text)
     return folder
 
 

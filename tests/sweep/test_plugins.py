@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,11 +11,10 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.sweep.plugins import RAY, check_installed, end_of_multirun
 from imagenet_opt.sweep.rows import collect_rows
-from tests.sweep.test_job import APP, wait_for
+from tests.sweep.test_job import APP, made_app, wait_for
 from tests.sweep.test_job import start as started
 
 installed = all(importlib.util.find_spec(name) for name in ("hydra_plugins", "submitit", "optuna"))
@@ -25,12 +23,9 @@ needs_plugins = pytest.mark.skipif(not installed, reason='needs pip install "ima
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """A Hydra app with the project's conf/hydra, which ends in one line."""
-    shutil.copytree(config_folder() / "hydra", tmp_path / "conf/hydra")
-    (tmp_path / "conf/app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
+    """An app that ends in one line."""
     mistakes = "from imagenet_opt.cli.mistakes import report_mistakes\nreport_mistakes(main)\n"
-    (tmp_path / "app.py").write_text(APP.removesuffix("main()\n") + mistakes)
-    return tmp_path
+    return made_app(tmp_path / "app", APP.removesuffix("main()\n") + mistakes)
 
 
 def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:

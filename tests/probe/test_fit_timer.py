@@ -143,7 +143,7 @@ def test_the_gpus_clock_counts_if_the_host_launches_ahead(stalls: bool, monkeypa
     trainer: Any = SimpleNamespace(
         strategy=SimpleNamespace(root_device=device), profiler=PassThroughProfiler(), train_dataloader=None,
         callbacks=[], checkpoint_callbacks=[], loggers=[], num_training_batches=1_000_000, is_last_batch=False,
-        should_stop=False, _logger_connector=SimpleNamespace(should_update_logs=False),
+        should_stop=False, log_every_n_steps=50, _logger_connector=SimpleNamespace(should_update_logs=False),
     )  # fmt: skip
     timer = FitTimer(seconds=2, limit_seconds=8, multiple=1)
     module = LightningModule()

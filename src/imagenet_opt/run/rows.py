@@ -24,10 +24,10 @@ def is_logging_step(trainer: Trainer) -> bool:
     Lightning's rule has no public name: every `log_every_n_steps` steps, and with accumulation only after the last
     batch of a step. An epoch of fewer steps also ends with a row.
     """
-    fit = trainer.fit_loop
     is_short = trainer.num_training_batches < trainer.log_every_n_steps  # type: ignore[attr-defined]
-    ends_short_epoch = is_short and fit.epoch_loop._num_ready_batches_reached()
-    return (trainer._logger_connector.should_update_logs or ends_short_epoch) and not fit._should_accumulate()
+    ends_short_epoch = is_short and trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+    is_due = trainer._logger_connector.should_update_logs or ends_short_epoch
+    return is_due and not trainer.fit_loop._should_accumulate()
 
 
 def log_numbers(trainer: Trainer, numbers: Part) -> None:

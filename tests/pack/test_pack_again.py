@@ -11,19 +11,8 @@ import pytest
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.pack.image import PackOptions
-from imagenet_opt.pack.pack import Packed, pack
-from imagenet_opt.pack.target import CLAIM
+from imagenet_opt.pack.pack import pack
 from tests.pack.packs import SMALL, contents, small_tree, tree
-
-
-def test_packing_again_does_nothing(images_root: Path, tmp_path: Path) -> None:
-    first = pack(images_root, tmp_path / "out", SMALL)
-    assert first.images_seen == first.images == 78
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != CLAIM]
-    before = {path: path.stat().st_mtime_ns for path in files}
-    again = pack(images_root, tmp_path / "out", SMALL)
-    assert again == Packed(**{**vars(first), "images_seen": 0})
-    assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
 def test_other_options_are_refused_and_both_are_named(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import ShardMismatch
 from imagenet_opt.pack.verify import open_packed, verify
 
 
@@ -25,9 +22,3 @@ def test_each_damaged_shard_is_named(out: Path) -> None:
     assert changed == f"{folder}/shard-00000.tar: the bytes do not match the checksum"
     assert cut.startswith(f"{folder}/shard-00002.tar: 700 bytes, not ")
     assert lost == f"{folder}/shard-00003.tar: No such file or directory"
-
-
-def test_a_damaged_column_is_named(out: Path) -> None:
-    overwrite(out / "val/labels.npy", 128, b"\1")
-    with pytest.raises(ShardMismatch, match=r"labels\.npy is damaged"):
-        open_packed(out / "val")

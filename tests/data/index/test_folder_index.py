@@ -6,7 +6,6 @@ import os
 import shutil
 import tarfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imagenet_opt.data.index import folder_index
 from imagenet_opt.data.index.folder_index import FileIndex, open_split, with_classes_of
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
@@ -42,16 +42,6 @@ def opened(root: Path) -> FileIndex:
     return open_split(root, "train", root.parent / "cache")
 
 
-def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
-    root = tree(
-        tmp_path / "d", "train/b/2.JPEG", "train/b/1.jpg", "train/a/ü b.png", "train/a/deep/3.jpeg", "train/a/x.txt"
-    )
-    index = opened(root)
-    assert index.classes == ("a", "b")
-    assert names(index) == ["a/deep/3.jpeg", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
-    assert index.labels.tolist() == [0, 0, 1, 1]
-
-
 def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100)))
     scanned = opened(root)
@@ -70,34 +60,13 @@ def test_added_and_renamed_files_are_noticed(tmp_path: Path) -> None:
     assert names(opened(root))[0] == "a/9.jpg"
 
 
-class Entries(nullcontext):
-    """As os.scandir: a context manager, and an iterator."""
-
-    def __iter__(self) -> Any:
-        return self.enter_result
-
-    def __next__(self) -> Any:
-        return next(self.enter_result)
-
-
-@pytest.mark.parametrize(("late", "scan"), [("train/b/deep/2.jpg", 1), ("train/c/1.jpg", 2)])
+@pytest.mark.parametrize("late", ["train/b/deep/2.jpg", "train/c/1.jpg"])
 def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
-    late: str, scan: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """scan: the number of the scan of the folder that lists it; the first scan of train/ looks for any class."""
-    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg")
-    scandir, scanned = os.scandir, list[str]()
-    parent = str((root / late).parent if late != "train/c/1.jpg" else root / "train")
-
-    def scandir_and_add(folder: str | Path) -> Any:
-        entries = iter(list(scandir(folder)))
-        scanned.append(str(folder))
-        if str(folder) == parent and scanned.count(parent) == scan:
-            tree(root, late)
-        return Entries(entries)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scandir_and_add)
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/9.jpg")
+    with monkeypatch.context() as patch:  # the names of a folder are looked at once it is listed
+        patch.setattr(folder_index, "is_image", lambda name: name != "9.jpg" or bool(tree(root, late)))
         assert len(opened(root)) == 2
     assert len(opened(root)) == 3
 
@@ -191,13 +160,17 @@ def test_validation_images_may_lack_classes_and_have_no_others(
         with_classes_of(val, train)
 
 
-def test_files_that_are_no_images_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_are_found_by_class_in_order_and_other_files_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    root = tree(tmp_path / "d", *(f"train/a/1{ending}" for ending in (".gif", ".jfif", ".JPE", ".heic", ".avif", "")))
+    root = tree(tmp_path / "d", "train/b/2.JPEG", "train/b/1.jpg", "train/a/ü b.png", "train/a/deep/3.gif")
+    tree(root, *(f"train/a/1{ending}" for ending in (".jfif", ".JPE", ".heic", ".avif", "")))
     tree(root, "train/a/._1.jpg", "train/a/deep/2.HEIC", "train/0.jpg")
     expected = {".heic": 2, ".avif": 1, "no ending": 1, "._*": 1, "images outside of class folders": 1}
     for index in (opened(root), opened(root)):
-        assert names(index) == ["a/1.JPE", "a/1.gif", "a/1.jfif"] and index.others == expected
+        assert names(index) == ["a/1.JPE", "a/1.jfif", "a/deep/3.gif", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
+        assert index.classes == ("a", "b") and index.labels.tolist() == [0, 0, 0, 0, 1, 1] and index.others == expected
     assert "left out are other files: 2 .heic" in caplog.text
 
 

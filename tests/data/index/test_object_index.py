@@ -126,8 +126,6 @@ def test_new_shards_have_a_new_index(packed: Path, copy: Path, bucket: str, tmp_
     upload(packed, f"{url}/train")
     open_index(url, "train", tmp_path)
     about = json.loads((copy / "index.json").read_text())
-    put(f"{url}/train/index.json", json.dumps(about | {"rejected": 7}).encode())
-    assert len(open_index(url, "train", tmp_path)) == 18
     put(f"{url}/train/index.json", json.dumps(about | {"classes": ["x", "y", "z"]}).encode())
     assert open_index(url, "train", tmp_path).classes == ("x", "y", "z")
 

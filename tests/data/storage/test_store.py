@@ -12,7 +12,6 @@ import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.storage.store import FolderStore, ThrottledStore
-from imagenet_opt.errors import BadSample
 
 
 @pytest.fixture
@@ -57,15 +56,6 @@ def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -
     with pytest.raises(OSError) as caught:
         FolderStore(index).read_many(np.array([0]))
     assert caught.value.errno == code
-
-
-def test_a_name_of_any_bytes_is_read_and_can_be_printed(tmp_path: Path) -> None:
-    folder = tmp_path / "data/train/klasse ß"
-    folder.mkdir(parents=True)
-    Path(os.fsdecode(os.fsencode(folder) + b"/a \xff\xe9\n\x1b[2J.JPEG")).write_bytes(b"content")
-    store = FolderStore(open_split(tmp_path / "data", "train", tmp_path / "cache"))
-    assert store.read_many(np.array([0])) == [b"content"]
-    assert str(BadSample(store.name(0))) == f"{folder}/a \\xff\\xe9 \\x1b[2J.JPEG"
 
 
 def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: FolderStore) -> None:

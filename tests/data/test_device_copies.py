@@ -170,9 +170,8 @@ def test_small_tensors_travel_as_one_block(device: LateDevice) -> None:
     num = 5
     sizes = torch.arange(2 * num, dtype=torch.int32).view(2, num)
     small = (torch.arange(num), torch.arange(num) - 5, torch.arange(num) % 2 == 0)
-    batch = RaggedBatch(
-        *small, *FACTS, None, shared_bytes(64).fill_(3), *sizes, offsets=torch.arange(num) * 7, flips=small[2].clone()
-    )
+    ragged = {"offsets": torch.arange(num) * 7, "flips": small[2].clone(), "windows": torch.rand(num, 4)}
+    batch = RaggedBatch(*small, *FACTS, None, shared_bytes(64).fill_(3), *sizes, **ragged)
     shared = batch.share_memory()
     sent = shared.to("cpu", non_blocking=True)
     assert len(device.late) == 2  # pixels, and all others

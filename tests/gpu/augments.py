@@ -39,7 +39,8 @@ def crops() -> list[torch.Tensor]:
     heights, widths = (np.sqrt(one).astype(np.int32).clip(8) for one in (area / ratio, area * ratio))
     sizes = 3 * heights.astype(np.int64) * widths
     pixels = draw.integers(0, 256, int(sizes.sum()), dtype=np.uint8)
-    ragged = (pixels, heights, widths, sizes.cumsum() - sizes, draw.random(NUM) < 0.5)
+    windows = np.stack([0 * heights, 0 * widths, heights, widths], axis=1).astype(np.float32)
+    ragged = (pixels, heights, widths, sizes.cumsum() - sizes, draw.random(NUM) < 0.5, windows)
     return [torch.from_numpy(one).to(DEVICE) for one in ragged]
 
 

@@ -205,9 +205,8 @@ def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
             (encoded,) = store.read_many(np.array([i]))
             if (stream := codec.parse(encoded)) is None:
                 continue
-            sizes = (np.array([side]) for side in (stream.height, stream.width))
-            crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
-            top, left, height, width = (int(side[0]) for side in crops)
-            box = (top, left, height, width)
+            height, width = (np.array([side]) for side in (stream.height, stream.width))
+            crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), height, width, loading.image_size)
+            box = (int(crops.tops[0]), int(crops.lefts[0]), int(crops.heights[0]), int(crops.widths[0]))
             if codec.decode(stream, box) is not None:
                 yield encoded, box

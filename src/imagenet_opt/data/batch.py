@@ -179,7 +179,8 @@ class RaggedBatch(BatchBase):
     """Crops of different sizes, one after the other in one buffer, to be resized on the device.
 
     pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32
-    (N,); offsets: int64 (N,); flips: bool (N,), True to mirror the crop horizontally.
+    (N,); offsets: int64 (N,); flips: bool (N,), True to mirror the crop horizontally. windows: float32 (N, 4), top,
+    left, height and width of the part of the crop that becomes the image, in pixels of the crop.
     """
 
     pixels: Tensor
@@ -187,6 +188,7 @@ class RaggedBatch(BatchBase):
     widths: Tensor
     offsets: Tensor
     flips: Tensor
+    windows: Tensor
 
     @property
     def data(self) -> Tensor:
@@ -227,7 +229,7 @@ def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
     drawn = batch.augmentation
     layers = drawn.layers if drawn is not None else ()
     if isinstance(batch, RaggedBatch):
-        ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips)
+        ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, batch.windows)
         resized_format = replace(format, dtype=torch.uint8) if layers else format
         images = resize_ragged(*ragged, size=batch.key.image_size, format=resized_format)
         facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
@@ -245,17 +247,25 @@ def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
 
 
 def resize_ragged(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
+    pixels: Tensor,
+    heights: Tensor,
+    widths: Tensor,
+    offsets: Tensor,
+    flips: Tensor,
+    windows: Tensor,
+    *,
+    size: int,
+    format: ImageFormat,
 ) -> Tensor:
     """Resize crops to images_NCHW (N, 3, size, size) in this format, channels_last. Tensors: see RaggedBatch.
 
     One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
     """
     if pixels.device.type != "cuda":
-        return resize_torch(pixels, heights, widths, offsets, flips, size=size, format=format)
+        return resize_torch(pixels, heights, widths, offsets, flips, windows, size=size, format=format)
     from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
 
-    return resize_kernel(pixels, heights, widths, offsets, flips, size=size, format=format)
+    return resize_kernel(pixels, heights, widths, offsets, flips, windows, size=size, format=format)
 
 
 def images_of(batch: Any) -> Tensor | None:

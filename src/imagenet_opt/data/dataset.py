@@ -28,8 +28,8 @@ from imagenet_opt.data.transforms.resize import resize
 from imagenet_opt.errors import BadSample
 
 Sizes = NDArray[np.int64]
-CropPlan = Callable[[SampleIds, Sizes, Sizes], tuple[Crops, NDArray[np.bool_]]]
-"""(samples, image heights, image widths) -> crop boxes, and whether each image is flipped."""
+CropPlan = Callable[[SampleIds, Sizes, Sizes, int], tuple[Crops, NDArray[np.bool_]]]
+"""(samples, image heights, image widths, size of the resized images) -> crops, and whether each image is flipped."""
 
 _REPLACEMENTS = 20
 """Number of samples that are tried as the replacement of a bad sample."""
@@ -78,7 +78,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         builder = (
             ImageBuilder(self.buffers, len(draw.indices), key.image_size, self.interpolation)
             if self.resize_here
-            else RaggedBuilder(self.buffers, len(draw.indices))
+            else RaggedBuilder(self.buffers, len(draw.indices), key.image_size)
         )
         draw, skipped, reads = self._fill(builder, key, draw)
         valid = torch.arange(len(draw.indices)) < draw.num_valid
@@ -194,16 +194,19 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         heights = np.array([image.height for _, image in opened])
         widths = np.array([image.width for _, image in opened])
         part = SampleIds(draw.indices[chosen], draw.pass_ids[chosen], len(chosen))
-        crops, flips = self.crop_plan(part, heights, widths)
+        crops, flips = self.crop_plan(part, heights, widths, builder.size)
         builder.reserve(len(chosen), int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
-        boxes = zip(*(side.tolist() for side in crops), strict=True)
+        boxes = zip(*(side.tolist() for side in crops[:4]), strict=True)
         opened.reverse()
-        for box, flip in zip(boxes, flips.tolist(), strict=True):
+        for box, window, flip in zip(boxes, crops.windows, flips.tolist(), strict=True):
             place, image = opened.pop()
             samples[place] = b""
             row = int(rows[place])
             try:
-                builder.write(row, self.decoder.crop(image, box), flip)
+                pixels = self.decoder.crop(image, box)
+                height, width, _ = pixels.shape  # of a large crop fewer than in its box
+                in_pixels = window * (height, width, height, width) / (*box[2:], *box[2:])
+                builder.write(row, pixels, flip, in_pixels)
             except BadSample as error:
                 bad[row] = error
         return bad
@@ -221,9 +224,9 @@ class ImageBuilder:
     def reserve(self, num_crops: int, num_pixels: int) -> None:
         """Does nothing, because the memory exists already."""
 
-    def write(self, row: int, pixels: Pixels, flip: bool) -> None:
+    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
         crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
-        self.images[row] = resize(crop_CHW, self.size, flip, self.interpolation)
+        self.images[row] = resize(crop_CHW, self.size, flip, self.interpolation, window.tolist())
 
     def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> Batch:
         return Batch(labels, indices, valid, key, stats, self.lease, self.images)
@@ -232,13 +235,14 @@ class ImageBuilder:
 class RaggedBuilder:
     """Builds a batch of crops of any size, one after the other in one buffer."""
 
-    def __init__(self, buffers: SharedBufferPool, num_images: int) -> None:
-        self.buffers = buffers
+    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int) -> None:
+        self.buffers, self.size = buffers, size
         self.lease: Lease | None = None
         # numpy, because setting a number of a tensor takes 3 microseconds
         self.sizes = np.zeros((2, num_images), dtype=np.int32)
         self.offsets = np.zeros(num_images, dtype=np.int64)
         self.flips = np.zeros(num_images, dtype=np.bool_)
+        self.windows = np.zeros((num_images, 4), dtype=np.float32)
         self.pixels = torch.empty(0, dtype=torch.uint8)
         self.num_crops = self.num_bytes = 0
 
@@ -256,17 +260,17 @@ class RaggedBuilder:
         self.lease = lease
         self.pixels, self._numpy = larger, larger.numpy()
 
-    def write(self, row: int, pixels: Pixels, flip: bool) -> None:
+    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
         height, width, _ = pixels.shape
         end = self.num_bytes + pixels.size
         self._numpy[self.num_bytes : end].reshape(pixels.shape)[:] = pixels
         self.sizes[0, row], self.sizes[1, row] = height, width
-        self.offsets[row], self.flips[row] = self.num_bytes, flip
+        self.offsets[row], self.flips[row], self.windows[row] = self.num_bytes, flip, window
         self.num_bytes = end
 
     def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> RaggedBatch:
         pixels = self.pixels[: rounded_bytes(self.num_bytes)]
-        facts = map(torch.from_numpy, (*self.sizes, self.offsets, self.flips))
+        facts = map(torch.from_numpy, (*self.sizes, self.offsets, self.flips, self.windows))
         return RaggedBatch(labels, indices, valid, key, stats, self.lease, pixels, *facts)
 
 
@@ -276,13 +280,15 @@ def num_portions_of(num_samples: int) -> int:
 
 
 def train_crops(
-    draw: SampleIds, heights: Sizes, widths: Sizes, *, seed: int, scale: tuple[float, float]
+    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, seed: int, scale: tuple[float, float]
 ) -> tuple[Crops, NDArray[np.bool_]]:
     """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords."""
     draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
     return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
 
 
-def eval_crops(draw: SampleIds, heights: Sizes, widths: Sizes, *, crop_ratio: float) -> tuple[Crops, NDArray[np.bool_]]:
+def eval_crops(
+    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, crop_ratio: float
+) -> tuple[Crops, NDArray[np.bool_]]:
     """Centred crops without flips. A CropPlan, but for the keywords."""
-    return center_crops(heights, widths, crop_ratio=crop_ratio), np.zeros(len(heights), dtype=bool)
+    return center_crops(heights, widths, crop_ratio=crop_ratio, size=size), np.zeros(len(heights), dtype=bool)

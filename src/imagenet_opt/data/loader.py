@@ -192,7 +192,7 @@ def _plain_store(index: Split, options: LoaderOptions, *, drop_pages: bool = Fal
     return store
 
 
-def mean_crop_bytes(dataset: BatchDataset) -> float:
+def mean_crop_bytes(dataset: BatchDataset, image_size: int) -> float:
     """Mean bytes of a decoded crop, estimated from the sizes of some images that can be opened."""
     num_samples = len(dataset.labels)
     spread = np.linspace(0, num_samples - 1, min(_MEASURED, num_samples)).astype(np.int64)
@@ -204,14 +204,14 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
     dataset.reader.take_events()  # else each forked worker counts them
     widths, heights = np.array(sizes or [(500, 400)]).T
     draw = SampleIds(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
-    crops, _ = dataset.crop_plan(draw, heights, widths)
+    crops, _ = dataset.crop_plan(draw, heights, widths, image_size)
     return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
 
 
 def batch_bytes(dataset: BatchDataset, image_size: int) -> int:
     """Shared memory of one batch, or of one part of a large batch."""
     num_images = -(-dataset.order.batch_size // dataset.num_parts)
-    crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
+    crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset, image_size)
     return slot_bytes(int(num_images * crop_bytes))
 
 

@@ -1,4 +1,4 @@
-"""Resizing ragged crops against torchvision's resized_crop, in plain torch and as a Triton kernel."""
+"""Resizing ragged crops against torchvision, and windows in them against Pillow, in plain torch and as a kernel."""
 
 import os
 import subprocess
@@ -8,50 +8,60 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
 
 from imagenet_opt.data.transforms.resize import MEAN, STD, ImageFormat, resize, resize_torch
 
-Ragged = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Ragged = tuple[torch.Tensor, ...]
+Source = tuple[torch.Tensor, tuple[float, ...], bool]
+"""A crop (3, height, width), the window in it, and whether it is flipped."""
 
 
-def crops(num: int, most: int, seed: int) -> tuple[list[tuple[torch.Tensor, tuple[int, ...], bool]], Ragged]:
-    """Random images and boxes of 1 to `most` pixels a side, as they are and as a ragged batch."""
+def crops(num: int, most: int, seed: int) -> tuple[list[Source], Ragged]:
+    """Random crops of 1 to `most` pixels a side, as they are and as a ragged batch. Every third has a window with
+    fractions of a pixel."""
     rng = np.random.default_rng(seed)
-    sources, parts = [], []
+    sources = list[Source]()
     for i in range(num):
-        height, width = rng.integers(1, most + 1, 2)
-        image = torch.from_numpy(rng.integers(0, 256, (3, height, width), dtype=np.uint8))
-        box_height, box_width = (
-            1 if i % 9 == side else rng.integers(1, n + 1) for side, n in ((0, height), (1, width))
-        )
-        top, left = rng.integers(0, height - box_height + 1), rng.integers(0, width - box_width + 1)
-        box = tuple(int(n) for n in (top, left, box_height, box_width))
-        sources.append((image, box, bool(rng.integers(2))))
-        parts.append(image[:, top : top + box_height, left : left + box_width].permute(1, 2, 0).flatten())
-    sizes = torch.tensor([box[2:] for _, box, _ in sources], dtype=torch.int32)
-    lengths = torch.tensor([len(part) for part in parts])
-    offsets = lengths.cumsum(0) - lengths
-    flips = torch.tensor([flip for _, _, flip in sources])
-    return sources, (torch.cat(parts), sizes[:, 0].contiguous(), sizes[:, 1].contiguous(), offsets, flips)
+        height, width = (1 if i % 9 == side else int(rng.integers(1, most + 1)) for side in (0, 1))
+        window = (0.0, 0.0, float(height), float(width))
+        if i % 3 == 2:
+            share, place = rng.uniform(0.2, 1, 2), rng.uniform(0, 1, 2)
+            length = share * (height, width)
+            window = tuple(np.float32([*(place * ((height, width) - length)), *length]).tolist())
+        crop = torch.from_numpy(rng.integers(0, 256, (3, height, width), dtype=np.uint8))
+        sources.append((crop, window, bool(rng.integers(2))))
+    sizes = torch.tensor([crop.shape[1:] for crop, _, _ in sources], dtype=torch.int32)
+    lengths = torch.tensor([crop.numel() for crop, _, _ in sources])
+    pixels = torch.cat([crop.permute(1, 2, 0).flatten() for crop, _, _ in sources])
+    windows, flips = (torch.tensor([source[i] for source in sources]) for i in (1, 2))
+    heights, widths = sizes.T.contiguous()
+    return sources, (pixels, heights, widths, lengths.cumsum(0) - lengths, flips, windows)
 
 
-def reference(image: torch.Tensor, box: tuple[int, ...], size: int, interpolation: str) -> torch.Tensor:
-    """float (3, size, size), 0 to 255: torchvision's, or for "area" by the matrices of the overlaps of pixels."""
-    if interpolation != "area":
+def reference(crop: torch.Tensor, window: tuple[float, ...], size: int, interpolation: str) -> torch.Tensor:
+    """float (3, size, size), 0 to 255: torchvision's or, of a window, Pillow's; "area" by the overlaps of pixels."""
+    _, height, width = crop.shape
+    top, left, h, w = window
+    if interpolation == "area":
+        return overlaps(height, size, top, h) @ crop.float() @ overlaps(width, size, left, w).T
+    if window == (0, 0, height, width):
         mode = InterpolationMode(interpolation)
-        return resized_crop(image.float(), *box, size=[size, size], interpolation=mode, antialias=True).clamp(0, 255)
-    top, left, height, width = box
-    rows, columns = overlaps(height, size), overlaps(width, size)
-    return rows @ image[:, top : top + height, left : left + width].float() @ columns.T
+        whole = (0, 0, height, width)
+        return resized_crop(crop.float(), *whole, size=[size, size], interpolation=mode, antialias=True).clamp(0, 255)
+    box = (left, top, min(width, left + w), min(height, top + h))
+    channels = [Image.fromarray(channel.float().numpy()) for channel in crop]
+    resized = [each.resize((size, size), Image.Resampling[interpolation.upper()], box) for each in channels]
+    return torch.from_numpy(np.stack([np.asarray(each) for each in resized])).clamp(0, 255)
 
 
-def overlaps(source: int, size: int) -> torch.Tensor:
+def overlaps(source: int, size: int, start: float, length: float) -> torch.Tensor:
     """(size, source): the share of each output pixel that a source pixel fills."""
-    ends, pixels = np.arange(size + 1) * source / size, np.arange(source)
+    ends, pixels = start + np.arange(size + 1) * length / size, np.arange(source)
     last = np.minimum(ends[1:, None], pixels + 1)
-    share = np.clip(last - np.maximum(ends[:-1, None], pixels), 0, None) * size / source
+    share = np.clip(last - np.maximum(ends[:-1, None], pixels), 0, None) * size / length
     return torch.from_numpy(share).float()
 
 
@@ -77,9 +87,10 @@ def test_plain_torch_is_torchvision(size: int, most: int, num: int, interpolatio
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 def test_pixels_of_a_worker_are_those_of_the_device(interpolation: str) -> None:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 37, 61), dtype=np.uint8))
-    actual = resize(pixels, 20, True, interpolation)
-    assert actual.dtype == torch.uint8
-    assert (actual.float() - resize(pixels.float(), 20, True, interpolation)).abs().max() <= 1
+    for window in ((0, 0, 37, 61), (0.3, 5.7, 36.5, 50.1)):
+        actual = resize(pixels, 20, True, interpolation, window)
+        assert actual.dtype == torch.uint8
+        assert (actual.float() - resize(pixels.float(), 20, True, interpolation, window)).abs().max() <= 1
 
 
 def test_other_dtypes_are_the_same_images_rounded() -> None:

@@ -36,7 +36,14 @@ def test_it_compiles_without_spills_and_within_its_registers(
 
     if not isinstance(_resize, triton.JITFunction):
         pytest.skip("Triton's interpreter is on: nothing is compiled")
-    tensors = {"pixels": "*u8", "heights": "*i32", "widths": "*i32", "offsets": "*i64", "flips": "*i1"}
+    tensors = {
+        "pixels": "*u8",
+        "heights": "*i32",
+        "widths": "*i32",
+        "offsets": "*i64",
+        "flips": "*i1",
+        "windows": "*fp32",
+    }
     numbers = {name: "fp32" for name in _resize.arg_names if name.startswith(("factor", "shift"))}
     signature = tensors | {"images": f"*{dtype}", "size": "i32"} | numbers
     constants = {"INTERPOLATION": interpolation, "BLOCK": _BLOCK}

@@ -8,15 +8,19 @@ from numpy.typing import NDArray
 _TRIES = 10
 RANDOM_CROP_DRAWS = 4 * _TRIES
 _RATIO = (3 / 4, 4 / 3)
+_REACH = 2
+"""Output pixels that the widest filter, the bicubic one, reaches beyond a window."""
 
 
 class Crops(NamedTuple):
-    """Boxes within their images, in pixels: int64 (batch_size,) each."""
+    """Boxes within their images, in pixels: int64 (batch_size,) each. windows: float64 (batch_size, 4), top, left,
+    height and width of the part of each box that becomes the image, in pixels of the box."""
 
     tops: NDArray[np.int64]
     lefts: NDArray[np.int64]
     heights: NDArray[np.int64]
     widths: NDArray[np.int64]
+    windows: NDArray[np.float64]
 
 
 def random_crops(
@@ -41,27 +45,39 @@ def random_crops(
     lefts = (u[rows, first, 3] * (widths - crop_widths + 1)).astype(np.int64)
     has_fit = fits.any(axis=1)
     pairs = zip((tops, lefts, crop_heights, crop_widths), _nearest_ratio(heights, widths), strict=True)
-    return Crops(*(np.where(has_fit, tried, fallback) for tried, fallback in pairs))
+    tops, lefts, crop_heights, crop_widths = (np.where(has_fit, tried, fallback) for tried, fallback in pairs)
+    windows = np.stack([0 * tops, 0 * lefts, crop_heights, crop_widths], axis=1).astype(np.float64)
+    return Crops(tops, lefts, crop_heights, crop_widths, windows)
 
 
-def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float) -> Crops:
-    """Centred squares whose side is `crop_ratio` of the shorter side, as after a resize of the shorter side to
-    size / crop_ratio and a centred crop of size x size."""
-    sides = np.maximum(1, np.round(np.minimum(heights, widths) * crop_ratio)).astype(np.int64)
-    return _centred(heights, widths, sides, sides)
+def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float, size: int) -> Crops:
+    """Windows of the images that a resize of the shorter side to size / crop_ratio, rounded down, and then a centred
+    crop of size x size show; in boxes with all pixels that the filters use. Sources: Resize and CenterCrop of
+    torchvision, whose roundings are repeated here; timm's transforms_imagenet_eval for the rounding down."""
+    shorter, resized = np.minimum(heights, widths), int(size / crop_ratio + 1e-6)
+    tops, box_heights, top, height = _centred(heights, shorter, resized, size)
+    lefts, box_widths, left, width = _centred(widths, shorter, resized, size)
+    return Crops(tops, lefts, box_heights, box_widths, np.stack([top, left, height, width], axis=1))
 
 
-def _nearest_ratio(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Crops:
+def _centred(
+    sides: NDArray[np.int64], shorter: NDArray[np.int64], resized: int, size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Along one axis: start and length of the box in the image, and of the window in the box."""
+    resized_sides = resized * sides // shorter
+    scale = sides / resized_sides
+    start, length = np.rint((resized_sides - size) / 2) * scale, size * scale
+    reach = _REACH * np.maximum(scale, 1)
+    first = np.maximum(0, np.floor(start - reach)).astype(np.int64)
+    last = np.minimum(sides, np.ceil(start + length + reach)).astype(np.int64)
+    return first, last - first, start - first, length
+
+
+def _nearest_ratio(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
     """Largest centred boxes whose width/height is the nearest to the image's within `_RATIO`."""
     aspect = widths / heights
     box_heights = np.where(aspect < _RATIO[0], np.round(widths / _RATIO[0]), heights)
     box_widths = np.where(aspect > _RATIO[1], np.round(heights * _RATIO[1]), widths)
-    sizes = np.maximum(1, box_heights).astype(np.int64), np.maximum(1, box_widths).astype(np.int64)
-    return _centred(heights, widths, *sizes)
-
-
-def _centred(
-    heights: NDArray[np.int64], widths: NDArray[np.int64], box_heights: NDArray[np.int64], box_widths: NDArray[np.int64]
-) -> Crops:
+    box_heights, box_widths = (np.maximum(1, side).astype(np.int64) for side in (box_heights, box_widths))
     box_heights, box_widths = np.minimum(box_heights, heights), np.minimum(box_widths, widths)
-    return Crops((heights - box_heights) // 2, (widths - box_widths) // 2, box_heights, box_widths)
+    return (heights - box_heights) // 2, (widths - box_widths) // 2, box_heights, box_widths

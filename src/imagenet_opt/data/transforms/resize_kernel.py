@@ -16,7 +16,15 @@ _BLOCK = 128
 
 
 def resize_kernel(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
+    pixels: Tensor,
+    heights: Tensor,
+    widths: Tensor,
+    offsets: Tensor,
+    flips: Tensor,
+    windows: Tensor,
+    *,
+    size: int,
+    format: ImageFormat,
 ) -> Tensor:
     """See batch.resize_ragged."""
     images_NHWC = torch.empty((len(heights), size, size, 3), dtype=format.dtype, device=pixels.device)
@@ -28,7 +36,7 @@ def resize_kernel(
         shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
     if len(heights):  # the last batch of a validation may be empty on a process
         _resize[grid](
-            pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts,
+            pixels, heights, widths, offsets, flips, windows, images_NHWC, size, *factors, *shifts,
             INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
         )  # fmt: skip
     return images_NHWC.permute(0, 3, 1, 2)
@@ -36,26 +44,28 @@ def resize_kernel(
 
 @triton.jit
 def _resize(  # type: ignore[no-untyped-def]
-    pixels, heights, widths, offsets, flips, images, size,
+    pixels, heights, widths, offsets, flips, windows, images, size,
     factor_r, factor_g, factor_b, shift_r, shift_g, shift_b,
     INTERPOLATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program makes BLOCK output pixels, row by row, of one image; a pixel is the weighted mean of its window.
 
-    Output pixel o has its centre at (o + 0.5) * scale in the source. The window is clipped at the crop's border, as in
-    torch's upsample_bilinear2d_aa.
+    Output pixel o has its centre at start + (o + 0.5) * scale in the crop, where `windows` has the start of the image.
+    A pixel's window is clipped at the crop's border, as in torch's upsample_bilinear2d_aa.
     """
     image = tl.program_id(0).to(tl.int64)
     height, width = tl.load(heights + image), tl.load(widths + image)
     start = tl.load(offsets + image)
-    scale_y, scale_x = height.to(tl.float32) / size, width.to(tl.float32) / size
+    window = windows + image * 4
+    top, left = tl.load(window), tl.load(window + 1)
+    scale_y, scale_x = tl.load(window + 2) / size, tl.load(window + 3) / size
     reach_y, reach_x = _reach(scale_y, INTERPOLATION), _reach(scale_x, INTERPOLATION)
 
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size * size
     y, x = place // size, place % size
     x = tl.where(tl.load(flips + image) != 0, size - 1 - x, x)
-    centre_y, centre_x = (y + 0.5) * scale_y, (x + 0.5) * scale_x
+    centre_y, centre_x = top + (y + 0.5) * scale_y, left + (x + 0.5) * scale_x
     first_y = tl.maximum((centre_y - reach_y + 0.5).to(tl.int32), 0)
     first_x = tl.maximum((centre_x - reach_x + 0.5).to(tl.int32), 0)
     last_y = tl.minimum((centre_y + reach_y + 0.5).to(tl.int32), height)

@@ -19,7 +19,8 @@ _NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the 
 
 def _epochs(e: Evidence) -> tuple[float, float]:
     """Rates of the first epoch and of later ones, which differ only if reading limits the first one."""
-    measured, touched = e.measured_rate, _first_touch_rate(e)
+    measured = e.measured_rate
+    touched = _touch_rate(e, max(e.touches.in_flight if e.touches else 0, e.requests_in_flight))
     if e.is_cold and _is_lazy(e) and touched < SLOWER * measured:  # the run read files that were fetched before
         return touched, measured
     if not e.is_cold or not e.is_slow_reading:
@@ -34,20 +35,17 @@ def _is_slow_at_first(e: Evidence) -> bool:
     return _epochs(e)[0] < SLOWER * _epochs(e)[1]
 
 
-def _first_touch_rate(e: Evidence) -> float:
-    """Rate of an epoch that reads each file for the first time: requests in flight / seconds of a first touch;
-    infinite if first touches were not measured."""
+def _touch_rate(e: Evidence, in_flight: float) -> float:
+    """Rate at which so many requests in flight read files for the first time; infinite if that was not measured."""
     if e.touches is None or not e.touches.first_seconds:
         return math.inf
-    return max(e.touches.in_flight, e.requests_in_flight) * e.images_per_request / e.touches.first_seconds
+    return in_flight * e.images_per_request / e.touches.first_seconds
 
 
 def _waits_for_touches(e: Evidence) -> bool:
     """Whether first touches, not the bandwidth, limit the loader."""
-    if e.touches is None or not e.touches.first_seconds:
-        return e.is_slow_reading
-    touched = e.requests_in_flight * e.images_per_request / e.touches.first_seconds
-    return e.is_slow_reading and touched < NEAR * e.rate("loader")
+    is_late = e.touches is None or _touch_rate(e, e.requests_in_flight) < NEAR * e.rate("loader")
+    return e.is_slow_reading and is_late
 
 
 def _whole(e: Evidence) -> Reach:

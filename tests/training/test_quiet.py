@@ -3,15 +3,12 @@
 import io
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from imagenet_opt.training.quiet import Outliving, quiet
 
@@ -44,19 +41,6 @@ def quieted(log_file: Path) -> Iterator[io.StringIO]:
         patch.setattr(logging.getLogger("hydra.utils"), "level", logging.NOTSET)
         quiet()
         yield terminal
-
-
-def test_log_lines_stand_above_a_progress_bar(tmp_path: Path) -> None:
-    with (
-        quieted(tmp_path / "train.log") as terminal,
-        Progress(console=Console(force_terminal=True, width=60), auto_refresh=False) as bar,
-    ):
-        bar.add_task("training")
-        bar.refresh()
-        logging.getLogger("imagenet_opt").info("one line")
-        bar.refresh()
-    erased = r"\r(?:\x1b\[[0-9]*[A-Z])*\x1b\[2K"
-    assert re.search(erased + "one line", terminal.getvalue())
 
 
 def test_the_file_gets_the_lines_that_the_bar_shows(tmp_path: Path) -> None:

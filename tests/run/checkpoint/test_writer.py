@@ -12,7 +12,7 @@ import torch
 
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
-from tests.processes import Forked, run_script
+from tests.processes import Forked
 from tests.run.checkpoint import test_files
 
 
@@ -102,26 +102,14 @@ def test_a_file_that_reads_back_with_other_content_does_not_count(
 
 
 CHILD = """
-import resource, sys, time
+import sys
 from pathlib import Path
-import torch
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter
-from imagenet_opt.run.checkpoint.writer import HostCopy
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from tests.run.checkpoint.test_writer import state
 
-folder, how = Path(sys.argv[1]), sys.argv[2]
-writer = CheckpointWriter(folder, keep=2)
-writer.write(1, HostCopy(state(1)), is_best=True)
-writer.wait()
-if how == "limit":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-    writer.write(2, HostCopy(state(2, 1_000_000)), is_best=True)
-    writer.wait()
-    writer.write(3, HostCopy(state(3)), is_best=False)
-    writer.wait()
-else:
-    for step in range(2, 10_000):
-        writer.write(step, HostCopy(state(step, 4_000_000)), is_best=False)
+writer = CheckpointWriter(Path(sys.argv[1]), keep=2)
+for step in range(1, 10_000):
+    writer.write(step, HostCopy(state(step, 4_000_000)), is_best=False)
 """
 
 
@@ -131,26 +119,11 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    """The operating system refuses to let the file grow, as a full disk or a quota does."""
-    child = run_script(CHILD, [str(tmp_path), "limit"], cwd=tmp_path, environment=environment())
-    assert child.returncode == 0, child.stderr
-    reason = f"{tmp_path}/checkpoints: {os.strerror(errno.EFBIG)}; the checkpoint needs 21 MB"
-    assert f"the checkpoint of step 2 could not be written to {reason}" in child.stderr
-    assert len(child.stderr.splitlines()) == 1
-    assert {name: step_of(tmp_path / name) for name in names(tmp_path)} == {
-        "best.ckpt": 1,
-        "checkpoints/step_00000001.ckpt": 1,
-        "checkpoints/step_00000003.ckpt": 3,
-        "last.ckpt": 3,
-    }
-
-
 @pytest.mark.slow
 def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(CHILD)
     deadline = time.monotonic() + 240
-    command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path), "endless"]
+    command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path)]
     child = Forked(command, stdout=sys.__stdout__, env=environment(), cwd=tmp_path)
     try:
         while not [file for file in tmp_path.glob("checkpoints/.*.new") if "step_00000001" not in file.name]:

@@ -110,7 +110,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
 
     def turn(name: str, number: int) -> Turn:
         found = stored_turn(rows[name], number, study, cache, f"round {number + 1}{of}: {name}")
-        if number == 0 and name == first.name and request.repeats is None:
+        if number == 0 and name == first.name:
             _check_budget(study, cache, found.seconds, deadline)
         return found
 
@@ -138,18 +138,19 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
 
 
 def _check_budget(study: Study, cache: ResultCache, turn_seconds: float, deadline: Deadline) -> None:
-    """Print how long the missing turns of LEAST_ROUNDS take. Raises ConfigError if a budget is shorter."""
-    turns = (key_of_turn(row, number) for row in study.rows for number in range(LEAST_ROUNDS))
+    """Print how long the missing turns take. Raises ConfigError if a budget is too short for LEAST_ROUNDS of them."""
+    num = study.request.repeats or LEAST_ROUNDS
+    turns = (key_of_turn(row, number) for row in study.rows for number in range(num))
     if not (needed := turn_seconds * cache.num_missing(turns)):
         return
-    takes = f"{LEAST_ROUNDS} rounds of {len(study.rows)} rows, which verdicts need, take {roughly(needed)} at "
-    takes += f"{duration(turn_seconds)} a turn, and longer where a row compiles"
+    takes = (
+        f"{num} rounds of {len(study.rows)} rows take {roughly(needed)} at {duration(turn_seconds)} a turn, and longer "
+    )
+    takes += "where a row compiles"
     if deadline.seconds and deadline.left() < needed:
-        raise ConfigError(
-            f"study={study.request.name}: {takes}, more than --budget: use --budget {as_budget(needed)}, or a file "
-            "with fewer steps (study=mine.yaml)"
-        )
-    say(takes)
+        remedy = f"use --budget {as_budget(needed)}, or a file with fewer steps (study=mine.yaml)"
+        raise ConfigError(f"study={study.request.name}: {takes}; fewer decide next to nothing: {remedy}")
+    say(takes if num >= LEAST_ROUNDS else f"{takes}; fewer than {LEAST_ROUNDS} rounds decide next to nothing")
 
 
 def results_of(rows: Sequence[Row], rounds: Rounds[Turn], *, is_ladder: bool) -> list[RowResult]:

@@ -46,7 +46,7 @@ def test_the_order_is_that_of_the_folder(tree: Path, bucket: str, tmp_path: Path
     index = open_index(upload(tree, f"{bucket}/data"), "train", tmp_path / "cache")
     local = scan_split(tree, "train")
     assert index.classes == local.classes == ("B", "a", "a.b", "b")
-    assert np.array_equal(index.labels, local.labels)
+    assert np.array_equal(index.labels, local.labels) and index.others == {".txt": 1}
     paths = [local.path(i).removeprefix(str(tree)) for i in range(len(local))]
     assert [index.path(i).removeprefix(f"{bucket}/data") for i in range(len(index))] == paths
     assert store_of(index, loading()).read_many(np.arange(len(index))) == [path[1:].encode() for path in paths]

@@ -172,7 +172,8 @@ def patiently(request: Callable[[], T], name: str) -> T:
 def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject], Counter[str]]:
     """The images in one class folder, in the order of their paths, and the kinds of other objects."""
     found = [each for portion in storage.objects(class_name) for each in portion]
-    others = Counter(kind(each.path) for each in found if not is_image(each.path))
+    folders = {each for each in found if not each.size and "." not in each.path.rpartition("/")[2]}  # of consoles
+    others = Counter(kind(each.path) for each in found if not is_image(each.path) and each not in folders)
     return sorted(each for each in found if is_image(each.path)), others
 
 

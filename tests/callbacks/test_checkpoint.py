@@ -103,18 +103,11 @@ def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
     assert (project.trainer.current_epoch, project.trainer.global_step) == (3, 30)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"keep": 0}, "callbacks.checkpoint.keep=0"),
-        ({"every_n_steps": 0}, "callbacks.checkpoint.every_n_steps=0"),
-        ({"every_minutes": -1.5}, "callbacks.checkpoint.every_minutes=-1.5"),
-        ({"every_minutes": math.nan}, "callbacks.checkpoint.every_minutes=nan"),
-    ],
-)
-def test_options_that_would_save_nothing_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Checkpoint(**options)
+@pytest.mark.parametrize("option", ["keep=0", "every_n_steps=0", "every_minutes=-1.5", "every_minutes=nan"])
+def test_options_that_would_save_nothing_are_refused(option: str) -> None:
+    name, value = option.split("=")
+    with pytest.raises(ConfigError, match=f"callbacks.checkpoint.{option}"):
+        Checkpoint(**{name: float(value)})
 
 
 @pytest.mark.parametrize(("way", "best"), [({}, 20), ({"limit_val_batches": "2"}, 30)])

@@ -284,7 +284,7 @@ def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
         yield "the rate of the full run varies widely"
     if (share := evidence.setup.cached_share) is None:
         yield f"it is unknown whether files are in memory: {evidence.setup.cached_share_method}"
-    elif evidence.setup.cache_room is None and _LITTLE < share < MOSTLY:
+    elif evidence.setup.cache_room is None and _LITTLE < share < MOSTLY and not evidence.left_out:
         yield f"{share:.0%} of the data was in memory, so the rate of the next epoch is predicted"
     if evidence.is_cold and evidence.unverified:
         yield f"cold rates are {evidence.unverified}"

@@ -78,6 +78,8 @@ def test_a_sound_data_set_has_no_errors(check: Check) -> None:
 
 
 def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
+    shutil.copytree(root / "train/class2", root / "train/.thumbs")
+    (root / "train/class0/photo.heic").touch()
     (root / "train/class0/image001.JPEG").write_bytes(b"")
     (root / "val/class1/image002.JPEG").write_bytes(b"no image at all")
     cut = root / "val/class2/image003.JPEG"
@@ -95,6 +97,8 @@ def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
     assert [str(gap) in line for line in verdicts["warnings, train"]["details"]] == [True]
     assert any(str(cut) in details.get(name, "") for name in ("decoding, val", "truncated, val"))
     assert f"{root}/train/class0/image001.JPEG" in output
+    assert {verdicts[name]["level"] for name in ("classes", "hidden folders", "left out, train")} == {"warning"}
+    assert ".thumbs" in str(verdicts["classes"]["details"]) and ".heic" in str(verdicts["left out, train"]["text"])
 
 
 def test_counts_that_are_odd_are_warnings(check: Check, root: Path) -> None:

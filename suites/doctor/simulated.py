@@ -229,12 +229,11 @@ def _after(asked: Machine, cause: str, overrides: Iterable[str]) -> float | None
 
 def add(tally: Tally, asked: Machine, diagnosis: Diagnosis) -> None:
     cause, best = diagnosis.cause, max(tally.truth.values())
-    half = 1 + (best - 1) / 2
     if cause in ("healthy", "balanced"):
         is_busy = fitted(asked)[0].epochs()[0] * fitted(asked)[0].kernel_seconds >= BUSY_ENOUGH * asked.batch
         is_right = best < LEAST_GAIN or (cause == "healthy" and is_busy)
     else:
-        is_right = any(tally.truth[limit] >= max(half, LEAST_GAIN) for limit in LIMITS[cause])
+        is_right = any(tally.truth[limit] >= max((1 + best) / 2, LEAST_GAIN) for limit in LIMITS[cause])
     tally.num_right += is_right
     tally.causes[cause] += 1
     tally.levels[diagnosis.confidence.level] += 1

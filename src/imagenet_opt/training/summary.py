@@ -109,7 +109,7 @@ def _duration(numbers: dict[str, float], done_steps: int) -> tuple[str, str]:
 
 def _accuracy(numbers: dict[str, float]) -> str:
     if "val/acc1" not in numbers:
-        return "not measured: validation is off (trainer.limit_val_batches=0)"
+        return "not measured: this start had no validation"
     top5 = f", acc5 {numbers['val/acc5']:.1%}" if "val/acc5" in numbers else ""
     return f"acc1 {numbers['val/acc1']:.1%}{top5} on validation"
 

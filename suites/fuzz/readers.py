@@ -6,6 +6,7 @@ A reader returns, or raises an ImagenetOptError. It works in a folder of its own
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.wandb_logger import _run_id
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.sweep.results import print_results, write_csv
-from imagenet_opt.sweep.rows import best, collect_rows
+from imagenet_opt.sweep.rows import collect_rows
 
 MAX_PIXELS = 2**18
 """The decoder's max_crop_pixels here, so that large images are common."""
@@ -102,9 +103,8 @@ _INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.
 
 
 def _index(folder: Path) -> None:
-    data = _classes(folder)
-    for changed in data.rglob("*/"):
-        os.utime(changed, (0, 0))  # a folder that has just changed is not cached
+    data = _classes(folder.parent)  # stays in its place, because the index knows the folders' inodes and times
+    time.sleep(2.1)  # a folder that has just changed is not cached
     open_split(data, "train", folder / "cache")
     shutil.copytree(next((folder / "cache/index").iterdir()), folder / "cached")
 
@@ -112,11 +112,11 @@ def _index(folder: Path) -> None:
 def _open_index(folder: Path) -> None:
     cache = next((folder / "cache/index").iterdir())
     shutil.copytree(folder / "cached", cache, dirs_exist_ok=True)
-    index = open_split(folder / "data", "train", folder / "cache")
+    index = open_split(folder.parent / "data", "train", folder / "cache")
     _check_columns(len(index), index.labels, len(index.classes))
     for i in range(len(index)):
         path = os.path.normpath(index.path(i))
-        assert path.startswith(str(folder / "data/train")), "a path outside of the data set"
+        assert path.startswith(str(folder.parent / "data/train")), "a path outside of the data set"
 
 
 def _check_columns(length: int, labels: np.ndarray, num_classes: int) -> None:
@@ -208,7 +208,6 @@ def _sweep(folder: Path) -> None:
 
 def _read_sweep(folder: Path) -> None:
     rows = collect_rows(folder)
-    best(rows)
     write_csv(rows, folder)
     print_results(rows, folder)
 

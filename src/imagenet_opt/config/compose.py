@@ -226,12 +226,13 @@ def has_other_overrides(folder: Path) -> bool:
     return before != now
 
 
-def record_configuration(config: DictConfig, folder: Path, recipes: Mapping[int, Mapping[str, Any]]) -> None:
+def record_configuration(config: DictConfig, folder: Path, recipes: Mapping[int, Mapping[str, Any]], step: int) -> None:
     """Write the configuration into `folder`, as Hydra does where hydra.output_subdir is not null. Hydra writes before
     the run has locked its folder, so a refused start would replace the configuration of the run that trains there.
 
     recipes: those of the run by their first step. Each recipe but the last is written to config_until_step_N.yaml; for
-    an unknown first recipe, the configuration that stands there. Raises RunFolderError.
+    an unknown first recipe, the configuration that stands there. step: at which this start begins. Raises
+    RunFolderError.
     """
     if HydraConfig.initialized():
         hydra: DictConfig = HydraConfig.instance().cfg  # type: ignore[assignment]
@@ -241,8 +242,10 @@ def record_configuration(config: DictConfig, folder: Path, recipes: Mapping[int,
         try:
             record.mkdir(exist_ok=True)
             unknown = record / f"config_until_step_{begins[0]}.yaml"
-            if begins[0] and (record / "config.yaml").exists() and not unknown.exists():
+            if begins[0] == step > 0 and (record / "config.yaml").exists() and not unknown.exists():
                 (record / "config.yaml").rename(unknown)
+            for stale in {*record.glob("config_until_step_*.yaml")} - {unknown, *until}:  # of a run that was replaced
+                stale.unlink()
             for file, recipe in until.items():
                 write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(dict(recipe))))
             for name, part in parts.items():

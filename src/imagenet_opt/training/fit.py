@@ -76,7 +76,7 @@ class _Begin(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         clear(self.run.folder)
         if is_first():
-            record_configuration(self.config, self.run.folder, self.run.model.record["recipes"])
+            record_configuration(self.config, self.run.folder, self.run.model.record["recipes"], trainer.global_step)
         self.done = True
 
 

@@ -61,8 +61,7 @@ def recipes_after(
     """The recipes of a run that resumes from the checkpoint `saved` with `recipe`, by the first step of each; and a
     line for each key that changes.
 
-    Raises CheckpointMismatch for another kind of loss, mixing, augmentation, averaging or
-    optimizer, unless the user has confirmed the change.
+    Raises CheckpointMismatch for another kind of a key of KINDS, unless the user has confirmed the change.
     """
     step, recipes = saved["global_step"], dict(saved.get("recipes", {}))
     last = recipes[max(recipes)] if recipes else None

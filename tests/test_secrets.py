@@ -89,8 +89,7 @@ def test_a_key_is_refused_and_not_repeated(override: str) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "+model.global_pool=token",
-        "+hub.token=null",
+        "model.options.global_pool=token",
         "data.root=/fsx/user@host:8080/imagenet",
         "logger.wandb.name=abcdef0123456789",
         f"data.root=/data/{COMMIT}/imagenet",

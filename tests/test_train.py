@@ -210,17 +210,8 @@ def test_a_job_that_began_anew_goes_on_when_it_is_queued_again_and_keeps_the_rec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); did you mean resnet50"),
-        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
-    ],
-)
-def test_a_mistake_ends_in_one_line_without_a_traceback(
-    override: str, expected: str, images_root: Path, tmp_path: Path
-) -> None:
-    done = train(tmp_path / "run", images_root, override)
+def test_a_mistake_ends_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
+    done = train(tmp_path / "run", images_root, "hydra.run.dir=/proc/none")
     assert done.returncode == 2
-    assert expected in done.stderr
+    assert "RunFolderError: cannot write the run folder: /proc/none: No such file" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 import imagenet_opt
 from imagenet_opt.cli.export import main, parse
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
-from imagenet_opt.export import FORMATS
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 
@@ -159,15 +158,3 @@ def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, t
     with pytest.raises(ConfigError, match=r"cannot write .*out=FILE"):
         main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
     assert not list(tmp_path.glob("*model*"))
-
-
-@pytest.mark.slow
-def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
-    class Undecided(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return images if images.sum() > 0 else -images
-
-    write, out = FORMATS["onnx"][0], tmp_path / "model.onnx"
-    with pytest.raises(ModelError, match=r"undecided.*format=safetensors"):
-        write(Undecided().eval(), images(2), {"name": "undecided"}, out)
-    assert not out.exists()

@@ -64,20 +64,16 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
     assert aggressive["optimizer.lr"] * aggressive["data.batch_size"] / 256 == 0.75
 
 
-WRONG_VALUES = (
-    *("data.batch_size=many", "data.val_crop_ratio=7", "seed=abc", "optimizer.weight_decay=-1"),
-    *("trainer.max_steps=1.5", "optimizer.lr=fast", "model.label_smoothing=2", "schedule.final_factor=abc"),
-)
+WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.weight_decay=-1")
 """Overrides that the message repeats."""
 
 
 @pytest.mark.parametrize(
     ("overrides", "error", "words"),
     [
-        *((override, errors.ConfigError, (override,)) for override in WRONG_VALUES),
+        *((word, errors.ConfigError, (word,)) for word in WRONG_VALUES),
         ("data.root=/nowhere", errors.DatasetNotFound, ("/nowhere", "data.root", "data=demo")),
         ("resume_from=/nowhere/last.ckpt", errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
-        ("model.name=resnet5O", errors.UnknownModel, ("resnet5O", "model.name", "resnet50")),
         ("callbacks.checkpoint.monitor=val/acc5", errors.ConfigError, ("callbacks.checkpoint.monitor", "val/acc1")),
         ("model.num_classes=2", errors.ConfigError, ("3 classes", "model.num_classes")),
         ("+trainer.max_epoch=3", errors.ConfigError, ("trainer", "max_epoch")),

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import asdict
+from inspect import get_annotations
 from typing import Any
 
 import pytest
@@ -61,6 +62,8 @@ def test_a_class_has_the_defaults_of_its_yaml(node: DictConfig) -> None:
     if getattr(target.__init__, "__module__", "").startswith("lightning"):
         pytest.skip("the arguments are Lightning's")
     values, known = values_of(node) | SWITCHES.get(node._target_.split(".")[-2], {}), defaults_of(target)
+    hints = get_annotations(target.__init__ if isinstance(target, type) else target)
+    assert [key for key, value in values.items() if type(value) is int and "float" in str(hints.get(key))] == []
     assert values == {name: known.get(name, "no default") for name in values}
 
 

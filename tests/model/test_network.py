@@ -14,8 +14,6 @@ from imagenet_opt.model.network import BlurredConv2d, build_network, pretrained_
 
 
 def test_an_unknown_name_gets_near_ones() -> None:
-    with pytest.raises(UnknownModel, match=r"model\.name.*resnet50"):
-        build_network("resnet5O", num_classes=10)
     with pytest.raises(UnknownModel, match=r"no weights 'resnet18\.tv' \(model\.name\); it has .*resnet18\.tv_in1k"):
         build_network("resnet18.tv", num_classes=10)
 

@@ -31,7 +31,6 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
     ("name", "options", "words"),
     [
         ("lamb", {"fused": True}, r"optimizer\.fused"),
-        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); did you mean adamw\?"),
         ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
         ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
         ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),

@@ -61,13 +61,10 @@ def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
     if not is_demo and not config.data.get("root"):
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
     from imagenet_opt.config.build import plain
-    from imagenet_opt.config.targets import check_types
-    from imagenet_opt.data.datamodule import demo_data, folder_data
     from imagenet_opt.data.demo import demo_folder
     from imagenet_opt.data.options import LoaderOptions
 
     options = {name: value for name, value in plain(config.data).items() if name != "_target_"}
-    check_types(demo_data if is_demo else folder_data, options, "data.")
     cache = cache_folder(options.pop("cache_dir"))
     root: Path | str
     if is_demo:
@@ -77,5 +74,4 @@ def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
         place = root_of(options.pop("root"))
         root = place.expanduser() if isinstance(place, Path) else str(place)
         folders = {split: options.pop(f"{split}_folder") for split in ("train", "val")}
-    check_types(LoaderOptions, options, "data.")
     return DataSet(root, folders, cache, LoaderOptions(**options))

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from imagenet_opt.config.build import device_of, num_processes, plain, precision_of, share_batch
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import key_of
-from imagenet_opt.config.targets import check_types
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
@@ -36,7 +35,6 @@ class SyntheticStep:
         share_batch(config, num_processes(config, self.device)[1])
         self.network = {name: plain(config.model)[name] for name in RECIPE}
         self.network["num_classes"] = self.network["num_classes"] or _CLASSES
-        check_types(build_network, self.network, "model.")
         self.num_images, self.image_size = config.data.batch_size, config.data.image_size
         for key, value in {"batch_size": self.num_images, "image_size": self.image_size}.items():
             if type(value) is not int or value < 1:

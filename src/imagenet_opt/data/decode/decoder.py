@@ -5,11 +5,8 @@ a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses. Both ra
 nvImageCodec, Pillow decodes the file; one of Pillow becomes BadSample.
 """
 
-import ctypes
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from math import ceil, sqrt
@@ -28,7 +25,8 @@ from imagenet_opt.data.decode.image_file import (
     open_image,
     upright,
 )
-from imagenet_opt.errors import BadSample, first_line, printable
+from imagenet_opt.data.decode.stderr import CapturedStderr, no_stderr
+from imagenet_opt.errors import BadSample, first_line
 
 Pixels = NDArray[np.uint8]
 """RGB, (height, width, 3)."""
@@ -185,7 +183,7 @@ def _bad(name: str, error: Exception) -> BadSample:
 def load_codec() -> Any:
     """nvImageCodec's module. If it is loaded before a fork, workers share its memory. Raises ImportError."""
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-    with _no_stderr():  # nvImageCodec reports every GPU library that it does not find
+    with no_stderr():  # nvImageCodec reports every GPU library that it does not find
         from nvidia import nvimgcodec
     return nvimgcodec
 
@@ -198,7 +196,7 @@ class RegionCodec:
         self.error = ""
         try:
             self.library = library = load_codec()
-            with _no_stderr():
+            with no_stderr():
                 decoder = library.Decoder(
                     device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
                     backends=[library.Backend(library.CPU_ONLY)],
@@ -250,51 +248,6 @@ class RegionCodec:
                 return self.decoder.decode(stream, image=image, params=self.params)
             except Exception:  # Pillow gets its try
                 return None
-
-
-class CapturedStderr:
-    """Captures what C libraries print to `stderr` within `with`.
-
-    libjpeg prints its warnings there, and nvImageCodec has no option for them. Only C's variable `stderr` changes, not
-    file descriptor 2, so the output of Python and of other processes goes its usual way.
-    """
-
-    def __init__(self) -> None:
-        self._file = os.memfd_create("stderr")
-        library = ctypes.CDLL(None)
-        library.fdopen.argtypes, library.fdopen.restype = (ctypes.c_int, ctypes.c_char_p), ctypes.c_void_p
-        self._captured = library.fdopen(self._file, b"w")
-        library.setbuf(ctypes.c_void_p(self._captured), None)
-        self._stderr = ctypes.c_void_p.in_dll(library, "stderr")
-        self._usual = self._stderr.value
-
-    def __enter__(self) -> None:
-        self._stderr.value = self._captured
-
-    def __exit__(self, *error: object) -> None:
-        self._stderr.value = self._usual
-
-    def take(self) -> str:
-        """The text since the last call, in one line."""
-        if not (size := os.lseek(self._file, 0, os.SEEK_CUR)):
-            return ""
-        text = os.pread(self._file, size, 0).decode(errors="replace")
-        os.ftruncate(self._file, 0)
-        os.lseek(self._file, 0, os.SEEK_SET)
-        return printable("; ".join(text.splitlines()))
-
-
-@contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Discard the output of C libraries to file descriptor 2."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def region_codec() -> RegionCodec:

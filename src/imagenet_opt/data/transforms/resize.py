@@ -73,7 +73,7 @@ def _part(crop_CHW: Tensor, size: int, interpolation: str, window: Sequence[floa
     box, kind = (left, top, min(most_width, left + width), min(most_height, top + height)), interpolation.upper()
     images = crop_CHW.unbind() if crop_CHW.is_floating_point() else crop_CHW.permute(1, 2, 0)[None].unbind()
     resized = [Image.fromarray(each.numpy()).resize((size, size), Image.Resampling[kind], box) for each in images]
-    parts = torch.from_numpy(np.stack(resized))
+    parts = torch.from_numpy(np.stack([np.asarray(each) for each in resized]))
     return parts if crop_CHW.is_floating_point() else parts[0].permute(2, 0, 1)
 
 

@@ -126,8 +126,8 @@ class CheckpointNotFound(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """The checkpoint is of another architecture, number of classes, optimizer, or order of samples. Set the keys as in
-    the run that wrote the checkpoint, or start a new run in another folder."""
+    """The checkpoint is of another architecture, number of classes, recipe, or order of samples. Set the keys as in the
+    run that wrote the checkpoint, or start a new run in another folder."""
 
 
 class TrainingError(ImagenetOptError):

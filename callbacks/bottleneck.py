@@ -10,10 +10,14 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
-from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, HookTimer, attach, detach, saves
+from imagenet_opt.measure.telemetry.recorder import Recorder
+from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
+from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, HookTimer, attach, detach, recorder_of, saves
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
+WORKER = {"read": "read_seconds", "decode": "decode_seconds", "cpu": "cpu_wait_seconds"}
+"""Cause -> the loader's metric of a worker's time."""
 
 
 class Bottleneck(Callback):
@@ -22,8 +26,10 @@ class Bottleneck(Callback):
 
     | key | share of the time, 0 to 1 |
     |---|---|
-    | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU, the host's time in the step |
-    | `bottleneck/read`, `bottleneck/decode` | the device waits for a batch that a worker is still reading or decoding |
+    | `bottleneck/busy` | the device computes (below); on a CPU, the host's time in the step |
+    | `bottleneck/read` | the device waits for a batch whose worker waits for the storage |
+    | `bottleneck/decode` | the device waits for a batch whose worker computes: mostly decoding |
+    | `bottleneck/cpu` | the device waits, because a worker or the main thread waits for a CPU (in the run queue) |
     | `bottleneck/main_process` | the device waits for callbacks, or for the thread that delivers batches |
     | `bottleneck/logging` | the device waits for loggers |
     | `bottleneck/checkpoint` | the device waits for the save of a checkpoint |
@@ -31,8 +37,12 @@ class Bottleneck(Callback):
     | `bottleneck/copy` | the device waits for the copy of a batch |
     | `bottleneck/unexplained` | all other time; with a loader that has no `totals()`, any wait for a batch |
 
-    On a GPU, `busy` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the mixing
-    are queued earlier and not counted.
+    On a GPU, `busy` is the time from the start to the end of the device's work on each step, by CUDA events, but at
+    most the time in which any kernel ran, by NVML: with slow launches, a GPU is idle between the kernels of a step.
+    Without NVML, `busy` has these gaps in it. A step counts from this callback's `on_train_batch_start`. The resize of
+    the batch and the mixing are queued earlier and not counted.
+
+    Where `/proc/thread-self/schedstat` is missing or zero (gVisor), waits for a CPU count as `decode` or `unexplained`.
 
     Rows are logged at logging steps, at least 20 steps apart. The first step is start-up and left out. When two
     consecutive rows have the same new largest cause, the terminal shows the cause. With several processes, rank 0 is
@@ -41,6 +51,7 @@ class Bottleneck(Callback):
 
     def __init__(self) -> None:
         self._clock: HookTimer | None = None
+        self._recorder: Recorder | None = None
         self._shares: Mapping[str, float] = {}
         self._first: Sums | None = None
         self._last: Sums | None = None
@@ -49,12 +60,16 @@ class Bottleneck(Callback):
         if stage == "fit":
             self._clock = attach(trainer)
             self._is_save, self._kind_of = saves(trainer), cache(self._kind)
-            self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
+            is_cuda = trainer.strategy.root_device.type == "cuda"
+            self._device_clock = CudaClock() if is_cuda else None
+            self._recorder = recorder_of(trainer) if is_cuda and trainer.is_global_zero else None
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
             self._within_validation: Sums = {}
             self._printed = self._verdict_before = "healthy"
             self._shares = {}
+            if not sees_run_queue():
+                rank_zero_info("bottleneck: this system reports no waits for a CPU (/proc/thread-self/schedstat)")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._device_clock is not None:
@@ -88,7 +103,13 @@ class Bottleneck(Callback):
             sums = _difference(self._first, self._sums(trainer))
             self._shares = attribute(_window(sums, _num_workers(trainer))).shares
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
         if self._clock is not None:
             detach(trainer)
             self._clock = None
@@ -117,6 +138,7 @@ class Bottleneck(Callback):
             "step": self._clock.seconds[STEP],
             "fetch_wait": self._clock.seconds[FETCH],
             "validation": self._validation_seconds,
+            "cpu_wait": thread_time().queued,
         }
         loader = {f"loader/{name}": total for name, total in totals().items()}
         return actions | loader | times | self._device(trainer)
@@ -129,7 +151,9 @@ class Bottleneck(Callback):
         if self._device_clock is None:
             return {}
         self._device_seconds += sum(self._device_clock.finished_seconds())
-        return {"device": self._device_seconds}
+        totals = {} if self._recorder is None else self._recorder.totals
+        percent_seconds, seen_seconds = totals.get("gpu_utilization_percent", (0.0, 0.0))
+        return {"device": self._device_seconds, "kernels": percent_seconds / 100, "seen": seen_seconds}
 
     def _actions(self) -> dict[str, float]:
         """Seconds so far of all callbacks, loggers and saves, without those of nested actions."""
@@ -164,9 +188,10 @@ def _window(sums: Sums, num_workers: int) -> Window:
         checkpoint_seconds=sums["checkpoint"],
         logging_seconds=sums["logging"],
         callback_seconds=sums["callbacks"],
+        kernel_seconds=sums["seconds"] * sums["kernels"] / sums["seen"] if sums.get("seen") else None,
         copy_seconds=sums.get("loader/copy_seconds", 0.0),
-        read_seconds=mean("read_seconds"),
-        decode_seconds=mean("decode_seconds"),
+        cpu_wait_seconds=sums["cpu_wait"],
+        worker_seconds={cause: mean(name) for cause, name in WORKER.items()},
         num_workers=num_workers,
         queue_depth=mean("queue_depth"),
         queue_seconds=mean("queue_seconds"),

@@ -58,20 +58,23 @@ class Throughput(Callback):
 
     | key | unit |
     |---|---|
-    | `throughput/it_per_second` | batches per second since the last logging step |
-    | `throughput/images_per_second` | images per second, of all processes |
-    | `throughput/data_wait_fraction` | share of that time in which the host was blocked in `next(loader)`, 0 to 1 |
-    | `throughput/device_step_seconds` | seconds of a step on the GPU, by CUDA events (GPU only) |
+    | `throughput/it_per_second` | batches per second since the last logging step, with saves and starts of epochs |
+    | `throughput/images_per_second` | images per second: rank 0's, times the number of processes |
+    | `throughput/data_wait_fraction` | share of that time in which rank 0 was blocked in `next(loader)`, 0 to 1 |
+    | `throughput/device_step_seconds` | seconds from first to last kernel of a step, by CUDA events (GPU only) |
     | `throughput/epoch_seconds` | seconds of the epoch without validation (after a resume: since the resume) |
 
-    `device_step_seconds` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the
-    mixing are queued earlier and not counted.
+    `data_wait_fraction` is no share of the GPU's time: a GPU may compute while the host waits, or be idle while it does
+    not. `device_step_seconds` has the gaps between kernels in it, and counts a step from this callback's
+    `on_train_batch_start`: the resize of the batch and the mixing are queued earlier and not counted.
 
     From a loader with `pop_metrics()` (data/prefetcher.py), means per batch of rank 0:
 
     | key | unit |
     |---|---|
-    | `loader/read_seconds`, `loader/decode_seconds` | seconds of a worker blocked in reads, and decoding |
+    | `loader/read_seconds` | seconds in which a worker waited for the storage |
+    | `loader/cpu_wait_seconds` | seconds in which it waited for a CPU; if unknown (gVisor), the next row has them |
+    | `loader/decode_seconds` | the other seconds of its batch: it computed, mostly decoding |
     | `loader/copy_seconds` | seconds of the copy to the device |
     | `loader/mb_read` | MB of encoded images |
     | `loader/reads_in_flight` | limit of simultaneous requests of a worker |

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from tests.callbacks.conftest import Clock, SlowImages, SlowStep, images
 
-CAUSES = {"busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
+CAUSES = {"busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
 
 
 def rows(project) -> list[dict[str, float]]:

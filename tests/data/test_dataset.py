@@ -2,7 +2,9 @@
 
 import logging
 import shutil
+import time
 import tracemalloc
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from imagenet_opt.data.decode import decoder
 from imagenet_opt.data.decode.decoder import RegionCodec, load_codec
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
+from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
@@ -27,6 +30,7 @@ from tests.data.conftest import (
     folder_of,
     torchvision_crop,
 )
+from tests.measure.telemetry.test_proc_counters import compute
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -51,6 +55,27 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
     cropped = resized_crop(source, *box, size=[size, size], antialias=True)
     cropped = horizontal_flip(cropped) if draws[0, -1] < 0.5 else cropped
     return normalize(cropped / 255, list(MEAN), list(STD))
+
+
+@pytest.mark.parametrize(("place", "work"), [(FolderStore, time.sleep), (decoder.Decoder, compute)])
+def test_a_slow_storage_is_found_as_waiting_and_a_slow_decoder_as_computing(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, place: type, work: Callable[[float], None]
+) -> None:
+    """40 ms for each of 8 images. What the process computes is known from its own clock, on a busy machine too."""
+    method = "read_many" if place is FolderStore else "crop"
+    ordinary = getattr(place, method)
+    monkeypatch.setattr(place, method, lambda *given: (work(0.04), ordinary(*given))[1])
+    made = loader(images_root, num_workers=0, batch_size=8, reads_in_flight=1)
+    cpu, wall = time.process_time(), time.perf_counter()
+    stats = next(iter(made)).stats
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    waits = stats.read_seconds + stats.cpu_wait_seconds
+    assert waits + stats.decode_seconds <= wall
+    if place is FolderStore:
+        assert waits > 0.3 and stats.read_seconds > 0 and stats.decode_seconds < cpu + 0.16
+    else:
+        assert stats.decode_seconds >= 0.32
+        assert stats.read_seconds < wall - 0.32
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])

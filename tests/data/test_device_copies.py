@@ -20,7 +20,7 @@ from imagenet_opt.data.shared_buffers import Lease, LockedSlots, SharedBufferPoo
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches
 
-FACTS = (BatchKey(0, 0, 4), LoadStats(0, 0, 0, 1, 0, (), Counter()))
+FACTS = (BatchKey(0, 0, 4), LoadStats(0, 0, 0, 0, 1, 0, (), Counter()))
 
 
 class LateDevice:

@@ -14,7 +14,16 @@ import torch
 from imagenet_opt.data.prefetcher import BackgroundIterator, DevicePrefetcher
 from tests.data.conftest import MakeLoader, batches
 
-KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
+KEYS = {
+    "read_seconds",
+    "decode_seconds",
+    "cpu_wait_seconds",
+    "mb_read",
+    "reads_in_flight",
+    "queue_depth",
+    "queue_seconds",
+    "skipped",
+}
 KEYS |= {"retries", "throttled"}
 
 
@@ -56,8 +65,6 @@ def test_metrics_are_means_over_new_batches(images_root: Path, loader: MakeLoade
     metrics = made.pop_metrics()
     assert set(metrics) == {f"loader/{key}" for key in KEYS}
     assert metrics["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
-    assert 0 < metrics["loader/decode_seconds"] < 10
-    assert 0 <= metrics["loader/read_seconds"] < 10
     assert 1 <= metrics["loader/reads_in_flight"] <= 512
     assert 0 <= metrics["loader/queue_depth"] <= 5  # two ahead, one in use, one in the making, one on its way
     assert 0 <= metrics["loader/queue_seconds"] < 10

@@ -11,7 +11,7 @@ from imagenet_opt.training import summary
 from imagenet_opt.training.summary import print_summary
 
 RATES = "throughput/data_wait_fraction", "throughput/measured_batches", "throughput/ready_batches"
-CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
+CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode", "cpu")
 LASTED = {"run_seconds": 184.2, "steps": 320.0}
 
 

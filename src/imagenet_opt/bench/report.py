@@ -18,7 +18,8 @@ _LEAST_SECONDS = 1.0
 """In shorter turns, the first and last batches determine the rate."""
 _STAGES = {
     "loader/read_seconds": ("waits for bytes, ms", 1e3),
-    "loader/decode_seconds": ("decodes (and resizes), ms", 1e3),
+    "loader/decode_seconds": ("computes (decodes, resizes), ms", 1e3),
+    "loader/cpu_wait_seconds": ("waits for a CPU, ms", 1e3),
     "loader/copy_seconds": ("copy to the GPU, ms", 1e3),
     "loader/mb_read": ("encoded bytes, MB", 1),
     "loader/reads_in_flight": ("reads in flight", 1),

@@ -27,11 +27,11 @@ SECTIONS = {
     "GPU": _named("gpu", "utilization_percent", "memory_used_gib", "power_watts"),
     "Host": _named("host", "cpu_percent", "memory_used_gib"),
     "Loader": _named(
-        "loader", "read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds",
-        "skipped",
+        "loader", "read_seconds", "decode_seconds", "cpu_wait_seconds", "mb_read", "reads_in_flight", "queue_depth",
+        "queue_seconds", "skipped",
     ),
     "Bottleneck": _named(
-        "bottleneck", "busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy",
+        "bottleneck", "busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy",
         "unexplained",
     ),
     "Training": ("train/loss", "train/acc1", "lr"),

@@ -25,13 +25,16 @@ device's allocator soon has a block for each. Our choice: a batch takes 40 to 12
 class LoadStats(NamedTuple):
     """Facts about the work of a worker on a batch.
 
-    read_seconds: time blocked on reads. reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
+    read_seconds: time blocked on the storage. decode_seconds: computing, of reads too. cpu_wait_seconds: time in which
+    a thread of the worker was ready, but no CPU was free. The three add up to the seconds that the batch took.
+    reads_in_flight: limit of simultaneous requests. made_at: by `time.monotonic`.
     skipped: (index, reason) of samples that could not be opened and were replaced. events: see `ReadAhead.take_events`,
     since the worker's last batch, also of reads for later batches. notes: see `Decoder.take_notes`.
     """
 
     read_seconds: float
     decode_seconds: float
+    cpu_wait_seconds: float
     num_bytes: int
     reads_in_flight: int
     made_at: float
@@ -42,8 +45,8 @@ class LoadStats(NamedTuple):
     @classmethod
     def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
         """Facts about a batch in parts: sums, and the largest reads_in_flight and made_at."""
-        read, decode, num_bytes, in_flight, made_at, skipped, events, notes = zip(*parts, strict=True)
-        made = sum(read), sum(decode), sum(num_bytes), max(in_flight), max(made_at)
+        read, decode, queued, num_bytes, in_flight, made_at, skipped, events, notes = zip(*parts, strict=True)
+        made = sum(read), sum(decode), sum(queued), sum(num_bytes), max(in_flight), max(made_at)
         return cls(*made, sum(skipped, ()), sum(events, Counter()), sum(notes, ()))
 
 

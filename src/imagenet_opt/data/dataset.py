@@ -26,6 +26,7 @@ from imagenet_opt.data.transforms.augment import Augmenter
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
 from imagenet_opt.data.transforms.resize import resize
 from imagenet_opt.errors import BadSample
+from imagenet_opt.measure.telemetry.thread_time import thread_time
 
 Sizes = NDArray[np.int64]
 CropPlan = Callable[[SampleIds, Sizes, Sizes, int], tuple[Crops, NDArray[np.bool_]]]
@@ -72,7 +73,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return self.num_parts if self.num_parts > 1 else max(1, min(num_workers, most))
 
     def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
-        began = time.perf_counter()
+        began = thread_time()
         self.buffers.new_batch(key.epoch, key.step, key.part)
         draw = self._draw(key)
         builder = (
@@ -84,10 +85,12 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         valid = torch.arange(len(draw.indices)) < draw.num_valid
         if isinstance(self.order, EvalOrder):
             valid &= torch.from_numpy(draw.pass_ids == 0)
-        read_seconds = sum(read.wait_seconds for read in reads)
+        spent, reading = thread_time().since(began), self.reader.take_waits()
+        cpu_wait_seconds = spent.queued + reading.queued
         stats = LoadStats(
-            read_seconds=read_seconds,
-            decode_seconds=time.perf_counter() - began - read_seconds,
+            read_seconds=reading.waiting,
+            decode_seconds=max(0.0, spent.wall - reading.waiting - cpu_wait_seconds),
+            cpu_wait_seconds=cpu_wait_seconds,
             num_bytes=sum(read.num_bytes for read in reads),
             reads_in_flight=reads[-1].reads_in_flight,
             made_at=time.monotonic(),

@@ -32,7 +32,8 @@ _CLOSE_SECONDS = 1.0
 """Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 _SIGNAL_SECONDS = 1.0
 """Longest single wait for a batch. A signal that arrives just before a wait is handled only after the wait."""
-_MEANS = ("read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds")
+_TIMES = ("read_seconds", "decode_seconds", "cpu_wait_seconds")
+_MEANS = (*_TIMES, "mb_read", "reads_in_flight", "queue_depth", "queue_seconds")
 """Metrics that are means over batches."""
 
 
@@ -242,12 +243,11 @@ class DevicePrefetcher:
                 tell_once(note, logging.WARNING)
             self._add(
                 batches=1,
-                read_seconds=stats.read_seconds,
-                decode_seconds=stats.decode_seconds,
                 mb_read=stats.num_bytes / 1e6,
                 reads_in_flight=stats.reads_in_flight,
                 queue_depth=queue_depth,
                 queue_seconds=max(0.0, time.monotonic() - stats.made_at),
+                **{name: getattr(stats, name) for name in _TIMES},
                 **stats.events,
             )
             lease = parts[0][0].lease

@@ -75,7 +75,7 @@ def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
         indices=torch.arange(num, device=device),
         valid=torch.ones(num, dtype=torch.bool, device=device),
         key=BatchKey(0, 0, side),
-        stats=LoadStats(0.0, 0.0, 0, 1, 0.0, (), Counter()),
+        stats=LoadStats(0.0, 0.0, 0.0, 0, 1, 0.0, (), Counter()),
         lease=None,
     )
 

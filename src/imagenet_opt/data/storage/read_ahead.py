@@ -12,6 +12,7 @@ from imagenet_opt.data.options import Auto
 from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
 from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, ReadPool, ReadTask, Sample
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
+from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 
 FIRST = 32
 """Requests in flight until the latency is known; further requests are added in steps."""
@@ -32,12 +33,10 @@ Place = tuple[int, ...]
 
 
 class ReadResult(NamedTuple):
-    """Samples of a portion in order, None for a postponed sample; their bytes, the seconds blocked, and the limit of
-    requests in flight."""
+    """Samples of a portion in order, None for a postponed sample; their bytes, and the limit of requests in flight."""
 
     samples: list[Sample | None]
     num_bytes: int
-    wait_seconds: float
     reads_in_flight: int
 
 
@@ -110,6 +109,7 @@ class ReadAhead:
         self._pending: dict[Place, list[ReadTask]] = {}
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None  # end of the last read
+        self._waited = ThreadTime()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process makes its own requests."""
@@ -140,12 +140,18 @@ class ReadAhead:
             )
         self._left_at = time.perf_counter()
         num_bytes = sum(len(sample) for sample in samples if isinstance(sample, bytes))
-        return ReadResult(samples, num_bytes, self._left_at - began, self.reads_in_flight)
+        return ReadResult(samples, num_bytes, self.reads_in_flight)
 
     @property
     def reads_in_flight(self) -> int:
         """Present limit of simultaneous requests."""
         return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
+
+    def take_waits(self) -> ThreadTime:
+        """How long the caller waited for samples since the last call, divided as the requests divide their time: into
+        waiting for the storage, computing, and waiting for a CPU."""
+        waited, self._waited = self._waited, ThreadTime()
+        return waited
 
     def take_events(self) -> Counter[str]:
         """Events of this process since the last call: of ReadPool, and of a CachedStore."""
@@ -199,10 +205,11 @@ class ReadAhead:
 
     def _collect(self, tasks: list[ReadTask], indices: Indices) -> list[Sample | None]:
         samples: list[Sample | None] = [None] * len(indices)
-        waiting = deque(tasks)
+        waiting, began, requests = deque(tasks), thread_time(), ThreadTime()
         while waiting:
             task = waiting.popleft()
             answers = [] if task.future.cancelled() else self._requests.hand_over(task)
+            requests = requests.plus(task.spent)
             for group, samples_of_group in zip(task.groups, answers, strict=False):
                 for place, sample in zip(group.tolist(), samples_of_group, strict=True):
                     samples[place] = sample
@@ -213,4 +220,5 @@ class ReadAhead:
                 for other in waiting:
                     if len(other.groups) > 1:
                         other.future.cancel()
+        self._waited = self._waited.plus(thread_time().since(began).waited_for(requests))
         return samples

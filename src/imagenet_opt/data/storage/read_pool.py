@@ -21,6 +21,7 @@ from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES, Postponed, R
 from imagenet_opt.data.storage.retry import TRANSIENT, Events, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
+from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import reserve
 
@@ -79,11 +80,12 @@ class ReadTask:
     groups: positions of their samples in the batch. wanted: indices of their samples. `answers` grows with each answer.
     `index`, `since`: first sample and start (`time.monotonic`) of the present request; -inf before the first request.
     must: read the samples even if they do not fit into the memory. num_bytes: those of `memory` that the task holds.
+    spent: time of its thread on the requests, once they are answered.
     """
 
     def __init__(self, groups: list[Indices], wanted: list[Indices], memory: ReadMemory, *, must: bool = False) -> None:
         self.groups, self.wanted, self.memory, self.must = groups, wanted, memory, must
-        self.num_bytes = 0
+        self.num_bytes, self.spent = 0, ThreadTime()
         self.answers: Results = []
         self.index, self.since = int(wanted[0][0]), -math.inf
         self.future: Future[Results]
@@ -217,6 +219,7 @@ class ReadPool:
     def _run(self, task: ReadTask, stop_when_slow: bool) -> Results:
         """Run the requests. stop_when_slow: leave the rest to other threads as soon as one request is slow."""
         self._running.add(task)
+        started = thread_time()
         try:
             for indices in task.wanted:
                 began = time.perf_counter()
@@ -225,6 +228,7 @@ class ReadPool:
                     break
             return task.answers
         finally:
+            task.spent = thread_time().since(started)
             self._running.discard(task)
 
     def _make(self, task: ReadTask, indices: Indices, patience: float) -> list[Sample | None]:

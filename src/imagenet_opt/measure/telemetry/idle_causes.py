@@ -1,7 +1,8 @@
 """Attributes the idle time of the accelerator in a window of training to causes."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 HEALTHY_BUSY = 0.9
 """Busy share from which a run is healthy: MLPerf Storage's limit for ResNet-50."""
@@ -11,29 +12,31 @@ MIN_STEPS = 20
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds are sums over the window; read_seconds, decode_seconds and queue_seconds are means per batch.
+    """Seconds are sums over the window; worker_seconds and queue_seconds are means per batch.
 
-    seconds: wall time. device_seconds: time of the accelerator on steps; if None (unknown), step_seconds counts, the
-    host's time in the training step. fetch_wait_seconds: time of the host in `next(loader)`. callback_seconds: own time
+    seconds: wall time. device_seconds: from the first to the last work of the accelerator on each step; if None
+    (unknown), step_seconds counts, the host's time in the training step. kernel_seconds: time in which any kernel ran,
+    in steps or not; None if unknown. fetch_wait_seconds: time of the host in `next(loader)`. callback_seconds: own time
     of all callbacks, without checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: time of copies
-    to the device.
+    to the device. cpu_wait_seconds: time in which the main thread was ready, but no CPU was free.
 
-    read_seconds, decode_seconds: time of a worker in reading and decoding; both 0 if unknown. queue_depth: ready
-    batches at a request for the next batch. queue_seconds: how long that batch had been ready.
+    worker_seconds: time of a worker by cause, "read", "decode" and "cpu"; empty if unknown. queue_depth: ready batches
+    at a request for the next batch. queue_seconds: how long that batch had been ready.
     """
 
     seconds: float
     num_steps: int
     step_seconds: float
     device_seconds: float | None = None
+    kernel_seconds: float | None = None
     fetch_wait_seconds: float = 0.0
     validation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     logging_seconds: float = 0.0
     callback_seconds: float = 0.0
     copy_seconds: float = 0.0
-    read_seconds: float = 0.0
-    decode_seconds: float = 0.0
+    cpu_wait_seconds: float = 0.0
+    worker_seconds: Mapping[str, float] = field(default_factory=dict)
     num_workers: int = 0
     queue_depth: float = 0.0
     queue_seconds: float = 0.0
@@ -59,25 +62,29 @@ def attribute(window: Window) -> Attribution:
     1. Activities that delay the host (waiting for a batch, validation, checkpoints, logging, callbacks) get the idle
        time in proportion to their seconds, and at most their seconds.
     2. Copies get the remaining idle time, at most their seconds; the device copies while the host continues.
-    3. The rest is unexplained, for example a host that waits for the device: afterwards the queue is empty, and the
+    3. A main thread that waits for a CPU gets the remaining idle time, at most its wait.
+    4. The rest is unexplained, for example a host that waits for the device: afterwards the queue is empty, and the
        device is idle until the next launch.
 
     The wait for a batch counts for the main process (order of batches, its thread, the copy into pinned memory) if
-    batches were ready for as long as it waited and workers had spare time. Otherwise the wait is divided into reading
-    and decoding as a worker's time is; if that is unknown, the wait is unexplained.
+    batches were ready for as long as it waited and workers had spare time. Otherwise the wait is divided as a worker's
+    time is; if that is unknown, the wait is unexplained.
 
     Raises ValueError for a window without length.
     """
     if window.seconds <= 0:
         raise ValueError(f"a window of {window.seconds} s")
     busy_seconds = window.step_seconds if window.device_seconds is None else window.device_seconds
+    if window.kernel_seconds is not None:  # the device is idle between the kernels of a step too
+        busy_seconds = min(busy_seconds, window.kernel_seconds)
     left = max(0.0, window.seconds - busy_seconds)
-    seconds: dict[str, float] = {}
-    for causes in (_delays_of_the_host(window), {"copy": window.copy_seconds}):
+    seconds = dict.fromkeys(CAUSES, 0.0)
+    for causes in (_delays_of_the_host(window), {"copy": window.copy_seconds}, {"cpu": window.cpu_wait_seconds}):
         total = sum(causes.values())
         scale = min(1.0, left / total) if total else 0.0
-        seconds |= {cause: own_seconds * scale for cause, own_seconds in causes.items()}
-        left = max(0.0, left - sum(seconds[cause] for cause in causes))
+        for cause, own_seconds in causes.items():
+            seconds[cause] += own_seconds * scale
+        left = max(0.0, left - total * scale)
     seconds["unexplained"] = left
     idle = {cause: part / window.seconds for cause, part in seconds.items()}
     busy = max(0.0, 1 - sum(idle.values()))
@@ -87,13 +94,9 @@ def attribute(window: Window) -> Attribution:
 
 def _delays_of_the_host(window: Window) -> dict[str, float]:
     """Seconds of each cause that delays the host."""
-    waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
-    was_ready = _was_ready(window)
-    by_workers = waited if making and not was_ready else 0.0
-    read_share = window.read_seconds / making if making else 0.0
-    return {
-        "read": by_workers * read_share,
-        "decode": by_workers * (1 - read_share),
+    waited, was_ready = window.fetch_wait_seconds, _was_ready(window)
+    by_workers = 0.0 if was_ready else waited / (sum(window.worker_seconds.values()) or math.inf)
+    return {cause: by_workers * seconds for cause, seconds in window.worker_seconds.items()} | {
         "main_process": waited * was_ready + window.callback_seconds,
         "logging": window.logging_seconds,
         "checkpoint": window.checkpoint_seconds,
@@ -104,7 +107,7 @@ def _delays_of_the_host(window: Window) -> dict[str, float]:
 def _was_ready(window: Window) -> bool:
     """Whether batches were ready while the host waited. The queue depth is not enough: workers that finish together
     fill the queue for a few steps only."""
-    making_seconds = window.num_steps * (window.read_seconds + window.decode_seconds)
+    making_seconds = window.num_steps * sum(window.worker_seconds.values())
     workers_had_time = making_seconds < HEALTHY_BUSY * window.num_workers * window.seconds
     ready_for_long = window.num_steps * window.queue_seconds >= window.fetch_wait_seconds
     return window.queue_depth >= 1 and ready_for_long and workers_had_time
@@ -113,6 +116,7 @@ def _was_ready(window: Window) -> bool:
 CAUSES = {
     "read": ("waiting for storage", "more requests in flight, or files packed onto a local disk (imagenet-opt pack)"),
     "decode": ("decoding images", "more CPUs, or smaller images (imagenet-opt pack for=224)"),
+    "cpu": ("waiting for a CPU", "end other processes, fewer workers, or more CPUs"),
     "main_process": (
         "the main process",
         "look at the callbacks and at operations in the step that wait for the device",

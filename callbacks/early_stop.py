@@ -11,7 +11,7 @@ from imagenet_opt.run.numbers import mode_of
 
 class EarlyStop(EarlyStopping):
     """Lightning's EarlyStopping; a run that has stopped stays finished, where Lightning would train one more epoch at
-    each start. With another `stopping_threshold`, the resumed run trains on.
+    each start. With another `stopping_threshold` or `patience`, the resumed run trains on.
 
     monitor: metric. mode: max or min, whether larger or smaller is better; None: smaller for a loss.
     stopping_threshold: value that ends the run; None: no value. patience: validations without progress before the run
@@ -37,8 +37,10 @@ class EarlyStop(EarlyStopping):
         return super().state_dict() | {"stopping_threshold": self.stopping_threshold}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        options = (self.stopping_threshold, self.patience)
         super().load_state_dict(state_dict)
-        if state_dict["stopping_threshold"] != self.stopping_threshold:
+        self.patience = options[1]  # not that of the checkpoint
+        if (state_dict["stopping_threshold"], state_dict["patience"]) != options:
             self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -185,11 +185,11 @@ def test_a_resume_inside_an_epoch_restores_random_state_and_counters(project, tm
     assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_run_that_stopped_early_trains_on_only_with_another_threshold(project, tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_trains_on_only_with_another_threshold_or_patience(project, tmp_path: Path) -> None:
     """Ten steps an epoch."""
-    scores, resumed = (0.2, 0.6, 0.7, 0.9, 0.9), None
-    for threshold, step in ((0.5, 20), (0.5, 20), (0.8, 40)):
-        stop = EarlyStop("val/acc1", mode="max", stopping_threshold=threshold)
+    scores, resumed = (0.2, 0.6, 0.6, 0.6, 0.9), None
+    for threshold, patience, step in ((0.5, None, 20), (0.5, None, 20), (None, 1, 40), (None, 1, 40), (None, 2, 50)):
+        stop = EarlyStop("val/acc1", mode="max", stopping_threshold=threshold, patience=patience)
         callbacks = score_epochs(*scores), stop, Checkpoint(folder=str(tmp_path))
         project.fit(*callbacks, max_epochs=5, ckpt_path=resumed)
         assert project.trainer.global_step == step

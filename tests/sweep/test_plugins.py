@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.sweep.job import OBJECTIVE
 from imagenet_opt.sweep.plugins import RAY, check_installed, end_of_multirun
 from imagenet_opt.sweep.rows import collect_rows
 from tests.sweep.test_job import APP, made_app, wait_for
@@ -120,13 +121,8 @@ def test_a_job_requeues_after_a_warning(app: Path) -> None:
 @pytest.mark.slow
 def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> None:
     def words(folder: str, num: int, kind: str) -> list[str]:
-        return [
-            "hydra/sweeper=search",
-            f"hydra.sweeper.n_trials={num}",
-            kind,
-            "size=1,2,3",
-            f"hydra.sweep.dir={folder}",
-        ]
+        search = ("hydra/sweeper=search", f"hydra.sweeper.n_trials={num}")
+        return [*search, kind, "size=1,2,3", f"hydra.sweep.dir={folder}"]
 
     out, _ = finished(app, *words("runs/s", 3, "kind=ok,mistake"))
     rows = collect_rows(app / "runs/s")
@@ -137,10 +133,12 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
     out, _ = finished(app, *words("runs/acc1", 2, "kind=ok"), "+optimizer.lr=1,2")
     least = min(int(row.parameters["size"]) for row in collect_rows(app / "runs/acc1"))
     found = OmegaConf.load(app / "runs/acc1/optimization_results.yaml")
-    assert "the search optimizes val/acc1" in out and found.best_value == 0.1 / least
+    assert "the search maximizes val/acc1" in out and found.best_value == 0.1 / least
 
-    again, _ = finished(app, *words("runs/s", 3, "kind=ok,mistake"))
+    again, _ = finished(app, *words("runs/s", 3, "kind=ok,mistake"), f"{OBJECTIVE}=val/loss")
     assert again.count("succeeded before") == [row.status for row in rows].count("ok")
+    least = min(int(row.parameters["size"]) for row in rows if row.status == "ok")
+    assert OmegaConf.load(app / "runs/s/optimization_results.yaml").best_value == least, "a loss is minimized"
     out, err = finished(app, *words("s", 1, "kind=mistake"), status=2)
     assert "TrainingError: no job of the search succeeded" in err and "Traceback" not in err
     assert str(app / "s/sweep.html") in out

@@ -62,8 +62,7 @@ def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
     rows[4] = row(4, "128", 1, 80.0, status="failed")
     rows[11] = row(11, "256", 3, 80.0, status="interrupted")
     assert means(rows)["data.batch_size=256"] == pytest.approx(geometric_mean([101.0, 105.0]))
-    for job in (1, 7):
-        rows[job] = row(job, "128", job // 3, 80.0, steps=3)
+    rows[1], rows[7] = (row(job, "128", job // 3, 80.0, steps=3) for job in (1, 7))
     assert list(means(rows)) == ["data.batch_size=64", "data.batch_size=256"]
     for rate in (0.0, float("inf")):
         rows[0] = row(0, "64", 0, rate)
@@ -117,6 +116,8 @@ def test_accuracies_are_compared_over_seeds_and_learning_rates_by_nothing_else()
     assert table.rows[1][3] == pytest.approx(-11.1 / 3)
     reach = 4.3027 * stdev([66.7, 44.4, 55.6]) / math.sqrt(3)
     assert table.rows[0][2] == f"{fmean([66.7, 44.4, 55.6]) - reach:.1f}-{fmean([66.7, 44.4, 55.6]) + reach:.1f}"
+    equal = of_rates(*((lr, seed, "64", seed / 10 + float(lr)) for seed in range(2) for lr in ("0.1", "0.5")))
+    assert tables_of(equal)[0][0].rows[1][-1] == "undecided", "two equal differences have no scatter"
     (two, _), _ = tables_of([row for row in rows if "optimizer.lr=9.0" not in row.overrides])
     reach = 4.3027 * stdev([0, -11.1, 0]) / math.sqrt(3)
     assert two.rows[1][4] == f"{-3.7 - reach:+.1f} to {-3.7 + reach:+.1f}"

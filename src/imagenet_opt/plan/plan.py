@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("image size", "{:.0f}"),
     Column("steps", "{:,.0f}"),
     Column("images/s needed", "{:,.0f}"),
-    Column("hours"),
+    Column("time"),
     Column("limit"),
 )
 
@@ -132,7 +132,9 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
     limit, max_steps = config.trainer.limit_train_batches, int(config.trainer.max_steps)
     if (steps := settle_length(config, images // batch)) < 1:
         raise ConfigError(
-            f"{key}={batch} and trainer.limit_train_batches={limit} leave no batch of the {images} training images"
+            f"{batch} images in a step ({key}) and trainer.limit_train_batches={limit} leave no step of the {images} "
+            "training images; "
+            f"{f'lower {key}' if batch > images else 'raise trainer.limit_train_batches'}"
         )
     if (num_epochs := int(config.trainer.max_epochs or 0)) < 1:
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")

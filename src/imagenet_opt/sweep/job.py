@@ -25,7 +25,7 @@ from omegaconf import DictConfig, flag_override
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, last_error_line
-from imagenet_opt.run.numbers import IMAGES_PER_SECOND, SUMMARY
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, SUMMARY, mode_of
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
@@ -100,14 +100,17 @@ class SweepTable(Callback):
             sys.exit(error)  # type: ignore[arg-type]  # cli/mistakes.py reports it
 
     def _say_objective(self, hydra: DictConfig) -> None:
-        """Choose the objective of a search for all its jobs, unless the user has, and print it."""
-        if (objective := self.objective) is None:
-            parsed = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
-            searched = [word.key_or_group for word in parsed if word.is_sweep_override()]
-            objective = measure_of([*searched, *(hydra.sweeper.get("params") or {})]).key
-            with flag_override(hydra, ["readonly", "struct"], False):
+        """Choose the objective of a search for all its jobs and its direction, unless the user has, and print them."""
+        with flag_override(hydra, ["readonly", "struct"], False):
+            if (objective := self.objective) is None:
+                parsed = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
+                searched = [word.key_or_group for word in parsed if word.is_sweep_override()]
+                objective = measure_of([*searched, *(hydra.sweeper.get("params") or {})]).key
                 hydra.overrides.hydra.append(f"++{OBJECTIVE}={objective}")  # jobs are composed with these
-        log.info(f"the search optimizes {objective}; {OBJECTIVE}=KEY chooses another number of summary.json")
+            if (direction := hydra.sweeper.get("direction", "optimize")) is None:
+                hydra.sweeper.direction = direction = f"{mode_of(objective)}imize"
+        verb = getattr(direction, "name", direction)
+        log.info(f"the search {verb}s {objective}; {OBJECTIVE}=KEY chooses another number of summary.json")
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir

@@ -130,13 +130,15 @@ def _accuracies(values: dict[str, list[float]]) -> tuple[Table, str]:
     best, verdicts, lines = order[0], list[str](), list[tuple[Cell, ...]]()
     for setting in order:
         mean, low, high = means[setting]
-        row: tuple[Cell, ...] = (setting, mean, f"{max(0.0, low):.1f}-{min(100.0, high):.1f}")
+        interval = f"{max(0.0, low):.1f}-{min(100.0, high):.1f}" if _scatter(percent[setting]) else None
+        row: tuple[Cell, ...] = (setting, mean, interval)
         if setting == best:
             lines.append((*row, None, None, "the best" if len(order) > 1 else None))
             continue
         behind = [ours - theirs for ours, theirs in zip(percent[setting], percent[best], strict=True)]
         difference, low, high = student_interval(behind, (1 - CONFIDENCE) / comb(len(values), 2))
-        verdicts.append("worse" if high < 0 else "no difference" if -low < _LEAST_POINTS > high else UNDECIDED)
+        is_worse, is_same = high < 0 and _scatter(behind), -low < _LEAST_POINTS > high
+        verdicts.append("worse" if is_worse else "no difference" if is_same else UNDECIDED)
         lines.append((*row, difference, f"{low:+.1f} to {high:+.1f}", verdicts[-1]))
     found = f"{means[best][0]:.1f} % in {len(values[best])} jobs"
     finding = f"{best} had the best acc1 of {len(values)} settings, {found}; the others: {_counted(verdicts)}."
@@ -147,6 +149,11 @@ def _accuracies(values: dict[str, list[float]]) -> tuple[Table, str]:
     return Table(
         "settings by accuracy", _ACCURACY_COLUMNS, tuple(lines), (_MORE_SEEDS,), (plot,), finding=finding
     ), best
+
+
+def _scatter(points: list[float]) -> bool:
+    """Whether repeats differ; equal ones, as few validation images give, have an interval without a width."""
+    return len({round(value, 3) for value in points}) > 1
 
 
 def _counted(verdicts: Iterable[str]) -> str:

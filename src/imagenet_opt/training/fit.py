@@ -41,10 +41,11 @@ def fit(config: DictConfig, *, began: float) -> None:
         _train(run)
         clear(run.folder)  # also where nothing is left to train
         if not begin.done and read_summary(run.folder).get("steps") == run.trainer.global_step:
-            limit = stopped_by(run.trainer) or "trainer.max_epochs or trainer.max_steps"
+            limit = stopped_by(run.trainer)
+            remedy = f"set another {limit}" if limit else "raise trainer.max_epochs or trainer.max_steps"
             rank_zero_info(
                 f"this run is finished, with {run.done_steps} steps; its results are in {run.folder / SUMMARY}; "
-                f"to train on, raise {limit}"
+                f"to train on, {remedy}"
             )
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)

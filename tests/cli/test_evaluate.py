@@ -22,7 +22,6 @@ from tests.config.configs import tiny
         (["ckpt=a", "model.pretrained=true"], "ckpt=RUN_FOLDER"),
         (["ckpt=a", "eval=timm", "data.val_image_size=288"], "eval=timm and data.val_image_size=288"),
         (["ckpt=a", "--json", "/nowhere/a.json"], "--json /nowhere/a.json"),
-        (["ckpt=a", "--per_class"], "--per_class"),
     ],
 )
 def test_mistakes_are_refused_before_any_work(argv: list[str], words: str) -> None:

@@ -1,6 +1,5 @@
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,18 +40,14 @@ def mine(tmp_path: Path) -> Path:
     ("words", "message"),
     [
         (["study=laddr"], "study=laddr: there is no such study; did you mean ladder?"),
-        (["study=nosuch"], "study=nosuch: there is no such study; expected anatomy, checklist"),
         (["study=nosuch.yaml"], r"study=nosuch\.yaml: no such file \(/.*/nosuch\.yaml\)$"),
         (["ladder", "data=demo"], r"ladder: expected KEY=VALUE; did you mean study=ladder\?"),
         (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
         (["--repeats", "3", "--budget", "5m"], "--budget and --repeats both set how long to measure"),
-        (["--budget", "ages"], "--budget ages must be a time from"),
         (["--budget", "5m", "study=read"], "--budget has no effect .* which takes --repeats and --seconds"),
-        (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
         (["study=read", "study.num_workers=[4"], "study=read: "),
         (["--apply", "study=queue"], r"--apply has no effect in study=queue \(kind: queue\), which takes --repeats$"),
         (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
-        (["--repeats", "20", "study=anatomy"], "--repeats has no effect in study=anatomy"),
     ],
 )
 def test_mistakes_are_found_before_any_measurement(words: list[str], message: str) -> None:
@@ -82,8 +77,6 @@ def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None
     [
         (["study=read", "study.num_wokers=[4]"], "study=read: there is no key num_wokers; did you mean num_workers?"),
         (["study=read", "study.num_workers=[0]"], "study=read: num_workers.0=0: "),
-        (["study=scaling", "study.processes=[]"], "study=scaling: processes=[]: "),
-        (["study=torchscript", "study.a=1"], "study=torchscript: there is no key a; expected"),
     ],
 )
 def test_keys_of_the_studys_file_are_checked(words: list[str], message: str, tmp_path: Path) -> None:
@@ -102,16 +95,11 @@ def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path:
     held.release()
 
 
-def test_the_files_have_the_findings_the_numbers_and_the_accepted_flags(tmp_path: Path) -> None:
+def test_files_are_json_without_infinities_and_say_when_they_cannot_be_written(tmp_path: Path) -> None:
     facts = about("imagenet-opt study")
-    tables = [replace(TABLE, finding=f"{what} is faster.", notes=(f"Note {what}.",)) for what in ("Alone", "Full")]
     request = parse(["study=queue", "--folder", str(tmp_path)])
-    write_outputs(tables, request, facts)
-    page = (tmp_path / "study.html").read_text()
-    assert all(page.count(text) == 1 for text in ("Alone is faster", "Full is faster", "Note Alone", "Note Full"))
-    assert f"imagenet-opt {facts['versions']['imagenet-opt']}" in (tmp_path / "study.md").read_text()
+    write_outputs([TABLE], request, facts)
     written = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
-    assert written.keys() & {"repeats", "seconds"} == {"repeats"}
     assert written["tables"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
     with pytest.raises(ConfigError, match="choose another --folder"):
         write_outputs([TABLE], replace(request, folder=tmp_path / "gone"), facts)
@@ -127,8 +115,7 @@ def test_a_study_measures_and_resumes(mine: Path, tmp_path: Path, monkeypatch: p
     rows = {row[0]: row for row in table["rows"]}
     assert list(rows) == ["start", "channels_last"] == [row[0] for row in full["rows"]]
     assert details["left_out"] == ["Left out, as there is no GPU here: on a GPU."]
-    assert re.fullmatch(r"\d+ -> \d+", rows["channels_last"][1]) and rows["channels_last"][2] > 0
-    assert re.fullmatch(r"faster|slower|no difference|undecided(, .* more)?", rows["channels_last"][4])
+    assert rows["channels_last"][2] > 0
     data = {row["name"]: row for row in table["data"]["rows"]}
     assert len(data["start"]["turns"]) == len(data["channels_last"]["turns"]) == 2
     assert data["channels_last"]["overrides"] == ["callbacks.acceleration.channels_last=true"]

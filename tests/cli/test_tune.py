@@ -12,26 +12,20 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.cli import arguments
 from imagenet_opt.cli.tune import main, parse
-from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.compose import leave_out_idle
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe import memory
-from imagenet_opt.probe.memory import MemoryTrials, most_images
+from imagenet_opt.probe.memory import most_images
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.tune.climb import Setting
-from imagenet_opt.tune.outputs import conclusion
-from imagenet_opt.tune.tuner import Tuning
-from tests.config.configs import composed, tiny
 from tests.conftest import write_images
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--budget=soon"], "--budget soon must be a time"),
-        (["--budget=25h"], "--budget"),
+        (["--budget=soon"], "--budget soon"),
         (["--aply"], r"--aply.*imagenet-opt tune --help"),
         (["--json=/nowhere/found.json"], r"--json .* cannot be written"),
     ],
@@ -107,22 +101,7 @@ def test_the_experiment_has_all_measurements_and_trains(
     config = composed_from(own_conf, shlex.split(line)[2:])
     assert (config.data.batch_size, config.data.num_workers, config.optimizer.lr) == (4, 4, 0.5)
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.channels_last) == (True, False)
-
-    header = [line.removeprefix("# ") for line in file.read_text().splitlines() if line.startswith("#")]
-    assert any(line.startswith("imagenet-opt tune data.root=") for line in header)
-    assert any(machine.versions()["torch"] in line for line in header)
-    verdicts = [line.rpartition(", verdict ")[2] for line in header if ", verdict " in line]
-    faster, slow, start = "faster", "not 3 % faster in one turn", "as it was"
-    assert verdicts == [
-        *(start, faster, slow, slow),  # precision and memory order
-        *(start, faster),  # compilation
-        *(start, faster, slow),  # batches of 2, 4, 8
-        *(start, faster),  # the loader
-    ]
-    assert any("lr 0.00781 for 4 images" in line for line in header)
-    assert any(
-        line.startswith("The device takes 273 images/s") and "the device is the limit" in line for line in header
-    )
+    assert machine.versions()["torch"] in file.read_text() and "lr 0.00781 for 4 images" in file.read_text()
 
 
 @pytest.mark.parametrize(
@@ -151,24 +130,8 @@ def test_the_printed_command_trains_the_tuned_configuration(
     assert {key: OmegaConf.select(config, key) for key in same} == same
 
 
-def test_memory_is_tried_at_the_largest_resolution_of_the_run(tmp_path: Path) -> None:
-    assert largest_size(composed(tmp_path, "data.root=/data")) == 224
-    growing = composed(tmp_path, "data.root=/data", "callbacks.resolution_schedule.start=160")
-    assert largest_size(growing) == 192
-
-
-@pytest.mark.parametrize(("num_train", "most"), [(1_281_167, 1024), (2000, 496), (39, 8), (20, 4), (3, 1)])
-def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
-    assert most_images(num_train) == most
-
-
-@pytest.mark.slow
-def test_out_of_memory_ends_the_trial_only(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path, images_root, "model.num_classes=3")
-    monkeypatch.setattr(memory, "SPARE", 0.9999)
-    trials = MemoryTrials(config)
-    assert not trials.fits(16), "another failure would be an error"
-    assert not list(tmp_path.glob("run*")) and len(trials.tried) == 1
+def test_a_quarter_of_an_epoch_is_the_most() -> None:
+    assert [most_images(num) for num in (1_281_167, 2000, 39, 20, 3)] == [1024, 496, 8, 4, 1]
 
 
 @pytest.mark.slow
@@ -188,31 +151,3 @@ def test_a_small_tuning_of_the_demo_data(
     assert first["title"].startswith("device alone") and first["rows"][0][1] > 0 and last["title"] == "loader alone"
     assert "--budget 20m" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
-
-
-@pytest.mark.slow
-def test_with_a_simulated_gpu_only_the_loader_is_tuned(
-    tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
-    slow = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=1", "data.num_workers=1"]
-    main([*slow, "data.cache_dir=cache", "data.num_train=400", "data.num_val=20", "--budget=3s", "--json=tune.json"])
-    content = json.loads((tmp_path / "tune.json").read_text())
-    assert (content["simulated"], content["overrides"]) == ("a10g", [])
-    (table,) = content["tables"]
-    assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
-    assert "simulated a10g" in capsys.readouterr().out and "the device is the limit" in table["notes"][0]
-
-
-@pytest.mark.parametrize(
-    ("tuning", "words"),
-    [
-        (Tuning(), ["nothing is better here"]),
-        (Tuning(lacks_time=True, budget_seconds=45), ["--budget 20m"]),
-        (Tuning(settings={"data.num_workers": 4}, undecided=["batch_size=8"]), ["data.num_workers=4", "batch_size=8"]),
-    ],
-)
-def test_nothing_is_better_only_if_all_is_decided(tuning: Tuning, words: list[str]) -> None:
-    sentences = conclusion(tuning)
-    assert len(sentences) == len(words) and all(map(str.__contains__, sentences, words))

@@ -32,13 +32,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def test_a_terminal_has_a_bar_and_styles(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = shown(monkeypatch, CI="false")
-    assert "\x1b[" in out and "\x1b[" in err
-    lines = [line.rstrip() for line in out.splitlines()]
-    assert lines[-2:] == ["  a note that is longer than the terminal is wide, and goes on", "  below its beginning"]
-
-
 @pytest.mark.parametrize("variables", [{"CI": "true"}, {"TERM": "dumb"}])
 def test_a_terminal_that_keeps_all_lines_has_plain_lines(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.display.table import Column, Table
-from imagenet_opt.display.terminal_table import print_tables, terminal_table
+from imagenet_opt.display.terminal_table import terminal_table
 
 WIDE = Table(
     "Steps",
@@ -29,15 +29,3 @@ def test_tables_break_at_words(width: int) -> None:
     words = {word for line in lines for word in line.split()}
     shown = [column.heading for column in WIDE.columns] + [text for row in WIDE.texts() for text in row]
     assert {word for text in shown for word in text.split()} <= words
-
-
-def test_words_wider_than_the_terminal_are_folded() -> None:
-    lines = printed(Table("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
-    assert max(map(len, lines)) <= 12
-    assert "incomprehensibilities" in "".join(line[6:].strip() for line in lines)
-
-
-def test_no_line_of_a_file_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables([WIDE])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 5 and [line for line in lines if line != line.rstrip()] == []

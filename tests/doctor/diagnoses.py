@@ -1,4 +1,4 @@
-"""Diagnoses and timelines with made-up numbers."""
+"""Diagnoses and run folders with made-up numbers."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, Setup
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
+from tests.report.recordings import recorded
 
 BATCH_SIZE = 256
 RATES = {
@@ -114,51 +114,13 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
     return changed(diagnosis, **changes)
 
 
-def write_timeline(folder: Path, *, seconds: float, peak_at: int | None = None) -> None:
-    """Ten samples a second below `folder`, noise on waves. peak_at: sample in which the disk reads 777 MB/s."""
-    num, random = int(10 * seconds), np.random.default_rng(0)
-    times = 1.76e9 + 0.1 * np.arange(num)
-
-    def wave(high: float) -> np.ndarray:
-        values = high * (0.5 + 0.4 * np.sin(times / 2)) + random.normal(0, 0.05 * high, num)
-        return values.clip(0).astype(np.float32)
-
-    peaks = {"workers_cpu_percent": 420, "trainer_cpu_percent": 60, "page_cache_gib": 18, "memory_used_gib": 7}
-    peaks |= {f"{part}_pressure_percent": 20 for part in ("io", "cpu", "memory")}
-    peaks |= {f"disk_{kind}_mb_per_second": 4 for kind in ("read", "write")}
-    peaks |= {f"network_{kind}_mb_per_second": 30 for kind in ("received", "sent")}
-    peaks |= {"gpu_utilization_percent": 60} | {"cpu_percent": 80}
-    columns = {name: wave(high) for name, high in peaks.items()} | {"queue_depth": wave(3).round()}
-    if peak_at is not None:
-        columns["disk_read_mb_per_second"][peak_at] = 777
-    writer = ChunkWriter(folder / FOLDER)
-    writer.add("samples", {"unix_seconds": times} | columns)
-    writer.add("events", _events(times[0], times[-1], random))
-    writer.flush()
-
-
-def _events(begin: float, end: float, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Steps of 0.3 s with a wait before each; validation and a checkpoint after every hundredth."""
-    rows: list[tuple[float, float, str]] = []
-    now = begin
-    while now < end - 3:
-        waited = now + random.gamma(2, 0.45)
-        rows += [(now, waited, "fetch"), (waited, waited + 0.3, "step")]
-        now = waited + 0.3
-        if len(rows) % 100 == 0:
-            rows += [(now, now + 10, "validation"), (now + 10, now + 11, "checkpoint")]
-            now += 11
-    spans = np.array([row[:2] for row in rows])
-    kinds = np.array([KINDS.index(kind) for *_, kind in rows], np.uint8)
-    steps = np.arange(len(rows), dtype=np.float32)
-    return {"begin_unix_seconds": spans[:, 0], "end_unix_seconds": spans[:, 1], "kind": kinds, "step": steps}
-
-
-def write_run(folder: Path, *, seconds: float = 120, **changes: Any) -> Path:
+def write_run(folder: Path, **changes: Any) -> Path:
     """A run folder with all that a report can show."""
     (folder / ".hydra").mkdir(parents=True)
     write_diagnosis(make_diagnosis(**changes), folder / FILE)
-    write_timeline(folder, seconds=seconds)
+    times, waits = np.arange(0, 120, 0.1), np.arange(0.0, 118, 1.2)
+    events = [each for begin in waits for each in ((begin, begin + 0.9, "fetch"), (begin + 0.9, begin + 1.2, "step"))]
+    recorded(folder, times, events, queue_depth=np.ones(len(times)))
     summary = {"throughput/it_per_second": 0.83, "throughput/images_per_second": 212.4, "steps": 400}
     (folder / "summary.json").write_text(json.dumps(summary))
     rows = [f"{step},{212 + step % 7},0.7{step % 9}" for step in range(0, 400, 10)]

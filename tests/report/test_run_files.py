@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from imagenet_opt.report.run_files import CONFIG, OVERRIDES, Record, read_record
-from tests.doctor.diagnoses import make_diagnosis
 from tests.report.recordings import recorded
 
 
@@ -17,18 +16,6 @@ def test_steps_are_timed_from_end_to_end_without_interruptions(tmp_path: Path) -
     times = np.concatenate([np.arange(0, 15.5, 0.1), np.arange(814, 816, 0.1)])
     record = Record("run", timeline=recorded(tmp_path, times, [*steps, *others]))
     assert record.steps[0] == pytest.approx((1, 1.5, 1, 1))
-
-
-@pytest.mark.parametrize(
-    ("num_doctor", "num_run", "whose"),
-    [(3, 9, "the run"), (9, 3, "the doctor's full run"), (3, 0, "the doctor's full run")],
-)
-def test_the_longer_series_of_steps_is_used(tmp_path: Path, num_doctor: int, num_run: int, whose: str) -> None:
-    ends = np.arange(1.0, num_run + 2)
-    of_run = recorded(tmp_path, np.arange(0, num_run + 2, 0.1), [(end - 0.5, end, "step") for end in ends])
-    seconds, whose_steps = Record("run", make_diagnosis(step_seconds=(7.0,) * num_doctor), of_run).steps
-    assert (len(seconds), whose_steps) == (max(num_doctor, num_run), whose)
-    assert set(seconds) == ({7.0} if num_doctor > num_run else {1.0})
 
 
 def test_a_strangers_run_folder_gives_a_command_of_words_and_does_not_fill_the_memory(tmp_path: Path) -> None:

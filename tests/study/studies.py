@@ -43,21 +43,15 @@ def table_of(name: str, folder: Path, *overrides: str, **options: Any) -> Table:
     return table
 
 
-def speed(compute: float, full: float, **more: Any) -> Turn:
-    facts: dict[str, Any] = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 64}
-    return Turn(full, compute, **(facts | more))
-
-
 @dataclass
 class Processes:
     """Replaces `call_isolated`.
 
-    times: by override, the factor of its speed. change: changes a turn. curve: losses with these overrides. fails:
-    whether a turn or a training with these overrides fails, by its number from 1. jobs: turns and trainings.
+    times: by override, the factor of its speed. curve: losses with these overrides. fails: whether a turn or a training
+    with these overrides fails, by its number from 1. jobs: turns and trainings.
     """
 
     times: dict[str, float] = field(default_factory=dict)
-    change: Callable[[Words, Turn], Turn] = lambda words, turn: turn
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
     jobs: list[Any] = field(default_factory=list)
@@ -67,14 +61,14 @@ class Processes:
         self.jobs.append(job)
         if self.fails(words, len(self.jobs)):
             raise TurnFailed("out of memory")
-        return asdict(self.change(words, self.turn(words))) if function.endswith(".measured") else self.curve(words)
+        return asdict(self.turn(words)) if function.endswith(".measured") else self.curve(words)
 
     def turn(self, words: Words) -> Turn:
         """Only the overrides decide, so intervals have no width."""
         rate, last = 1000.0, {key_of(word): word for word in words}
         for word, times in self.times.items():
             rate *= times if word in last.values() else 1.0
-        return speed(rate, rate / 2, batch_size=4)
+        return Turn(rate / 2, rate, busy=0.5, memory_gib=2.0, compile_seconds=None, batch_size=4)
 
 
 def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: Any = (), **fields: Any) -> Study:

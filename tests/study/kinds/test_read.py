@@ -14,7 +14,6 @@ from imagenet_opt.pack.pack import pack
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.read import Way, read, turn
 from tests.conftest import write_images
-from tests.object_server import upload
 from tests.study.studies import table_of
 
 ONE: dict[str, Any] = {"num_workers": [1], "reads_in_flight": [4], "batch_size": [45], "repeats": 1, "seconds": 0.01}
@@ -53,13 +52,6 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path) -> None:
     overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
     table = table_of("read", tmp_path, *overrides, **ONE | {"batch_size": [24]})
     assert "data.shuffle=block" in table.title and float(table.rows[0][3] or 0) > 0
-
-
-@pytest.mark.slow
-def test_objects_are_read_from_the_service(root: Path, bucket: str, tmp_path: Path) -> None:
-    overrides = (f"data.root={upload(root, bucket)}", f"data.cache_dir={tmp_path}/cache")
-    table = table_of("read", tmp_path, *overrides, **ONE)
-    assert table.rows[0][-1] == "yes" and float(table.rows[0][3] or 0) > 0
 
 
 def test_all_bytes_of_a_pass_are_read_once(testbed: Testbed) -> None:

@@ -1,21 +1,10 @@
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.study.kinds.streams import ADDED, WHOLE, backward_in_turn
-from tests.study.studies import TINY, table_of
-
-
-def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path) -> None:
-    words = (*TINY, "trainer.accelerator=cpu")
-    table = table_of("streams", tmp_path, *words, seconds=0.01, repeats=1, num_batches=[2])
-    assert [row[:2] for row in table.rows] == [("2", ADDED), ("2", WHOLE)]
-    assert [row[4] for row in table.rows] == [None, f"2 batches {ADDED}"]
-    assert all(float(row[2] or 0) > 0 for row in table.rows)
-    assert "need a GPU" in table.left_out[0]
+from imagenet_opt.study.kinds.streams import backward_in_turn
 
 
 def test_batches_in_turn_have_the_gradients_of_one_large_batch() -> None:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from imagenet_opt.bench import benchmark
-from imagenet_opt.bench.benchmark import check_files, encoded_again, job_of, measure, rows_of
+from imagenet_opt.bench.benchmark import check_files, encoded_again, job_of, rows_of
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import (
     CEILING,
@@ -33,7 +33,7 @@ from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.data.storage.store import CachedStore
-from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
@@ -179,21 +179,6 @@ def test_every_image_is_one_of_quality_90_in_its_class(tmp_path: Path) -> None:
     expected = io.BytesIO()
     Image.open(first).save(expected, "JPEG", quality=90)
     assert Path(again.path(0)).read_bytes() == expected.getvalue()
-
-
-def test_rows_that_cannot_be_measured_have_a_reason(
-    index: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PEERS, "dali", PEERS["dali"]._replace(needs="no_such_package.at_all"))
-    monkeypatch.setitem(PEERS, "webdataset", PEERS["webdataset"]._replace(needs="json"))
-    for changes, peer, reason in (
-        ({}, "dali", 'dali: not installed: pip install "imagenet-opt[bench]"'),
-        ({"added_latency_ms": 5.0}, "webdataset", "webdataset: not with data.added_latency_ms"),
-        ({"max_mb_per_second": 5.0}, "torchvision", "torchvision: not with data.max_mb_per_second"),
-    ):
-        with pytest.raises(DataError, match=re.escape(reason)):
-            measure(job_of(index, replace(HOW, **changes), 3), [peer], repeats=1, cache=tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == [], "copies are removed"
 
 
 def test_objects_come_from_the_local_cache(images_root: Path, bucket: str, tmp_path: Path) -> None:

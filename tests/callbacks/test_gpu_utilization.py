@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
-from tests.callbacks.conftest import Plain, Project
+from tests.callbacks.conftest import Plain
 
 KEYS = {"host/cpu_percent", "host/memory_used_gib"}
 
@@ -16,13 +16,11 @@ KEYS = {"host/cpu_percent", "host/memory_used_gib"}
 class Patient(Plain):
     """Each step lasts for at least one sample, the first for three seconds of samples of another kind."""
 
-    def __init__(self, callback: GpuUtilization, fail_at: int | None = None) -> None:
+    def __init__(self, callback: GpuUtilization) -> None:
         super().__init__()
-        self.callback, self.fail_at = callback, fail_at
+        self.callback = callback
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if batch_idx == self.fail_at:
-            raise RuntimeError("out of luck")
         recorder = self.callback._recorder
         assert recorder is not None
         until, totals = time.monotonic() + 60, recorder.totals
@@ -32,22 +30,13 @@ class Patient(Plain):
         return super().training_step(batch, batch_idx)
 
 
-def fit(project: Project, callback: GpuUtilization, **options: Any) -> list[tuple[int, dict[str, float]]]:
-    module = Patient(callback, options.pop("fail_at", None))
-    project.fit(callback, module=module, limit_val_batches=0, **options)
-    return [(step, metrics) for step, metrics in project.logger.rows if KEYS & metrics.keys()]
-
-
-def recorders() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "recorder"]
-
-
 def test_each_logged_row_holds_the_mean_since_the_last_one_and_without_cuda_only_that_of_the_host(
     project, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = pickle.loads(pickle.dumps(GpuUtilization()))  # as spawned processes get one
     with caplog.at_level("INFO"):
-        rows = fit(project, callback, max_steps=6, log_every_n_steps=3)
+        project.fit(callback, module=Patient(callback), limit_val_batches=0, max_steps=6, log_every_n_steps=3)
+    rows = [(step, metrics) for step, metrics in project.logger.rows if KEYS & metrics.keys()]
     assert len([message for message in caplog.messages if "callbacks.gpu_utilization" in message]) == 1
     assert [step for step, _ in rows] == [2, 5]
     assert all(metrics.keys() >= KEYS and 0 <= metrics["host/cpu_percent"] <= 100 for _, metrics in rows)
@@ -55,11 +44,4 @@ def test_each_logged_row_holds_the_mean_since_the_last_one_and_without_cuda_only
     assert summary.keys() == KEYS
     memory = [metrics["host/memory_used_gib"] for _, metrics in rows]
     assert min(memory) - 1 <= summary["host/memory_used_gib"] <= max(memory) + 1
-    assert not recorders()
-
-
-def test_the_thread_ends_after_an_error(project) -> None:
-    with pytest.raises(RuntimeError, match="out of luck"):
-        fit(project, callback := GpuUtilization(), fail_at=2, max_steps=3)
-    assert not recorders()
-    assert callback.summary().keys() == KEYS
+    assert "recorder" not in [thread.name for thread in threading.enumerate()]

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader
 
 from imagenet_opt.callbacks.timeline import Timeline
 from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
-from tests.callbacks.conftest import Plain, images
-from tests.conftest import quiet_trainer
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -35,33 +32,6 @@ def test_events_are_those_of_the_fit_and_a_resumed_fit_appends(project, tmp_path
     assert np.all((found.spans("step")[:10] >= epochs[0, 0]) & (found.spans("step")[:10] <= epochs[0, 1]))
     assert np.all(np.diff(found.samples["unix_seconds"]) > 0)
     assert "recorder" not in [thread.name for thread in threading.enumerate()]
-
-
-class Lasting(Callback):
-    """Waits in the fourth step until the recorder has taken samples of it."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-
-    def on_before_backward(self, trainer: Trainer, *_) -> None:
-        recorder = self.timeline._recorder
-        if recorder is not None and trainer.global_step == 3:
-            until, samples = time.monotonic() + 60, [recorder.totals]
-            while len(samples) < 3:
-                assert time.monotonic() < until
-                time.sleep(0.01)
-                samples += [recorder.totals] * (recorder.totals is not samples[-1])
-
-
-def test_batches_ready_are_those_that_the_loader_tells(tmp_path: Path) -> None:
-    class Telling(DataLoader):
-        num_ready = 7
-
-    timeline = Timeline(folder=tmp_path)
-    trainer = quiet_trainer(max_steps=5, limit_val_batches=0, callbacks=[timeline, Lasting(timeline)])
-    trainer.fit(Plain(), Telling(images(), batch_size=4), DataLoader(images(8), batch_size=4))
-    samples = read_timeline(tmp_path / "timeline").samples
-    assert set(samples["queue_depth"][samples["step"] == 3].tolist()) == {7}
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(

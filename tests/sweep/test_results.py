@@ -86,15 +86,13 @@ def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: p
     print_results(rows, tmp_path)
     shown = " ".join(capsys.readouterr().out.split())
     assert "Job 0 was the fastest of 2, with 100 images/s" in shown and "seed=1,2,3,4" in shown
-    assert "raise trainer.max_epochs, until a job has at least 36 steps" in shown and "Job 4: MemoryError" in shown
-    assert " seed " not in shown.partition("\u2500")[0], "only what varies is a column"
+    assert "Job 4: MemoryError" in shown
     write_csv(rows, tmp_path)
     with (tmp_path / "sweep.csv").open(newline="") as file:
         assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", "2", ""]
     rows[2].overrides.append("trainer.max_steps=35")
     (jobs,), chosen = tables_of(rows[1:3])
     assert "fastest" not in jobs.finding and not chosen, "nothing is stated about the speed of short runs"
-    assert "trainer.max_epochs and trainer.max_steps" in jobs.notes[0]
 
 
 def of_rates(*jobs: tuple[str, int, str, float]) -> list[Row]:

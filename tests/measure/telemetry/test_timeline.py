@@ -42,14 +42,6 @@ def test_rows_are_read_while_more_are_written(tmp_path: Path) -> None:
     assert len(list((tmp_path / "timeline").iterdir())) == 1
 
 
-def test_a_full_file_is_followed_by_another(tmp_path: Path, clock: SimpleNamespace) -> None:
-    writer = ChunkWriter(tmp_path)
-    for first, clock.now in ((0, 1599.0), (5, 1600.0), (10, 1610.0)):
-        write(writer, "samples", samples(first, 5))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["1000000.npz", "1600000.npz"]
-    assert len(read_timeline(tmp_path).samples["unix_seconds"]) == 15
-
-
 def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(tmp_path: Path, clock: SimpleNamespace) -> None:
     write(ChunkWriter(tmp_path), "samples", samples(0, 2, step=1.0))
     clock.now = 1e6

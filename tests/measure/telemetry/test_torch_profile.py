@@ -9,7 +9,6 @@ from torch import nn
 
 from imagenet_opt.measure.telemetry.torch_profile import (
     GROUPS,
-    gaps_sentence,
     group_of,
     kernel_seconds,
     seconds_of_groups,
@@ -76,11 +75,3 @@ def test_a_gpu_that_only_copies_from_the_host_runs_no_kernel() -> None:
     ]
     profile = SimpleNamespace(events=lambda: events)
     assert kernel_seconds(profile, num_steps=2) == pytest.approx(160e-6 / 2)
-
-
-def test_gaps_bound_the_gain() -> None:
-    sentence = gaps_sentence(0.02, 0.016)
-    for text in ("in 20.0 % of a step (4.0 of 20.0 ms)", "at most 1.25 times the speed", "cuda_graph=true"):
-        assert text in sentence
-    side_by_side = gaps_sentence(0.02, 0.022)
-    assert "in 0.0 % of a step" in side_by_side and "at most 1.00 times" in side_by_side

@@ -110,7 +110,9 @@ def measured(asked: Machine, random: np.random.Generator) -> Evidence:
         true = m.loader_rate(hits)
         total, decode = (workers * m.batch / speed for speed in (true, m.decode_rate(workers)))
         gap = max(0.6 * total, m.stall if hits is not None else 0.0)
-        facts = {"read_seconds": max(0.002, total - decode), "decode_seconds": decode, "num_workers": float(workers)}
+        computing = decode * min(1.0, min(m.vcpus, m.quota) / (workers + m.neighbour))
+        facts = {"read_seconds": max(0.002, total - decode), "decode_seconds": computing, "num_workers": float(workers)}
+        facts["cpu_wait_seconds"] = decode - computing
         facts |= {"reads_in_flight": float(1 if hits is None else m.reads_per_worker), "longest_gap_seconds": gap}
         return rate(true, facts | {"requests": 1000.0, "throttled": 1000 * m.refused * (hits is not None)})
 

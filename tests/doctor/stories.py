@@ -75,6 +75,7 @@ def finding_of(rule: str, run: Evidence) -> Finding:
 SLOW_STORAGE = {"loader_cold": 60.0, "storage_cold": 65.0, "full_cold": 58.0}
 SLOW_DECODE = {"loader_warm": 150.0, "loader_cold": 148.0, "decode_all": 152.0, "full_warm": 140.0, "full_cold": 139.0}
 STARVED = {"fetch": 0.13}
+QUEUED = {"decode_seconds": 0.1, "cpu_wait_seconds": 0.1}
 READING = {"fetch": 0.45}
 IN_RUN = ("full_warm", "full_cold")
 ON_GPU = ("gpu", "gpu_beside_loader", *IN_RUN)
@@ -112,7 +113,7 @@ STORIES = {
     ),
     "few_cpus": story(SLOW_DECODE, STARVED, usable_cpus=1, cpu_limits={"affinity": 1}, num_workers=1),
     "slow_decode": story(SLOW_DECODE, STARVED),
-    "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0),
+    "busy_neighbour": story(SLOW_DECODE, STARVED, others_cpus=2.0, facts={"loader_cold": QUEUED}),
     "small_prefetch": story({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": story({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits=("item at mine.py:7",)),
     "launch_bound": story(SLOW_LAUNCHES),
@@ -212,7 +213,18 @@ CASES_OF_RULES = {
     "its share of the CPUs": (story(SLOW_DECODE, STARVED, **SHARE_OF_8_GPUS), "slow_decode", "pack"),
     "an idle notebook on the GPU": (story(gpu=OTHERS), "healthy", ""),
     "shared and slow": (story(dict.fromkeys(ON_GPU, 120.0), gpu=OTHERS), "shared_gpu", "CUDA_VISIBLE_"),
-    "busy CPUs": (story(SLOW_LAUNCHES, others_cpus=1.5), "busy_neighbour", "top"),
+    "launches wait for a CPU": (
+        story(SLOW_LAUNCHES, others_cpus=1.5, facts={"gpu": {"main_slowdown": 1.6}}), "busy_neighbour", "top"
+    ),
+    "a neighbour of low priority": (story(SLOW_DECODE, STARVED, others_cpus=2.0), "slow_decode", "pack"),
+    "workers that outnumber the CPUs": (
+        story(SLOW_DECODE, STARVED, others_cpus=1.0, num_workers=8, facts={"loader_cold": QUEUED}),
+        "slow_decode", "pack",
+    ),
+    "crowded, but the storage is slow": (
+        story(**SLOW_READS, others_cpus=2.0, facts={"loader_cold": QUEUED | {"read_seconds": 0.4}}),
+        "storage_latency", "pack",
+    ),
     "no second kind of CUDA graphs": (
         story(SLOW_LAUNCHES, config={"callbacks": {"acceleration": {"cuda_graph": True}}}), "launch_bound", "opt tune"
     ),

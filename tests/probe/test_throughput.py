@@ -25,12 +25,14 @@ class Made(list[int]):
 class SlowLoader:
     """Two workers; both finish a batch of 256 images every `seconds`, at the same time.
 
-    late: time of the first request, in seconds; earlier batches wait.
+    late: time of the first request, in seconds; earlier batches wait. read: samples that are read for each batch.
     """
 
-    def __init__(self, seconds: float, *, late: float = 0.0, num: int = 1000, decode_seconds: float = 0.3) -> None:
+    def __init__(
+        self, seconds: float, *, late: float = 0.0, num: int = 1000, decode_seconds: float = 0.3, read: float = 256
+    ) -> None:
         self.seconds, self.late, self.num = seconds, late, num
-        self.decode_seconds = decode_seconds
+        self.decode_seconds, self.read = decode_seconds, read
         self.now = 0.0
         self.num_delivered = 0
         self.loader = SimpleNamespace(num_workers=WORKERS, prefetch_factor=4)
@@ -43,6 +45,9 @@ class SlowLoader:
             self.now = max(self.now + 1e-4, made_at)
             self.num_delivered += 1
             yield Made(256, made_at, self.decode_seconds)
+
+    def totals(self) -> dict[str, float]:
+        return {"num_read": 1000 + self.read * self.num_delivered}
 
     def pop_metrics(self) -> dict[str, float]:
         read = max(0.0, self.seconds - self.decode_seconds)
@@ -72,6 +77,11 @@ def test_batches_that_arrive_together_are_one_round(rate: Callable[..., float]) 
 def test_a_stock_that_was_made_earlier_does_not_raise_the_rate(rate: Callable[..., float]) -> None:
     """After 60 s, 100 batches are ready and arrive 0.1 ms apart; workers made them 1.2 s apart, two at a time."""
     assert rate(SlowLoader(1.2, late=60.0), Span(0.001, longest=120)) == pytest.approx(512 / 1.2, rel=0.01)
+
+
+def test_files_that_were_read_ahead_do_not_raise_the_rate(rate: Callable[..., float]) -> None:
+    """The workers make 256 images in the time in which they read 160."""
+    assert rate(SlowLoader(0.5, read=160), Span(2, longest=30)) == pytest.approx(2 * 160 / 0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

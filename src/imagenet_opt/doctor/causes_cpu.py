@@ -11,6 +11,9 @@ from imagenet_opt.doctor.measurements import SLOWER
 
 _AMPLE = 1.1  # a loader faster than this many times the device's rate is fast enough on average
 _NO_TIME = 1e9  # times as fast: decoding then takes no time
+NO_RUN_QUEUE = (
+    "could not be checked: this system does not report how long threads wait for a CPU (/proc/thread-self/schedstat)"
+)
 _OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 
@@ -71,19 +74,23 @@ BATCH_RULES = (
 
 
 def _others_slow_down(e: Evidence) -> float:
-    """How many times as fast this run's processes compute once others leave its CPUs: only as far as CPUs run out."""
-    usable = e.host.usable_cpus
-    wanted = min(usable, e.setup.num_processes * (e.setup.num_workers + 1))
-    return wanted / min(wanted, max(0.1 * usable, usable - e.others_cpus))
+    """How many times as fast a worker computes without its waits for a CPU; workers that outnumber the CPUs wait for
+    each other too."""
+    return max(1.0, e.worker_slowdown / max(1.0, e.setup.num_workers / e.setup.usable_cpus))
 
 
-def _with_cpus(e: Evidence, times: float) -> Reach:
-    """The run if it had so many times as many CPUs."""
+def _with_cpus(e: Evidence, times: float, launches: float) -> Reach:
+    """The run if CPUs did so many times as much for the workers, and for the launches of the main thread."""
     return e.reach(
         loader=e.loader_with(times),
         cpu=e.cpu_rate * times,
-        device=max(e.rate("gpu"), min(kernel_rate(e), times * e.rate("gpu"))),
+        device=max(e.rate("gpu"), min(kernel_rate(e), launches * e.rate("gpu"))),
     )
+
+
+def _with_more_cpus(e: Evidence) -> Reach:
+    times = e.capacity(e.host.installed_cpus) / e.capacity(e.host.usable_cpus)
+    return _with_cpus(e, times, times)
 
 
 def _with_more_workers(e: Evidence) -> float:
@@ -143,10 +150,14 @@ CPU_RULES = (
         cause="CPU-bound: other processes take the CPUs",
         frees="cpu",
         when=lambda e: e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus and e.is_idle,
-        says=lambda e: f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs",
+        unknown=lambda e: NO_RUN_QUEUE * (not e.setup.sees_run_queue),
+        says=lambda e: (
+            f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs, so that a worker takes "
+            f"{e.worker_slowdown:.1f} times as long as it computes, and launches {e.main_slowdown:.1f} times as long"
+        ),
         remedy="stop or move these processes, or request CPUs that no other job uses",
         commands=lambda e: ("top -b -n 1 -o %CPU | head -n 17",),
-        reaches=lambda e: _with_cpus(e, _others_slow_down(e)),
+        reaches=lambda e: _with_cpus(e, _others_slow_down(e), e.main_slowdown),
     ),
     Rule(
         name="few_workers",
@@ -169,7 +180,7 @@ CPU_RULES = (
         ),
         remedy="start the job with more CPUs: without taskset or numactl, with docker run --cpus, with "
         "sbatch --cpus-per-task (without it, SLURM gives a task one CPU)",
-        reaches=lambda e: _with_cpus(e, e.capacity(e.host.installed_cpus) / e.capacity(e.host.usable_cpus)),
+        reaches=_with_more_cpus,
     ),
     Rule(
         name="slow_decode",

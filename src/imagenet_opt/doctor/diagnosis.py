@@ -203,7 +203,7 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
         return Diagnosis(
             measurements=evidence,
             sentence=f"Not judged: {_not_measured(evidence)}",
-            cause="unexplained",
+            cause="not_judged",
             meaning="not judged",
             expected=min((ceiling.images_per_second for ceiling in evidence.ceilings.values()), default=0.0),
             findings=tuple(others),

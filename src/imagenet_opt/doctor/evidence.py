@@ -211,13 +211,26 @@ class Evidence(Measurements):
 
     @property
     def waiting_share(self) -> float:
-        """Share of a worker's time in which it waits for files."""
+        """Share of a worker's time in which it waits for files; its waits for a CPU do not count."""
         read, decode = self.fact("loader", "read_seconds"), self.fact("loader", "decode_seconds")
         return read / (read + decode) if read else 0.0
 
+    @property
+    def worker_slowdown(self) -> float:
+        """Seconds in which a worker computes or waits for a CPU / seconds in which it computes."""
+        decode = self.fact("loader", "decode_seconds")
+        return 1 + self.fact("loader", "cpu_wait_seconds") / decode if decode else 1.0
+
+    @property
+    def main_slowdown(self) -> float:
+        """The same of the main thread, while the device trains alone."""
+        return self.fact("gpu", "main_slowdown") or 1.0
+
     def loader_with(self, speedup: float) -> float:
-        """Images per second of the loader if CPUs spent less time on an image; waits for files stay."""
-        return self.rate("loader") / (self.waiting_share + (1 - self.waiting_share) / speedup)
+        """Images per second of the loader if an image took a worker's CPU less time, with the waits for a CPU; waits
+        for files stay."""
+        on_cpu = (1 - self.waiting_share) * self.worker_slowdown
+        return self.rate("loader") * (self.waiting_share + on_cpu) / (self.waiting_share + on_cpu / speedup)
 
     @property
     def is_starved(self) -> bool:

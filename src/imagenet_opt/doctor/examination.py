@@ -36,6 +36,7 @@ _DEPTHS_CACHED = (1, 4, 16)
 _START_SECONDS = 1.5  # of an experiment, for the processes of a loader; about as much on 2 CPUs
 _TOUCHING = 3.0  # least seconds for first touches: files behind a lazy mount take a third of a second each
 _PATIENCE = 10.0  # seconds that a storage may stall before it counts as not answering
+_LEAST_LONGEST = 60.0  # seconds that an experiment may take, with any budget, if it has too few batches for a rate
 _LEAST_BATCH = 8  # least number of images in a batch from slow storage
 _NUM_WAITS = 3  # places of waits for the GPU that are named
 
@@ -69,7 +70,7 @@ class Examination:
         for name, (units, measure) in EXPERIMENTS.items():
             self.announce(name)
             try:
-                measure(self, Span(units * self.unit, longest=UNITS * self.unit))
+                measure(self, Span(units * self.unit, longest=max(_LEAST_LONGEST, UNITS * self.unit)))
             except (ImagenetOptError, torch.OutOfMemoryError) as error:
                 self.failed[name] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
                 print(f"{name} could not be measured: {self.failed[name]}", file=sys.stderr, flush=True)
@@ -202,7 +203,8 @@ class Examination:
         if on_gpu and alone.kernel_seconds is None:
             self.found["no_kernels"] = f"the profiler recorded no kernel; {PERMISSION}"
         ceiling = fit_ceiling(self._with_kernels(alone))
-        facts = {**ceiling.facts, "main_cpu_seconds": main_cpu_seconds(alone, spins=on_gpu)}
+        needed = main_cpu_seconds(alone, spins=on_gpu)
+        facts = {**ceiling.facts, "main_cpu_seconds": needed, "main_slowdown": alone.main_slowdown}
         self.ceilings["gpu"] = replace(ceiling, facts=facts)
         self.found["gpu"] = alone.gpu_state
 

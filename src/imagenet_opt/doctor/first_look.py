@@ -18,6 +18,7 @@ from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
 from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
+from imagenet_opt.measure.telemetry.thread_time import sees_run_queue
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.probe.testbed import Testbed
@@ -55,7 +56,8 @@ class Setup:
     usable_cpus: its share of the CPUs that the job may use after affinity, cgroup quota and SLURM. num_workers,
     prefetch_factor: workers, and batches ahead of each, after the loader has reduced them to the CPUs and the memory.
     budget: what the loader asked for, and the memory that decided. batch_bytes:
-    mean size of a batch that a worker sends. num_processes: training processes on this machine; one of them was
+    mean size of a batch that a worker sends. sees_run_queue: whether the system reports how long a thread waits for a
+    CPU. num_processes: training processes on this machine; one of them was
     measured. num_samples: images of the training set. packed: the data is stored in shards. resize_on: "worker" or
     "device". cached_share: share of the data in the page cache (of a URL: in the local cache) before the first
     experiment; None if unknown. cached_share_method: how it was measured, or why it is unknown. cache_room: share of
@@ -69,6 +71,7 @@ class Setup:
     prefetch_factor: int
     budget: LoaderBudget = UNKNOWN
     batch_bytes: float
+    sees_run_queue: bool = True
     num_processes: int = 1
     num_samples: int
     has_gpu: bool = False
@@ -129,6 +132,7 @@ def setup_of(testbed: Testbed) -> Setup:
         prefetch_factor=testbed.prefetch_factor,
         budget=testbed.budget,
         batch_bytes=testbed.batch_bytes,
+        sees_run_queue=sees_run_queue(),
         num_processes=place.local_processes,
         num_samples=len(samples.index),
         has_gpu=on_gpu,

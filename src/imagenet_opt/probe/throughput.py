@@ -17,8 +17,8 @@ SLOWEST = 4.0
 """An experiment with enough batches for a rate takes at most this many times its planned seconds."""
 
 MOST_TAKEN = 1.05
-"""A fit that uses batches up to this many times as fast as they are made counts as fast as it is: our choice, since the
-times at which batches are made scatter."""
+"""A fit that uses batches up to this many times as fast as they are made counts as fast as it is, and so does a loader
+that uses files up to this many times as fast as they are read: our choice, since both scatter."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,20 @@ class Made:
     """Delivered batches, without the first batches of each worker.
 
     per_round: batches that arrive together, see batches_per_round. made_at: seconds at which a batch and all batches
-    before it were made. delivered_at: seconds at which a batch had been requested and was available.
+    before it were made. delivered_at: seconds at which a batch had been requested and was available. num_read: samples
+    that workers had read when they finished a batch, of later batches too.
     """
 
     per_round: int
     made_at: list[float] = field(default_factory=list)
     delivered_at: list[float] = field(default_factory=list)
+    num_read: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
-    def add(self, batch: Batch | RaggedBatch, now: float) -> None:
+    def add(self, batch: Batch | RaggedBatch, now: float, num_read: float) -> None:
         self.made_at.append(max([batch.stats.made_at, *self.made_at[-1:]]))
         self.delivered_at.append(now)
+        self.num_read.append(num_read)
         self.sizes.append(len(batch))
 
     @property
@@ -64,6 +67,14 @@ class Made:
     def num_images(self) -> int:
         """Number of images made within `seconds`."""
         return sum(self.sizes[1:])
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Images per second in several windows. If batches used files that had been read ahead faster than workers read
+        new ones, the rate of reading counts: in a long run, no such files are left."""
+        rates = rate_windows(self.made_at, self.sizes, multiple=self.per_round)
+        share = (self.num_read[-1] - self.num_read[0]) / self.num_images
+        return tuple(share * rate for rate in rates) if 0 < share * MOST_TAKEN < 1 else rates
 
     @property
     def has_rounds(self) -> bool:
@@ -99,7 +110,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
             if number < skipped_rounds * made.per_round:
                 loader.pop_metrics()
                 continue
-            made.add(batch, time.perf_counter())
+            made.add(batch, time.perf_counter(), loader.totals().get("num_read", 0.0))
             if made.is_over(span, began, images_ahead(batch, loader)):
                 break
         facts = {name.removeprefix("loader/"): value for name, value in loader.pop_metrics().items()}
@@ -113,7 +124,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
         raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
-    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
+    return Ceiling(made.rates, facts, in_bursts=True)
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:

@@ -100,7 +100,8 @@ def test_nothing_is_lost_while_requests_fail(
     reader, rows = reading(store_of(index, loading(cache_gb=0))), np.arange(18)[::-1]
     assert reader.read((0, 0), rows).samples == store_of(local, loading(cache_gb=0)).read_many(rows)
     assert len(faults) >= 5
-    assert reader.take_events() == {"retries": len(faults), "throttled": faults.count("429") + faults.count("503")}
+    throttled = faults.count("429") + faults.count("503")
+    assert reader.take_events() == {"retries": len(faults), "throttled": throttled, "num_read": 18}
     assert not reader.take_events()
 
 

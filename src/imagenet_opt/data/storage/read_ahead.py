@@ -110,6 +110,7 @@ class ReadAhead:
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None  # end of the last read
         self._waited = ThreadTime()
+        self._num_read = 0  # samples handed over since `take_events`, less those that were ahead at that time
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process makes its own requests."""
@@ -154,9 +155,13 @@ class ReadAhead:
         return waited
 
     def take_events(self) -> Counter[str]:
-        """Events of this process since the last call: of ReadPool, and of a CachedStore."""
+        """Events of this process since the last call: of ReadPool, of a CachedStore, and `num_read`, the samples that
+        were read, ahead too."""
         of_cache = self.store.events.take() if isinstance(self.store, CachedStore) else Counter[str]()
-        return self._requests.events.take() + of_cache
+        tasks = (task for tasks in self._pending.values() for task in tasks)
+        ahead = sum(len(samples) for task in tasks for samples in task.answers)
+        num_read, self._num_read = self._num_read + ahead, -ahead
+        return self._requests.events.take() + of_cache + Counter(num_read=num_read)
 
     def read_unplanned(self, indices: Indices) -> list[Sample | None]:
         """Read samples that were not read ahead, at least one of them. The caller has dropped all earlier samples."""
@@ -206,6 +211,7 @@ class ReadAhead:
     def _collect(self, tasks: list[ReadTask], indices: Indices) -> list[Sample | None]:
         samples: list[Sample | None] = [None] * len(indices)
         waiting, began, requests = deque(tasks), thread_time(), ThreadTime()
+        self._num_read += len(indices)
         while waiting:
             task = waiting.popleft()
             answers = [] if task.future.cancelled() else self._requests.hand_over(task)

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
+from imagenet_opt.measure.telemetry.thread_time import thread_time
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
@@ -31,6 +32,7 @@ class FitTiming:
     batches before it; 0 images for the first. phases: seconds per step of the main process, by activity.
     device_seconds: computing time of the device per step. waits: places where the host waited for the device in steps
     without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process per step.
+    main_slowdown: time in which the main thread computed or waited for a CPU / time in which it computed.
     copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without a copy.
     gpu_state: while the device computed. kernel_seconds: time of
     kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process in each
@@ -46,6 +48,7 @@ class FitTiming:
     waits: Counter[str] = field(default_factory=Counter)
     num_ordinary: int = 0
     cpu_seconds: float = 0.0
+    main_slowdown: float = 1.0
     copy_seconds: float | None = None
     gpu_state: GpuState | None = None
     kernel_seconds: float | None = None
@@ -154,6 +157,7 @@ class FitTimer(Callback):
                 gpu = read_gpu(trainer.strategy.root_device.index)
                 self.timing.gpu_state = gpu
             self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
+            self._main = thread_time()
             self._actions = dict(self._clock.own_seconds)
             self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
             self.timing.made_at = [self._made_at(batch)]
@@ -184,6 +188,8 @@ class FitTimer(Callback):
         phases = phase_seconds(self._clock, self._actions, saves(trainer))
         timing.phases = {name: seconds / num_steps for name, seconds in phases.items()}
         timing.cpu_seconds = (time.process_time() - self._cpu) / num_steps
+        main = thread_time().since(self._main)
+        timing.main_slowdown = 1 + main.queued / main.cpu if main.cpu else 1.0
         timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps
         self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
         timing.compile_seconds = compile_seconds(trainer)

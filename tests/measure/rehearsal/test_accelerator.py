@@ -51,7 +51,7 @@ def test_the_profiles_of_conf_make_rehearsals() -> None:
     assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")
     assert not config.callbacks.acceleration.compile and not config.callbacks.acceleration.channels_last
     former = OmegaConf.create({**config.callbacks.rehearsal, "jitter": 0.1})
-    with pytest.raises(ConfigError, match=r"callbacks\.rehearsal\.jitter: .* leave it out"):
+    with pytest.raises(ConfigError, match=r"callbacks\.rehearsal\.jitter"):
         make(former, "callbacks.rehearsal")
 
 

@@ -60,6 +60,12 @@ def test_an_error_within_the_window_stays_the_error_and_leaves_a_whole_file(proj
     assert left(tmp_path) == ["step_5.json.gz", "step_7.json.gz"]
 
 
+def test_a_file_that_cannot_be_written_ends_no_training(project, tmp_path: Path, caplog) -> None:
+    (tmp_path / "profile").write_text("a file is in the way")
+    project.fit(Profiler(folder=tmp_path, start_step=1, num_steps=1))
+    assert project.trainer.global_step == 20 and "profiler: not written" in caplog.text
+
+
 @pytest.mark.parametrize("wrong", [{"start_step": -1}, {"num_steps": 0}])
 def test_wrong_numbers_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=rf"callbacks\.profiler\.{next(iter(wrong))}"):

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.errors import CheckpointMismatch
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from tests.conftest import write_images
 from tests.data.conftest import MakeLoader, assert_equal
 from tests.data.fits import Recorder, fit
@@ -91,11 +91,13 @@ def test_a_state_of_another_order_is_refused(
         first.load_state_dict(other.state_dict())
 
 
-@pytest.mark.parametrize("place", [{"step": 7}, {"step": -1}, {"epoch": -1}])
-def test_a_state_outside_of_the_epochs_is_refused(images_root: Path, loader: MakeLoader, place: dict[str, int]) -> None:
+@pytest.mark.parametrize("place", [{"step": 7}, {"step": -1}, {"epoch": 0.5}])
+def test_a_state_outside_of_the_epochs_is_refused(images_root: Path, loader: MakeLoader, place: dict[str, Any]) -> None:
     made = loader(images_root)
     with pytest.raises(CheckpointMismatch, match=r"epochs of 6 batches"):
         made.load_state_dict(made.state_dict() | place)
+    with pytest.raises(ConfigError, match="epoch=-1"):
+        made.set_epoch(-1)
 
 
 class Loaders(LightningDataModule):

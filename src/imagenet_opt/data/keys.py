@@ -1,10 +1,13 @@
 """Batch keys: the sampler yields them, workers receive them, and a resumed run starts at a given key."""
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.utils.data import Sampler
+
+from imagenet_opt.errors import ConfigError
 
 
 class BatchKey(NamedTuple):
@@ -54,9 +57,18 @@ class BatchKeySampler(Sampler[BatchKey]):
         if epoch != self.epoch or self.first_step is None:
             self.seek(epoch, 0)
 
-    def seek(self, epoch: int, step: int) -> None:
-        """Continue in `epoch` after `step` batches."""
-        self.epoch, self.first_step = self.position = epoch, step
+    def seek(self, epoch: Any, step: Any) -> None:
+        """Continue in `epoch` after `step` batches. Raises ConfigError for another place than one in an epoch."""
+        try:
+            place = operator.index(epoch), operator.index(step)  # so that states have no numbers of numpy or torch
+        except TypeError:
+            place = -1, -1
+        if place[0] < 0 or not 0 <= place[1] <= self.num_batches:
+            raise ConfigError(
+                f"epoch={epoch!r}, step={step!r} is no place in epochs of {self.num_batches} batches; both are whole "
+                "numbers from 0"
+            )
+        self.epoch, self.first_step = self.position = place
 
     def go_on(self) -> None:
         """Unless a place is chosen, choose the first batch of the next epoch if the loader has delivered this epoch to

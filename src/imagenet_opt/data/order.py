@@ -97,10 +97,13 @@ class TrainOrder:
         if self.num_batches == 0:
             most = (self.samples_per_epoch or self.num_samples) // self.world_size
             most -= most % LEAST_BLOCK if self.block_size > 1 else 0
+            smaller = (
+                f"data.batch_size={most} or less (or data.global_batch_size={most * self.world_size}, if you use it)"
+            )
+            remedy = f"set {smaller}" if most else "use fewer processes"
             raise BatchTooLarge(
                 f"a global batch of {self.global_batch} (data.batch_size={self.batch_size} x {self.world_size} "
-                f"processes) is more than the {self.epoch_samples} training images of an epoch; set data.batch_size="
-                f"{most} or less (or data.global_batch_size={most * self.world_size}, if you use it)"
+                f"processes) is more than the {self.epoch_samples} training images of an epoch; {remedy}"
             )
 
     @property
@@ -188,7 +191,7 @@ class TrainOrder:
 
 def _weighted(one_pass: int, weights: NDArray[np.float64], draws: NDArray[np.float64]) -> Shuffle:
     """One sample for each of `draws`, in [0, 1), with the number of its earlier copies in this pass."""
-    shares = np.cumsum(weights)
+    shares = np.cumsum(weights / weights.max())  # whose sum is finite
     drawn = np.searchsorted(shares / shares[-1], draws, side="right").astype(np.int32)
     order = np.argsort(drawn, kind="stable")
     copies = np.empty_like(drawn)

@@ -1,6 +1,7 @@
 """imagenet_opt.loader: the loader for a loop of your own."""
 
 import inspect
+import operator
 import os
 import re
 import zlib
@@ -17,20 +18,27 @@ from torch import distributed
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.files import subset
+from imagenet_opt.data.index.folder_index import Split, with_classes_of
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.errors import ConfigError, did_you_mean
+from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, did_you_mean, first_line
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 _TRAIN, _VAL = ("train",), ("val", "test", "eval")
 """Beginnings of the names of splits whose use is clear."""
 _SUBSET = "indices= chooses images and weights= their chances; processes share the images without a sampler"
 _INSTEAD = {
-    "transform": "augment=, random_erasing= and random_shift= change training images; or change batch.images yourself",
+    "transform": (
+        _TRANSFORM := "augment=, random_erasing= and random_shift= change training images; or change "
+        "batch.images yourself"
+    ),
+    "transforms": _TRANSFORM,
+    "normalize": "mean= and std=, or dtype=torch.uint8 for pixels",
+    "size": "image_size=",
     "target_transform": "targets= gives each image a label of your own",
     "collate_fn": "a batch has images and labels already; change them on the device",
     "sampler": _SUBSET,
@@ -89,6 +97,8 @@ def loader(
     is_training = _is_training(split, training)
     settings = LoaderOptions(**options)
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
+    if not is_training and targets is None:
+        index = _numbered_as_in_train(index, root_of(str(root)), cache_folder(cache_dir))
     if (not is_training and weights is not None) or (is_training and pad):
         name, use = ("pad", "validation") if is_training else ("weights", "training")
         raise ConfigError(f"{name}= is for {use}, and training={is_training}; leave {name}= out")
@@ -146,11 +156,12 @@ def _rank_info(
         found = distributed.get_rank(), distributed.get_world_size()
     elif os.environ.keys() & {"RANK", "WORLD_SIZE"}:
         found = _number("RANK"), _number("WORLD_SIZE")
-    place, number = found[0] if rank is None else rank, found[1] if world_size is None else world_size
+    wanted = found[0] if rank is None else rank, found[1] if world_size is None else world_size
+    place, number = map(_whole, wanted)
     if place is None or number is None or not 0 <= place < number:
         raise ConfigError(
-            f"rank={place}, world_size={number}: expected 0 <= rank < world_size; set both, or leave both out under "
-            "torchrun or after torch.distributed.init_process_group"
+            f"rank={wanted[0]!r}, world_size={wanted[1]!r}: expected whole numbers, 0 <= rank < world_size; set both, "
+            "or leave both out under torchrun or after torch.distributed.init_process_group"
         )
     where = _device(device)
     gpus = torch.cuda.device_count() if where.type == "cuda" else number
@@ -182,10 +193,21 @@ def _number(variable: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def _whole(value: Any) -> int | None:
+    """The number, also of numpy and torch; None if it is no whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def _device(wanted: torch.device | str | None) -> torch.device:
     """The device; without a number, the process's current GPU, or that of LOCAL_RANK if no other was chosen."""
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = torch.device(wanted or ("cuda" if num_gpus else "cpu"))
+    try:
+        device = torch.device(("cuda" if num_gpus else "cpu") if wanted is None else wanted)
+    except (RuntimeError, TypeError):
+        device = torch.device("meta")
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= num_gpus):
         usable = ", ".join(["cpu", *(f"cuda:{number}" for number in range(num_gpus))])
         raise ConfigError(f"device={wanted}: torch can use {usable} here; leave device out for the best of them")
@@ -195,8 +217,26 @@ def _device(wanted: torch.device | str | None) -> torch.device:
     return device
 
 
+def _numbered_as_in_train(index: Split, root: Path | str | None, cache: Path) -> Split:
+    """A split whose classes have the numbers of those in train/, if `root` has such a split: without it, labels would
+    be others than in training if a class has no images here."""
+    try:
+        return with_classes_of(open_index(root, "train", cache), index)
+    except DatasetNotFound:
+        return index
+    except ClassMismatch as error:
+        raise ClassMismatch(f"{error}. Or give each image a label of your own: targets=") from error
+
+
+def _array(name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # of numpy, and of torch for some tensors
+        raise ConfigError(f"{name}= must be numbers in a list or an array: {first_line(error)}") from error
+
+
 def _rows(indices: ArrayLike, num: int) -> NDArray[np.int64]:
-    rows = np.asarray(indices)
+    rows = _array("indices", indices)
     if rows.dtype == bool and rows.shape == (num,):
         rows = np.flatnonzero(rows)
     if rows.dtype.kind not in "iu" or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= num:
@@ -205,14 +245,14 @@ def _rows(indices: ArrayLike, num: int) -> NDArray[np.int64]:
 
 
 def _weights(weights: ArrayLike, num: int) -> NDArray[np.float64]:
-    chances = np.asarray(weights, dtype=np.float64)
-    if chances.shape != (num,) or not np.isfinite(chances).all() or not (chances > 0).all():
+    chances = _array("weights", weights)
+    if chances.shape != (num,) or chances.dtype.kind not in "biuf" or not (np.isfinite(chances) & (chances > 0)).all():
         raise ConfigError(f"weights= must be a number above 0 for each of {num} images; indices= leaves images out")
-    return chances
+    return chances.astype(np.float64)
 
 
 def _targets(targets: ArrayLike, num: int) -> NDArray[Any]:
-    labels = np.asarray(targets)
+    labels = _array("targets", targets)
     if not labels.shape or len(labels) != num or labels.dtype.kind not in "biuf":
         raise ConfigError(f"targets= must be a number, or a vector of numbers, for each of {num} images")
     return labels.astype(np.int64 if labels.dtype.kind in "iu" else np.float32)

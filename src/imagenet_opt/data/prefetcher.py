@@ -25,7 +25,7 @@ from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.errors import CheckpointMismatch
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.out_of_memory import explained
 
 _CLOSE_SECONDS = 1.0
@@ -124,7 +124,8 @@ class DevicePrefetcher:
         return self.sampler.position[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration begin `epoch`, or continue in it where `load_state_dict` has left it."""
+        """Let the next iteration begin `epoch`, or continue in it where `load_state_dict` has left it. Raises
+        ConfigError unless it is a whole number from 0."""
         self.sampler.set_epoch(epoch)
 
     @property
@@ -142,7 +143,7 @@ class DevicePrefetcher:
 
     def path(self, index: int) -> str:
         """Path or URL of an image. index: as in `batch.indices`."""
-        return self.loader.dataset.reader.store.name(index)  # type: ignore[attr-defined, no-any-return]
+        return self.loader.dataset.reader.store.name(range(self.num_samples)[index])  # type: ignore[attr-defined, no-any-return]
 
     def state_dict(self) -> dict[str, int]:
         """The position after the batches delivered so far, and what decides the order of the samples. The state is the
@@ -154,12 +155,10 @@ class DevicePrefetcher:
         """Let the next iteration continue in `epoch`, after the batches that `state_dict` counts. Raises
         CheckpointMismatch for a state of other data, or of another seed, batch size or order."""
         check_fingerprint(state_dict, self.fingerprint, otherwise="do not load this state")
-        epoch, step = state_dict["epoch"], state_dict["step"]
-        if epoch < 0 or not 0 <= step <= len(self):
-            raise CheckpointMismatch(
-                f"epoch={epoch}, step={step} is no place in epochs of {len(self)} batches; load a state of state_dict()"
-            )
-        self.sampler.seek(epoch, step)
+        try:
+            self.sampler.seek(state_dict.get("epoch"), state_dict.get("step"))
+        except ConfigError as error:
+            raise CheckpointMismatch(f"{error}; load a state of state_dict()") from error
 
     def close(self) -> None:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five

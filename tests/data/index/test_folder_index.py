@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import folder_index
-from imagenet_opt.data.index.folder_index import FileIndex, open_split, with_classes_of
-from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 
 
 def tree(root: Path, *files: str) -> Path:
@@ -120,6 +120,8 @@ def tar(root: Path, name: str, *members: str) -> None:
         (["in1k/train/a/1.jpg"], DatasetNotFound, ["Found in1k/train/; did you mean data.root=", "/d/in1k?"]),
         (["train/1.jpg"], DatasetNotFound, ["train holds 1 images and no class folders", "imagenet-opt pack"]),
         (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b, but 1 .txt", "data.root"]),
+        ([("ILSVRC2012_img_val.tar", "1.JPEG")], DatasetNotFound, ["unpack them into ", "/d/train/ and "]),
+        (["imagenet.tar.gz"], DatasetNotFound, ["d holds 1 files: 1 .gz; unpack", "data.root"]),
         (["data/train-00000-of-00002.parquet"], DatasetNotFound, ["data holds 1 Parquet files", "docs/data.md"]),
         (
             ["ILSVRC/Data/CLS-LOC/train/n01440764/1.JPEG", "ILSVRC/Data/CLS-LOC/val/1.JPEG"],
@@ -146,18 +148,6 @@ def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
 def test_a_file_as_root_is_called_a_file(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFound, match=r"is a file.*data\.root.*Unpack"):
         opened(tree(tmp_path, "mine.zip") / "mine.zip")
-
-
-def test_validation_images_may_lack_classes_and_have_no_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
-    train, val = (open_split(root, split, tmp_path / "cache") for split in ("train", "val"))
-    known = with_classes_of(train, val)
-    assert known.classes == train.classes and known.labels.tolist() == [0, 2]
-    assert "1 of 3 classes" in caplog.text and "data.val_folder): b" in caplog.text
-    with pytest.raises(ClassMismatch, match=r"1 classes .* does not have: b; .*data\.val_folder"):
-        with_classes_of(val, train)
 
 
 def test_images_are_found_by_class_in_order_and_other_files_are_counted(

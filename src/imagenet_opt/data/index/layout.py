@@ -20,6 +20,7 @@ IMAGE_SUFFIXES = (
 """Endings of image files, in lower case."""
 _ILSVRC = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
+_ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _LABELS = (".cls", ".json", ".txt")
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
@@ -129,9 +130,11 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
     if parquet:
         return f"{place} holds {parquet} Parquet files, which this version does not read: {_WRITE}"
     if tars:
+        is_root = str(place) == str(root)  # as ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar
+        first = f"unpack them into {root}/train/ and {root}/val/, then" if is_root else "if each is a class, pack them:"
         return foreign_tars(tars, place) or (
-            f"{place} holds {len(tars)} tars, such as {tars[0]}; if each is a class, pack them: imagenet-opt pack "
-            f"data.root={root} out=PACKED, then data.root=PACKED"
+            f"{place} holds {len(tars)} tars, such as {tars[0]}; {first} imagenet-opt pack data.root={root} "
+            "out=PACKED, then data.root=PACKED"
         )
     if num_images:
         return (
@@ -139,7 +142,11 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
             "sorts validation images by LOC_val_solution.csv or val_labels=FILE; then data.root=PACKED. Training "
             "images need a folder for each class"
         )
-    return f"{place} holds {len(names)} files: {numbers(Counter(map(kind, names)))}" if names else ""
+    kinds = Counter(map(kind, names))
+    unpack = "; unpack the archives, and set data.root to the folder that then holds train/" * bool(
+        _ARCHIVES & {*kinds}
+    )
+    return f"{place} holds {len(names)} files: {numbers(kinds)}{unpack}" if names else ""
 
 
 def foreign_tars(tars: Sequence[str], place: Path | str) -> str:

@@ -84,11 +84,13 @@ class ShardStore:
 
     def _check(self, member: int, encoded: bytes) -> None:
         if zlib.crc32(encoded) != self.index.checksums[member]:
-            raise BadSample(
-                f"{self.name(member)} differs from its pack (data.root); {verify_command(self.index.place)} lists all "
-                "damage, packing again fixes it"
-            )
+            raise BadSample(f"{self.name(member)} differs from its pack (data.root); {self._remedy}")
         self._checked[member] = 1
+
+    @property
+    def _remedy(self) -> str:
+        verify = verify_command(self.index.place)
+        return f"{verify} lists all damaged shards: remove them, and run the same pack command again"
 
     def name(self, index: int) -> str:
         return self.index.path(index)
@@ -107,7 +109,7 @@ class ShardStore:
         if len(encoded) < size:
             raise BadSample(
                 f"{path} ends at byte {offset + len(encoded)}, in the middle of {size} bytes at {offset} (data.root); "
-                f"{verify_command(self.index.place)} lists all damage, packing again fixes it"
+                f"{self._remedy}"
             )
         return encoded
 

@@ -34,6 +34,9 @@ class Best(NamedTuple):
 
 
 _NONE = Best(-math.inf)
+_BEFORE = {"sign": 1, "limit_val_batches": "1.0"}
+"""What scores of checkpoints without `scored_with` can be compared with: the largest metric was the best, and a limited
+validation had the first classes only."""
 
 
 class Checkpoint(LightningCheckpoint):
@@ -83,6 +86,7 @@ class Checkpoint(LightningCheckpoint):
         self._validation: dict[str, float] = {}  # of the present weights
         self._random: dict[str, Any] | None = None
         self._rank, self._validates_first = 0, False
+        self._first_step = math.inf  # nothing can be saved before training starts
         self._writer: CheckpointWriter | None = None
         self._uploads = CheckpointUploads(None, Path(), keep=keep)
 
@@ -90,7 +94,7 @@ class Checkpoint(LightningCheckpoint):
         self._rank = trainer.global_rank
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
-        self._first_step = math.inf  # nothing can be saved before training starts
+        self._first_step = math.inf
         self._best_before, self._more_steps = self.best, 0
         self._writer = None
         position.watch_averaging(trainer)
@@ -234,8 +238,9 @@ class Checkpoint(LightningCheckpoint):
 
     def _best_in(self, state: dict[str, Any]) -> Best:
         """The best score in a saved state; none if it cannot be compared with the scores of this run."""
-        is_same = state.get("scored_with", self._scored_with()) == self._scored_with()
-        return Best(state["best"], state.get("best_epoch", 0)) if is_same else _NONE
+        present = self._scored_with()
+        before = state.get("scored_with", present | {key: _BEFORE[key] for key in _BEFORE.keys() & present.keys()})
+        return Best(state["best"], state.get("best_epoch", 0)) if before == present else _NONE
 
     def _scored_with(self) -> dict[str, Any]:
         return {"monitor": self.monitor, "sign": self._sign} | self.scored_with

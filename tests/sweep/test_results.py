@@ -126,6 +126,9 @@ def test_learning_rates_repeat_a_setting_of_speed_and_seeds_alone_have_a_mean() 
     (speeds, jobs), chosen = tables_of(rows)
     assert [cells[0] for cells in speeds.rows] == ["data.batch_size=128", "data.batch_size=64"]
     assert "best acc1" in jobs.finding and chosen[0] == ["data.batch_size=128"]
+    for number, each in enumerate(rows):
+        each.overrides[-1] = f"data.num_workers={number // 2}"
+    assert compared(rows, ACCURACY) is None, "other workers are no other seed"
     found = compared(of_rates(*(("0.1", seed, "64", 0.5 + seed / 10) for seed in range(3))), ACCURACY)
     assert found is not None and found[0].rows[0][1] == pytest.approx(60) and "in 3 jobs" in found[0].finding
 

@@ -43,8 +43,8 @@ METRICS = {
 }
 """Columns, if a job has a value, by key of summary.json."""
 _ONE_RUN_EACH = (
-    f"Jobs differ by chance: to decide between jobs that are close, type {SEED}=1,2,3,4 before the other overrides, so "
-    "that each setting runs four times; for a speed, imagenet-opt study takes less time."
+    f"Jobs differ by chance: to decide between settings that are close, sweep over these with {SEED}=1,2,3,4 before "
+    "the other overrides, so that each setting runs four times; for a speed, imagenet-opt study takes less time."
 )
 
 

@@ -78,12 +78,13 @@ def measure_of(names: Iterable[str]) -> Measure:
 def compared(rows: list[Row], measure: Measure) -> tuple[Table, list[Row]] | None:
     """Compare each setting with the best one, over the repeats that all of them have; and the jobs of the best.
 
-    A setting is the values of the varying keys on which the measure depends. A repeat is the values of the others, such
-    as the seed. A setting with less than two jobs that count is left out. None if less than two settings, or two
-    repeats, are left; where only seeds vary, one setting has its mean accuracy.
+    A setting is the values of the varying keys on which the measure depends. A repeat is the values of the others, of
+    an accuracy the seed alone: jobs with other workers and the same seed learn the same. A setting with less than two
+    jobs that count is left out. None if less than two settings, or two repeats, are left; where only seeds vary, one
+    setting has its mean accuracy.
     """
     names = [name for name in varying(rows) if measure.depends_on(name)]
-    others = [name for name in varying(rows) if name not in names]
+    others = [SEED] if measure is ACCURACY else [name for name in varying(rows) if name not in names]
     found = defaultdict[str, dict[str, Row]](dict)
     for row in filter(measure.counts, rows):
         found[setting_of(row, names) or "all jobs"][setting_of(row, others)] = row

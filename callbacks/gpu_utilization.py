@@ -75,5 +75,5 @@ class GpuUtilization(Callback):
             self._last, self._recorder = self._recorder.totals, None
 
     def _means(self, before: Totals, after: Totals) -> dict[str, float]:
-        found = means(before, after)
-        return {key: found[column] for column, key in self.keys.items() if column in found}
+        after = {column: after[column] for column in self.keys if column in after}
+        return {self.keys[column]: mean for column, mean in means(before, after).items()}

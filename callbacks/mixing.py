@@ -22,8 +22,8 @@ class Mixing(Callback):
     """Mixes each training batch in place: each image with the image at the mirrored position, and labels into soft
     targets.
 
-    The batch is a list `[images, labels]` or an object with these attributes. The loss must accept soft targets, as
-    torch's cross-entropy does. The random draws depend only on (seed, epoch, batch, rank).
+    The batch is a list `[images, labels]`, or a dict or an object with these names. The loss must accept soft targets,
+    as torch's cross-entropy does. The random draws depend only on (seed, epoch, batch, rank).
 
     mode: "on" or "off". mixup_alpha, cutmix_alpha: parameters of the Beta distribution; 0 turns that method off; if
     both are on, each mixes half of the batches. last_epochs_off: number of epochs at the end of the run without mixing.
@@ -69,13 +69,8 @@ class Mixing(Callback):
         place = (trainer.current_epoch, batch_idx, trainer.global_rank)
         generator = np.random.Generator(np.random.Philox(key_of(self.seed, *place)))
         images = need_images(batch, "set callbacks.mixing.mode=off")
-        labels = batch[1] if isinstance(batch, list) else batch.labels
-        images, labels = self._mix(images, labels, generator)
-        set_images(batch, images)
-        if isinstance(batch, list):
-            batch[1] = labels
-        else:
-            batch.labels = labels
+        labels = batch["labels"] if isinstance(batch, dict) else batch[1] if isinstance(batch, list) else batch.labels
+        set_images(batch, *self._mix(images, labels, generator))
 
     def _active(self, trainer: Trainer) -> bool:
         if self.mode == "off":

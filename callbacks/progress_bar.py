@@ -100,7 +100,8 @@ class ProgressBar(RichProgressBar):
         line = "  ".join([f"epoch {_epoch(trainer)}", where, *words])
         log.info(line, extra={"shown": True})
         if self._plain:
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")  # print would write twice
+            sys.stderr.flush()
         elif above_bar and self.progress is not None:
             self.progress.console.print(line, markup=False, highlight=False)
 

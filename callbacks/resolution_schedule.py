@@ -22,8 +22,8 @@ class ResolutionSchedule(Callback):
     Before and after, the size stays; sizes are multiples of `step`, so that few sizes are compiled. The size of
     validation images does not change. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a
     data module that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are
-    resized on the device, in the batch, which is a list [images, ...] or has `images`; list this callback before
-    acceleration then.
+    resized on the device, in the batch, which is a list [images, ...], or a dict or an object with `images`; list
+    this callback before acceleration then.
     Source: progressive resizing as in FFCV's ImageNet recipe (160 to 192, arXiv 2306.12517).
 
     | key | unit |

@@ -34,11 +34,18 @@ def commands() -> str:
 
 
 def metrics() -> str:
-    """The tables of logged keys, from the docstrings of callbacks."""
+    """The table of callbacks and the tables of logged keys, from docstrings."""
     parts = [
         "# Every metric\n",
         "Each run writes these columns to `metrics.csv`, and to W&B with a key. A metric is there only if its callback "
         "is on.\n",
+        "## The callbacks\n",
+        "Each works in any Lightning project; `examples/lightning_callbacks.py` is one. Acceleration, Mixing and "
+        "ResolutionSchedule change images: they need batches that are lists `[images, labels]`, or dicts or objects "
+        "with `images` and `labels`, and refuse others in one line. The other callbacks take any batch.\n",
+        "| import | purpose | metrics |\n|---|---|---|",
+        *map(_callback_row, _callbacks()),
+        "",
     ]
     for source in (Classifier, *_callbacks()):
         text = inspect.getdoc(source) or ""
@@ -65,6 +72,14 @@ def error_page() -> str:
 
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
+
+
+def _callback_row(callback: type[Callback]) -> str:
+    module = callback.__module__
+    groups = dict.fromkeys(re.findall(r"^\| `(\w+/?)", inspect.getdoc(callback) or "", re.MULTILINE))
+    keys = ", ".join(f"`{group}*`" if group.endswith("/") else f"`{group}`" for group in groups)
+    purpose = _first_sentence(inspect.getdoc(import_module(module)) or "")
+    return f"| `from {module} import {callback.__name__}` | {purpose} | {keys or 'none'} |"
 
 
 def _callbacks() -> Iterator[type[Callback]]:

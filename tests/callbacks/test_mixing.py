@@ -50,10 +50,10 @@ def test_every_place_mixes_in_its_own_way() -> None:
 
 
 def test_a_batch_with_names_is_mixed_as_a_list_is() -> None:
-    images, labels = torch.rand(4, 3, 8, 8), torch.arange(4) % 3
-    named, listed = mix_at(Named(images, labels)), mix_at([images, labels])
-    assert torch.equal(named.images, listed[0])
-    assert torch.equal(named.labels, listed[1])
+    pair = {"images": torch.rand(4, 3, 8, 8), "labels": torch.arange(4) % 3}
+    named, of_dict, listed = map(mix_at, (Named(**pair), {**pair}, [*pair.values()]))
+    for made in (named.images, named.labels), of_dict.values():
+        assert all(map(torch.equal, made, listed))
 
 
 def test_the_last_epochs_may_see_plain_images(project) -> None:

@@ -272,9 +272,9 @@ def resize_ragged(
 
 
 def images_of(batch: Any) -> Tensor | None:
-    """The images of a batch of any loader: the first entry of a list or tuple, or the attribute `images`; None for
-    other batches."""
-    images = batch[0] if isinstance(batch, list | tuple) and batch else getattr(batch, "images", None)
+    """The images of a batch of any loader: its first entry, or the entry or attribute `images`; None for no tensor."""
+    found = batch if isinstance(batch, dict) else {"images": getattr(batch, "images", None)}
+    images = batch[0] if isinstance(batch, list | tuple) and batch else found.get("images")
     return images if isinstance(images, Tensor) else None
 
 
@@ -282,14 +282,19 @@ def need_images(batch: Any, remedy: str) -> Tensor:
     """The images of a batch; `set_images` can replace them. Raises ConfigError with the remedy for other batches."""
     if isinstance(batch, tuple) or (images := images_of(batch)) is None:
         raise ConfigError(
-            f"no images in a batch that is a {type(batch).__name__}; expected a list [images, labels] or an object "
-            f"with `images` and `labels`; {remedy}"
+            f"no images in a batch that is a {type(batch).__name__}; expected a list [images, labels], or a dict "
+            f"or an object with `images` and `labels`; {remedy}"
         )
     return images
 
 
-def set_images(batch: Any, images: Tensor) -> None:
-    if isinstance(batch, list):
-        batch[0] = images
-    else:
-        batch.images = images
+def set_images(batch: Any, images: Tensor, labels: Tensor | None = None) -> None:
+    """Replace the images of a batch, and its labels if given."""
+    parts = {"images": images} if labels is None else {"images": images, "labels": labels}
+    for place, (name, tensor) in enumerate(parts.items()):
+        if isinstance(batch, dict):
+            batch[name] = tensor
+        elif isinstance(batch, list):
+            batch[place] = tensor
+        else:
+            setattr(batch, name, tensor)

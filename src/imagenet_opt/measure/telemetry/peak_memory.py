@@ -1,6 +1,6 @@
 """Peak memory of this process."""
 
-from pathlib import Path
+import re
 
 import torch
 
@@ -11,6 +11,6 @@ def peak_gib(device: torch.device) -> float:
     """Peak memory in GiB: on a GPU reserved by torch, with its cache and graphs; on a CPU resident in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / GIB
-    lines = map(str.split, Path("/proc/self/status").read_text().splitlines())
-    # getrusage's maximum would include earlier programs of this process
-    return next((int(line[1]) for line in lines if line[:1] == ["VmHWM:"]), 0) * 1024 / GIB
+    with open("/proc/self/status", "rb", buffering=0) as status:  # getrusage's maximum includes earlier programs
+        peak = re.search(rb"VmHWM:\s*(\d+)", status.read())
+    return int(peak[1]) * 1024 / GIB if peak else 0.0

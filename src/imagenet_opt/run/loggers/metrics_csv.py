@@ -4,7 +4,7 @@ import csv
 import logging
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
@@ -79,12 +79,12 @@ class MetricsCsv(Logger):
         try:
             if row is None or self._behind:
                 with replacing(self.path, sync=True) as fresh, fresh.open("w", newline="") as file:
-                    writer = self._writer(file)
+                    writer = csv.DictWriter(file, self._columns, lineterminator="\n")
                     writer.writeheader()
                     writer.writerows(self._rows)
             else:
-                with self.path.open("a", newline="") as file:
-                    self._writer(file).writerow(row)
+                with self.path.open("ab") as file:  # numbers need no quotes
+                    file.write((",".join([row.get(name, "") for name in self._columns]) + "\n").encode())
         except OSError as error:
             if not self._behind:
                 log.warning(f"cannot write {self.path} ({error}); training continues, and rows wait in memory")
@@ -93,9 +93,6 @@ class MetricsCsv(Logger):
             if self._behind:
                 log.info(f"{self.path} can be written again; no row is missing")
             self._behind = False
-
-    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
-        return csv.DictWriter(file, self._columns, lineterminator="\n")
 
 
 def _text(value: float) -> str:

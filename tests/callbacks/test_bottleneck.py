@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
+from imagenet_opt.measure.telemetry.thread_time import ThreadTime
 from tests.callbacks.conftest import Clock, SlowImages, SlowStep, images
 
 CAUSES = {"busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
@@ -91,7 +92,9 @@ def test_a_short_run_says_nothing(project, clock: Clock, caplog: pytest.LogCaptu
     assert (rows(project), logged_texts(caplog), bottleneck.summary()) == ([], [], {})
 
 
-def test_a_simulated_device_is_believed(project, clock: Clock) -> None:
+def test_a_simulated_device_is_believed_and_a_starved_main_thread_is_found(
+    project, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Device:
         busy_seconds = 0.0
 
@@ -99,9 +102,13 @@ def test_a_simulated_device_is_believed(project, clock: Clock) -> None:
         timeline = Device()
 
         def on_train_batch_start(self, *_) -> None:
-            clock.spend(0.02)
-            self.timeline.busy_seconds += 0.01
+            self.timeline.busy_seconds += 0.005
+            queued.append(0.002)
 
+    queued: list[float] = []
+    monkeypatch.setattr("imagenet_opt.callbacks.bottleneck.thread_time", lambda: ThreadTime(queued=sum(queued)))
     bottleneck = Bottleneck()
-    project.fit(Simulation(), bottleneck, data=images(160), max_epochs=1, limit_val_batches=0)
+    options = {"data": images(160), "max_epochs": 1, "limit_val_batches": 0}
+    project.fit(Simulation(), bottleneck, module=SlowStep(clock), **options)
     assert bottleneck.summary()["bottleneck/busy"] == pytest.approx(0.5)
+    assert bottleneck.summary()["bottleneck/cpu"] == pytest.approx(0.2)

@@ -128,15 +128,6 @@ def test_what_cannot_be_judged_says_why() -> None:
     )
 
 
-def test_a_text_never_contradicts_the_rates() -> None:
-    """Of a number of workers that did not run; of a storage that gives more than the loader takes."""
-    workers = finding_of("slow_decode", story(**stories.HYPER_THREADS)).evidence
-    assert "8 loader workers decode 152 img/s" in workers and "16 usable CPUs would decode 182" in workers
-    run = stories.open_100_ms()
-    assert judge(run).measured > judge(run).expected
-    assert "110 ms" in finding_of("storage_latency", run).evidence
-
-
 def test_the_local_cache_serves_what_the_storage_gives_in_time() -> None:
     filled = of_url(0.9, 0.9)
     assert not filled.is_cold and judge(filled).measured == 310

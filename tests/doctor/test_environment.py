@@ -7,16 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import psutil
 import pytest
 
 from imagenet_opt.cli.pack import parse as parse_pack
 from imagenet_opt.data.budget import LoaderBudget, fit_loader
-from imagenet_opt.doctor import first_look
 from imagenet_opt.doctor.commands import data_words, hydrate, pack
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment import ENVIRONMENT
-from imagenet_opt.doctor.first_look import Neighbours
 from imagenet_opt.machine import Mount
 from imagenet_opt.measure.telemetry import gpu
 from imagenet_opt.measure.telemetry.gpu import GpuState
@@ -104,18 +101,3 @@ def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
     unknown = 2**22 + 1, 2**22 + 2  # above any pid: in a container, one of them may be our own
     assert state_by(unknown[0]).others == ()
     assert state_by(*unknown).others == ((unknown[1], "in another container", 0),)
-
-
-def test_cpus_that_others_use_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """7 s of a CPU in 10 s, of which this process used 2; with a quota, other jobs may use the rest."""
-    clock, ours, busy = [50.0], [1.0], SimpleNamespace(user=0.0, nice=0.0, system=0.0)
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [busy] * 64)
-    monkeypatch.setattr(first_look, "busy_seconds_of_descendants", lambda: ours[0])
-    monkeypatch.setattr(first_look, "monotonic", lambda: clock[0])
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    watched = Neighbours()
-    busy.user, clock[0], ours[0] = 7.0, 60.0, 3.0
-    assert watched.stop() == pytest.approx(0.5)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    assert watched.stop() == 0.0

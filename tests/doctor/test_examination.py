@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from omegaconf import DictConfig
 
@@ -16,7 +15,7 @@ from imagenet_opt.doctor import examination as module
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.examination import EXPERIMENTS, UNITS, Examination, main_cpu_seconds, planned_seconds
-from imagenet_opt.doctor.first_look import PackForecast, host_of
+from imagenet_opt.doctor.first_look import PackForecast
 from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -136,21 +135,6 @@ def test_one_of_several_processes_has_its_share(root: Path, monkeypatch: pytest.
     testbed = Brief(root, devices=4, num_workers="auto")
     setup = Examination(testbed, budget_seconds=90, announce=lambda name: None).setup
     assert (setup.num_processes, setup.usable_cpus, setup.num_workers) == (4, 2, 2)
-
-
-def test_links_of_class_folders_lead_to_their_mount(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in root.glob("*/*"):
-        link = tmp_path / folder.relative_to(root)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(folder)
-    mounts = [
-        SimpleNamespace(device="/dev/vda", mountpoint="/", fstype="ext4"),
-        SimpleNamespace(device="tmpfs", mountpoint=str(root), fstype="tmpfs"),
-    ]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-    assert host_of(Brief(tmp_path).samples).keeps_data_in_memory
 
 
 def test_waits_that_spin_are_no_needed_cpu_time() -> None:

@@ -1,6 +1,5 @@
 """Reads with several requests in flight: rates of requests with known times, and real threads."""
 
-import heapq
 import itertools
 import threading
 from types import SimpleNamespace
@@ -11,39 +10,14 @@ from numpy.testing import assert_allclose
 
 from imagenet_opt.errors import ReadTimeout
 from imagenet_opt.measure.storage import read_depths
-from imagenet_opt.measure.storage.read_depths import DepthReads, Indices, Request, read_at_depths, summary
-
-IMAGE_BYTES = 110_000
-
-
-def simulated(
-    depth: int,
-    *,
-    latency: float,
-    bytes_per_second: float | None = None,
-    seconds: float = 3.0,
-    images: int = 1,
-    every: int = 0,
-    late: float = 0.0,
-    cpus: float = 0.1,
-) -> DepthReads:
-    """`depth` readers, each with one request after the other, on a simulated clock; measured after one ramp-up."""
-    free = [0.0] * depth
-    requests: list[Request] = []
-    line_free_at, num_bytes = 0.0, images * IMAGE_BYTES
-    while free[0] < 3 * seconds:
-        began = heapq.heappop(free)
-        done = began + latency + (late if every and len(requests) % every == 0 else 0)
-        if bytes_per_second:
-            line_free_at = done = max(line_free_at, done) + num_bytes / bytes_per_second
-        requests.append(Request(began, done, images, num_bytes))
-        heapq.heappush(free, done)
-    return summary(requests, depth, seconds, 2 * seconds, cpus=cpus)
+from imagenet_opt.measure.storage.read_depths import Indices, Request, read_at_depths, summary
 
 
 @pytest.mark.parametrize("depth", [1, 64])
 def test_littles_law(depth: int) -> None:
-    reads = simulated(depth, latency=0.13)
+    """`depth` readers, each with one request after the other; measured after a ramp-up."""
+    requests = [Request(0.13 * i, 0.13 * (i + 1), 1, 110_000) for i in range(70) for _ in range(depth)]
+    reads = summary(requests, depth, 3.0, 6.0)
     assert_allclose(reads.images_per_second, depth / 0.13)
     assert_allclose(reads.windows, depth / 0.13)  # answers arrive together; windows of 0.5 s contain 3 or 4 such bursts
     assert_allclose(reads.megabytes_per_second, depth / 0.13 * 0.11)

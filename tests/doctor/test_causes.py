@@ -20,17 +20,17 @@ from tests.doctor import stories
 from tests.doctor.stories import CASES_OF_RULES, STORIES, finding_of, of_url, story
 
 RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
-MOST_WRONG = 1
-"""Of the 20 runs of a case: on a shared machine, other processes sometimes slow down a run."""
+MOST_WRONG = 0.05
+"""Of the runs of a case: on a shared machine, other processes sometimes slow down a run."""
 
 
 def test_the_rules_name_the_known_causes_of_real_runs() -> None:
     rows = map(json.loads, gzip.decompress(RECORDED.read_bytes()).splitlines())
     tallies = tallied_runs((row.pop("case"), row) for row in rows)
-    assert sum(tally.causes.total() for tally in tallies.values()) == 240
+    assert sum(tally.causes.total() for tally in tallies.values()) == 243
     for name, tally in tallies.items():
         wrong = [cause for cause in tally.causes.elements() if cause not in CASES[name].right]
-        assert len(wrong) <= MOST_WRONG, (name, wrong)
+        assert len(wrong) <= MOST_WRONG * tally.causes.total(), (name, wrong)
 
 
 @pytest.mark.parametrize("cause", STORIES)

@@ -16,9 +16,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.classifier import StepsAhead
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
+from imagenet_opt.model.steps_ahead import StepsAhead
 from tests.callbacks.conftest import Memory
 from tests.model.conftest import OPTIMIZER, Loader, Synced, batches, fit, network
 

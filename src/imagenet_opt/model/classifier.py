@@ -1,7 +1,6 @@
 """The LightningModule: one loader batch is one optimizer step."""
 
 import math
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
@@ -26,6 +25,7 @@ from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
+from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
@@ -305,24 +305,3 @@ class Classifier(LightningModule):
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()
         return strategy.block_backward_sync()  # type: ignore[no-any-return]
-
-
-class StepsAhead:
-    """Lets the host queue a step once the device has begun the step two before; does nothing on a CPU.
-
-    Every queued step keeps its batch in the device's memory. A step as one CUDA graph has few launches, so CUDA's own
-    queue would hold about 15 such steps. The waiting host sleeps, which leaves its CPU to the loader's workers.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._begun: deque[torch.cuda.Event] = deque()
-
-    def begin(self) -> None:
-        """Call before a step is queued."""
-        if self._on_gpu:
-            begun = torch.cuda.Event(blocking=True)
-            begun.record()
-            self._begun.append(begun)
-            if len(self._begun) > 2:
-                self._begun.popleft().synchronize()

@@ -67,7 +67,7 @@ class Rows(Callback):
     the trainer.
 
     A row is written three steps later, under its own step, with what the module logged by Lightning's `log` at that
-    step. The host is at most two steps ahead of the device (model/classifier.py), so the device has finished the step
+    step. The host is at most two steps ahead of the device (model/steps_ahead.py), so the device has finished the step
     and the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a callback
     with `on_row(trainer, row, numbers)` can show the row. Lightning's `log` needs 0.3 ms for each key.
     """

@@ -96,7 +96,7 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    monkeypatch.setattr(decoder, "_codec_of", cache(lambda process: RegionCodec()))
+    monkeypatch.setattr(decoder, "_codec_of", cache(lambda *_: RegionCodec()))
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -161,7 +161,8 @@ def _rank_info(
     if place is None or number is None or not 0 <= place < number:
         raise ConfigError(
             f"rank={wanted[0]!r}, world_size={wanted[1]!r}: expected whole numbers, 0 <= rank < world_size; set both, "
-            "or leave both out under torchrun or after torch.distributed.init_process_group"
+            "or leave both out under torchrun (which sets RANK and WORLD_SIZE; without it, unset them) or after "
+            "torch.distributed.init_process_group"
         )
     where = _device(device)
     gpus = torch.cuda.device_count() if where.type == "cuda" else number

@@ -6,6 +6,7 @@ nvImageCodec, Pillow decodes the file; one of Pillow becomes BadSample.
 """
 
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -251,10 +252,10 @@ class RegionCodec:
 
 
 def region_codec() -> RegionCodec:
-    """The codec of this process. A fork gets a new codec."""
-    return _codec_of(os.getpid())
+    """The codec of this thread, whose memory no other thread reuses. A fork gets a new codec."""
+    return _codec_of(os.getpid(), threading.get_ident())
 
 
 @cache  # a fork must not free the codec of its parent
-def _codec_of(process: int) -> RegionCodec:
+def _codec_of(process: int, thread: int) -> RegionCodec:
     return RegionCodec()

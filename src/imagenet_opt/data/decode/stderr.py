@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from imagenet_opt.errors import printable
 
@@ -22,7 +23,7 @@ class CapturedStderr:
         self._captured = library.fdopen(self._file, b"w")
         library.setbuf(ctypes.c_void_p(self._captured), None)
         self._stderr = ctypes.c_void_p.in_dll(library, "stderr")
-        self._usual = self._stderr.value
+        self._usual = _usual_stderr()
 
     def __enter__(self) -> None:
         self._stderr.value = self._captured
@@ -38,6 +39,11 @@ class CapturedStderr:
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
         return printable("; ".join(text.splitlines()))
+
+
+@cache  # as it was before the first capture: another thread may capture now
+def _usual_stderr() -> int | None:
+    return ctypes.c_void_p.in_dll(ctypes.CDLL(None), "stderr").value
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
         ("data.root=/d --cfg job", "data=folder data.root=/d --cfg job"),
         ("+experiment=baseline", "experiment=baseline"),
         ("data=demo experiment=[baseline,mine]", "data=demo experiment=[baseline,mine]"),
-        ("--help", "--help"),
+        ("--help logger=null", "--help logger=[]"),
         ("+rehearse=a10g data.root=/d experiment=mine", "data=folder rehearse=a10g data.root=/d experiment=mine"),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
     ],
@@ -36,6 +36,11 @@ def test_parts_of_an_override(word: str) -> None:
     assert (last_value(words, "data.root"), last_value(words, "model")) == ("/c", None)
     assert without(words, "data.root") == ["data=demo", "data.roots=1", "-m"]
     assert without(words, "data") == ["-m"]
+
+
+def test_a_value_gets_the_form_of_the_default() -> None:
+    config = composed(("optimizer.nesterov=off", "trainer.max_steps=1e3", 'optimizer.lr="0.5"'))
+    assert (config.optimizer.nesterov, config.trainer.max_steps, config.optimizer.lr) == (False, 1000, 0.5)
 
 
 def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
@@ -77,7 +82,6 @@ OTHERS = (
 LIGHTNINGS = (
     *(("accumulate_grad_batches", "set data.global_batch_size"), ("gradient_clip_val", "set model.max_grad_norm")),
     *(("overfit_batches", "each epoch has another order"), ("benchmark", "set callbacks.acceleration.cudnn_benchmark")),
-    *(("barebones", "~callbacks.checkpoint"), ("enable_checkpointing", "~callbacks.checkpoint")),
 )
 """Options of its Trainer -> the remedy."""
 BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.JPEG: empty\n")
@@ -95,7 +99,6 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
             (f"+trainer.{name}=3", f"ConfigError: trainer.{name}=3 does not work here; {key}")
             for name, key in LIGHTNINGS
         ),
-        ("trainer.gradient_clip_val=1", "model.max_grad_norm"),
         ("trainer.max_time=00:01:00:00", "+trainer.max_time=00:01:00:00"),
         ("+model.ls_init_value=1", "model.options.ls_init_value=1"),
         ("model.options.drop_path_rate=0.1", "model.drop_path_rate"),
@@ -104,9 +107,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ("optimizer.lr=fast", "ConfigError: optimizer.lr=fast must be a number"),
         ("trainer.max_epochs=1.5", "ConfigError: trainer.max_epochs=1.5 must be a whole number"),
         ("+callbacks.mixing.mixup_alfa=1", "callbacks.mixing.mixup_alfa; did you mean callbacks.mixing.mixup_alpha?"),
-        ("+data.batch_sizes=1", "there is no key data.batch_sizes; did you mean data.batch_size?"),
         ("+optimizer.momentun=1", "did you mean momentum?"),
-        ("+mine=3", "there is no key mine"),
         ("model=resnet101", "any other network of timm: model.name=NAME"),
         (
             "data=demo data.root=/d",
@@ -114,7 +115,8 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ),
         ("~logger.mine", "ConfigError: leave out ~logger.mine"),
         ("trainer.max_steps=0", "ConfigError: trainer.max_steps=0 must not be 0"),
-        ("trainer.check_val_every_n_epoch=0", "trainer.limit_val_batches=0 turns validation off"),
+        ("optimizer.fused=off", "optimizer.fused='off' is a text; write false"),
+        ("~model.name", "leave out ~model.name"),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
     ],
 )

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.keys import check_keys
+from imagenet_opt.config.keys import check_keys, is_needed
 from imagenet_opt.config.length import check_limits
 from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
@@ -58,6 +58,8 @@ def prepare_hydra(words: list[str]) -> None:
     """Everything that must be done before Hydra sees a command line. Raises ConfigError."""
     check_overrides(words)
     for word in words:
+        if word.startswith("~") and is_needed(key := key_of(word)):
+            raise ConfigError(f"leave out ~{key}: a run needs it; set {key}=VALUE in its place")
         for name in SWITCHES.keys() & re.findall(r"\w+", value_of(word) if key_of(word) == "callbacks" else ""):
             if word.startswith("+"):
                 raise ConfigError(f"leave out {word}: callbacks.{name} is there, and on if you set {_switch(name)}")
@@ -111,7 +113,8 @@ def _check(config: DictConfig, words: list[str]) -> None:
             config.callbacks.pop(name)  # as ~callbacks.NAME does
     raw: Any = OmegaConf.to_container(config)
     check_secrets(raw)
-    check_keys(raw)
+    for key, value in check_keys(raw).items():
+        OmegaConf.update(config, key, value)
     leave_out_idle(config, words)
     check_limits(config.trainer)
     _check_batch(config, words)

@@ -72,6 +72,8 @@ _REFUSED = {
     "use_distributed_sampler": (False, "leave it out: the data shares its images between processes itself"),
 }
 """Options of Lightning's Trainer without a meaning here -> the value that changes nothing, and the remedy."""
+_NEEDED = ("optimizer.name", "optimizer.lr", "optimizer.weight_decay", "data.batch_size", "data.image_size")
+_BOOLS = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 _FURTHER = (
     *("detect_anomaly", "inference_mode", "max_time", "min_epochs", "min_steps", "plugins", "profiler"),
     *("reload_dataloaders_every_n_epochs", "sync_batchnorm"),
@@ -79,11 +81,12 @@ _FURTHER = (
 """Options of Lightning's Trainer that work, and have no key in conf/."""
 
 
-def check_keys(config: Mapping[str, Any]) -> None:
+def check_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Refuse keys that nobody reads, options of Lightning that do nothing here, texts in place of numbers, and names
     that timm does not have. config: not resolved. What a `_target_` takes is asked later, in config/build.py.
 
-    Raises ConfigError, UnknownModel.
+    Returns the values that need the form of their default: 1e3 is 1000, "64" is 64, and off is false. Raises
+    ConfigError, UnknownModel.
     """
     text, groups = str(config), {folder.name for folder in config_folder().iterdir() if folder.is_dir()}
     for key in config.keys() - defaults().keys() - groups:
@@ -96,23 +99,36 @@ def check_keys(config: Mapping[str, Any]) -> None:
         neutral, remedy = _REFUSED.get(name, (value, ""))
         if value is not None and value != neutral:
             raise ConfigError(f"trainer.{name}={value} does not work here; {remedy}")
-    for key, value in _flat(config):
-        _check_number(key, value)
+    typed = {key: _typed(key, value) for key, value in _flat(config)}
     if not config.get("allow_targets"):  # a module of the user may register networks and optimizers
         _check_name(config, "model", "models/*.py", r"@register_model\s+def (\w+)")
         _check_name(config, "optimizer", "optim/_optim_factory.py", r"name='(\w+)'")
+    return {key: typed[key] for key, value in _flat(config) if type(typed[key]) is not type(value)}
 
 
-def _check_number(key: str, value: Any) -> None:
+def _typed(key: str, value: Any) -> Any:
     default = defaults().get(key)
-    if type(default) not in (int, float) or value in (None, "auto") or "${" in str(value):
-        return
+    if isinstance(default, bool) and isinstance(value, str):
+        return _BOOLS.get(value.lower(), value)
+    if type(default) not in (int, float) or value in (None, "auto") or re.search(r"\${|:", str(value)):
+        return value  # also of a time, such as trainer.val_check_interval=00:00:30:00
     try:
         number = float("text" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
         raise ConfigError(f"{key}={value} must be a number") from None
     if isinstance(default, int) and not number.is_integer():
         raise ConfigError(f"{key}={value} must be a whole number")
+    if isinstance(value, int):
+        return value
+    return int(number) if isinstance(default, int) or str(value).isdecimal() else number
+
+
+def is_needed(key: str) -> bool:
+    """Whether no configuration may lack this key or group."""
+    group, _, name = key.partition(".")
+    if not name:
+        return key in defaults() or key in _GROUPS
+    return (group in ("model", "trainer") and key in defaults().keys() - {"model.options"}) or key in _NEEDED
 
 
 def _check_name(config: Mapping[str, Any], group: str, files: str, pattern: str) -> None:
@@ -139,6 +155,7 @@ def unknown(key: str, value: Any = None) -> str:
         group = key.partition(".")[0]
         files = [file.stem for file in _files(group) if key in dict(_flat(_content(file), group))]
         hint = f"add {group}={files[0]}" if files and files != ["loading"] else "--cfg job shows the keys that it has"
+        hint += f", or +{key}{typed} if its class takes it" * (group == "optimizer")
         return f"there is no key {key} in the {group} of this configuration; {hint}"
     if last in _REFUSED:
         hint = _REFUSED[last][1]
@@ -148,6 +165,8 @@ def unknown(key: str, value: Any = None) -> str:
         hint = f"did you mean {near}{typed}?"
     elif similar := did_you_mean(key, [known for known in [*keys, *groups] if is_like(key, known)], ""):
         hint = similar
+    elif key.startswith("optimizer."):
+        hint = f"add an option of the optimizer with a plus: +{key}{typed}"
     elif key.startswith("model."):
         hint = f"options of timm's network are model.options.{last}{typed}"
     else:

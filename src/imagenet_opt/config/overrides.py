@@ -66,6 +66,8 @@ def _of_default_group(word: str) -> str:
     name = key_of(word)
     if word.startswith("model.options"):
         return f"++{word}"
+    if name in ("logger", "callbacks") and value_of(word) == "null":
+        return f"{name}=[]"
     if name not in ("experiment", "rehearse") or word.startswith(("~", "++")):
         return word
     return f"~{name}" if value_of(word) == "null" else f"{name}={value_of(word)}"

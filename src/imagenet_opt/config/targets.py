@@ -52,13 +52,18 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
     built = {name for name, value in options.items() if isinstance(value, Mapping) and "_target_" in value}
     for name in (hints.keys() & options.keys()) - built:
         try:
-            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
+            fit = TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
         except ValidationError as error:
             raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
+        if isinstance(fit, int | float) and isinstance(value := options[name], str):
+            variable = "" if isinstance(fit, bool) else ", or ${oc.decode:${oc.env:NAME}} for a variable"
+            raise ConfigError(f"{prefix}{name}={value!r} is a text; write {str(fit).lower()}{variable}")
 
 
 def _expected(key: str, error: ValidationError) -> str:
     """All forms that the value of `key` may have; a union type fails once for each of its members."""
     texts = (detail["msg"].removeprefix("Input should be ") for detail in error.errors())
     own = ["'mixed'"] if key == "trainer.precision" else []  # precision_of replaces it
-    return " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))
+    text = " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))
+    value = error.errors()[0]["input"]
+    return f"{text}: write '{key}=\"{value}\"'" if text == "a valid string" and type(value) in (int, float) else text

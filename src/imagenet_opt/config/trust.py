@@ -42,11 +42,12 @@ _WORDS = re.compile(r"[^\s,=&'\"()\[\]{}]+")
 _HEX = re.compile(r"(?<![\w-])(local-)?[0-9a-fA-F]{40}(?![\w-])")  # W&B, and its own servers
 
 
-def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str]) -> None:
+def check_targets(config: DictConfig, path: str = "", *, allowed: str | Sequence[str] | None) -> None:
     """Raise ConfigError at the first forbidden `_target_` below `config`. path: key of `config`. allowed: the user's
     packages, modules or full names (allow_targets)."""
+    names = [allowed] if isinstance(allowed, str) else allowed or ()
     for place, key, value in leaves(OmegaConf.to_container(config, resolve=True), path):
-        if key == "_target_" and not (_is_within(value, allowed) or _is_defined_in_packages(value, place)):
+        if key == "_target_" and not (_is_within(value, names) or _is_defined_in_packages(value, place)):
             raise ConfigError(
                 f"{place}={value} is in none of the packages that a configuration may build from; if this code is "
                 f"yours, set allow_targets=[{value}], here, in the recipe or in conf/train.yaml"

@@ -30,7 +30,7 @@ _TRAINER = ("precision", "max_epochs", "max_steps", "limit_val_batches", "sync_b
 KINDS: dict[str, Callable[[Any], Any]] = {
     "optimizer.name": str,
     "model.loss": str,
-    "callbacks.mixing.mode": bool,
+    "callbacks.mixing.mode": lambda mode: mode not in (False, "off"),
     "callbacks.ema.decay": lambda decay: decay is not None,
     "data.augment": lambda policy: str(policy).partition("-")[0],
     "data.random_erasing": bool,
@@ -48,7 +48,7 @@ def recipe_of(config: DictConfig) -> Recipe:
         for group, without in _WITHOUT_EFFECT.items()
     }
     callbacks = {name: plain(node) for name, node in config.callbacks.items() if name not in _WATCHING}
-    if callbacks.get("mixing", {}).get("mode") == "off":
+    if callbacks.get("mixing", {}).get("mode") in (False, "off"):
         del callbacks["mixing"]
     trainer = {key: config.trainer.get(key) for key in _TRAINER}
     trainer["limit_val_batches"] = str(trainer["limit_val_batches"])  # 1 is a batch, and 1.0 all of them
@@ -88,11 +88,11 @@ def _check_kinds(saved: Mapping[str, Any], last: Recipe | None, now: Recipe, ste
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """The value of a key such as model.loss; None if the recipe has no such key."""
+    """The value of a key such as model.loss; None if the recipe has no such key; off without mixing."""
     value: Any = recipe
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+    return "off" if value is None and key == "callbacks.mixing.mode" else value
 
 
 def _changes(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

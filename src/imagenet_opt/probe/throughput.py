@@ -68,13 +68,12 @@ class Made:
         """Number of images made within `seconds`."""
         return sum(self.sizes[1:])
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """Images per second in several windows. If batches used files that had been read ahead faster than workers read
-        new ones, the rate of reading counts: in a long run, no such files are left."""
+    def rates(self, *, ahead: bool) -> tuple[float, ...]:
+        """Images per second in several windows. ahead: whether workers read many files ahead. If batches used such
+        files faster than workers read new ones, the rate of reading counts: in a long run, none are left."""
         rates = rate_windows(self.made_at, self.sizes, multiple=self.per_round)
         share = (self.num_read[-1] - self.num_read[0]) / self.num_images
-        return tuple(share * rate for rate in rates) if 0 < share * MOST_TAKEN < 1 else rates
+        return tuple(share * rate for rate in rates) if ahead and 0 < share * MOST_TAKEN < 1 else rates
 
     @property
     def has_rounds(self) -> bool:
@@ -124,7 +123,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
         raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
-    return Ceiling(made.rates, facts, in_bursts=True)
+    return Ceiling(made.rates(ahead=facts.get("reads_in_flight", 0.0) > 1), facts, in_bursts=True)
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:

@@ -12,6 +12,7 @@ _REMEDIES = {
     "max_steps": "set a number above 0, or -1 for a run that trainer.max_epochs ends",
     "limit_train_batches": "set a share of an epoch or a number of batches; imagenet-opt evaluate validates only",
     "check_val_every_n_epoch": "set a number above 0; trainer.limit_val_batches=0 turns validation off",
+    "val_check_interval": "set a share or a number of steps; trainer.limit_val_batches=0 turns validation off",
 }
 
 

@@ -24,12 +24,12 @@ from omegaconf import DictConfig, flag_override
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
-from imagenet_opt.errors import ConfigError, Preempted, last_error_line
+from imagenet_opt.errors import ConfigError, Preempted, did_you_mean, last_error_line
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND, SUMMARY, mode_of
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
-from imagenet_opt.sweep.rows import JOB, Row, collect_rows
+from imagenet_opt.sweep.rows import ACC1, JOB, Row, collect_rows
 from imagenet_opt.sweep.settings import measure_of
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 
@@ -200,6 +200,9 @@ def _record(sweep_dir: Path, num: int) -> float | None:
     if math.isfinite(value):
         return value
     if row.status == "ok":
+        if objective not in (*row.summary, IMAGES_PER_SECOND, ACC1):
+            known = did_you_mean(objective, row.summary, f"expected one of {', '.join(row.summary)}")
+            sys.exit(ConfigError(f"{OBJECTIVE}={objective} is no number of {SUMMARY}; {known}"))  # type: ignore[arg-type]
         log.info(f"#{num} measured no {objective}")
     return None
 

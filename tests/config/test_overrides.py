@@ -114,7 +114,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
             "ConfigError: there is no key data.root in the data of this configuration; add data=folder",
         ),
         ("~logger.mine", "ConfigError: leave out ~logger.mine"),
-        ("trainer.max_steps=0", "ConfigError: trainer.max_steps=0 must not be 0"),
+        ("trainer.max_steps=-5", "ConfigError: trainer.max_steps=-5 is out of range"),
         ("optimizer.fused=off", "optimizer.fused='off' is a text; write false"),
         ("~model.name", "leave out ~model.name"),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),

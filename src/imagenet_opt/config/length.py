@@ -7,20 +7,24 @@ from omegaconf import DictConfig
 
 from imagenet_opt.errors import ConfigError
 
+_OFF = "trainer.limit_val_batches=0 turns validation off"
 _REMEDIES = {
     "max_epochs": "set a number above 0, or -1 for a run that trainer.max_steps ends",
     "max_steps": "set a number above 0, or -1 for a run that trainer.max_epochs ends",
     "limit_train_batches": "set a share of an epoch or a number of batches; imagenet-opt evaluate validates only",
-    "check_val_every_n_epoch": "set a number above 0; trainer.limit_val_batches=0 turns validation off",
-    "val_check_interval": "set a share or a number of steps; trainer.limit_val_batches=0 turns validation off",
+    "limit_val_batches": "set a share, at most 1.0, or a number of batches",
+    "check_val_every_n_epoch": f"set a number above 0; {_OFF}",
+    "val_check_interval": f"set a share of an epoch, at most 1.0, or a number of steps; {_OFF}",
 }
 
 
 def check_limits(trainer: DictConfig) -> None:
-    """Raise ConfigError for a limit of 0: nothing would be trained, or Lightning divides by the limit."""
+    """Raise ConfigError for a limit out of range, such as 0: nothing would be trained, or Lightning divides by it."""
     for key, remedy in _REMEDIES.items():
-        if trainer.get(key) == 0:
-            raise ConfigError(f"trainer.{key}={trainer[key]} must not be 0; {remedy}")
+        value, others = trainer.get(key), {"limit_val_batches": 0, "max_epochs": -1, "max_steps": -1}
+        is_above = isinstance(value, float) and value > 1
+        if value is not None and value != others.get(key) and (is_above or not value > 0):
+            raise ConfigError(f"trainer.{key}={value} is out of range; {remedy}")
 
 
 def num_epochs(max_epochs: int | None, max_steps: int, steps_per_epoch: float) -> int:

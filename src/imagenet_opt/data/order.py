@@ -100,7 +100,8 @@ class TrainOrder:
             smaller = (
                 f"data.batch_size={most} or less (or data.global_batch_size={most * self.world_size}, if you use it)"
             )
-            remedy = f"set {smaller}" if most else "use fewer processes"
+            otherwise = "set data.shuffle=global" if self.block_size > 1 else "use fewer processes"
+            remedy = f"set {smaller}" if most else otherwise
             raise BatchTooLarge(
                 f"a global batch of {self.global_batch} (data.batch_size={self.batch_size} x {self.world_size} "
                 f"processes) is more than the {self.epoch_samples} training images of an epoch; {remedy}"

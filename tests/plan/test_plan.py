@@ -134,8 +134,8 @@ def test_a_plan_ends_at_max_steps() -> None:
     early = make_plan(composed(recipe, "trainer.max_steps=100"), IMAGENET, rate=900)
     assert early.hours - early.validation_hours == pytest.approx(plan.phases[0].hours * 100 / 12510)
     assert early.validation_hours == pytest.approx(plan.validation_hours / 13), "of the last weights"
-    minutes = f"{60 * early.phases[0].hours:.2g} minutes"
-    assert early.hours < 0.1 and table(early, is_estimate=True).rows[0][4] == minutes
+    seconds = f"{3600 * early.phases[0].hours:.2g} seconds"
+    assert early.hours < 0.1 and table(early, is_estimate=True).rows[0][4] == seconds
 
 
 @pytest.mark.parametrize(

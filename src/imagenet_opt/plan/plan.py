@@ -137,7 +137,9 @@ def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int,
             f"{f'lower {key}' if batch > images else 'raise trainer.limit_train_batches'}"
         )
     if (num_epochs := int(config.trainer.max_epochs or 0)) < 1:
-        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
+        raise ConfigError(
+            f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number, or trainer.max_steps"
+        )
     total = steps * num_epochs
     return steps, batch, min(total, max_steps) if max_steps > 0 else total
 
@@ -217,4 +219,6 @@ def _published(recipe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _time(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 0.1 or hours == 0 else f"{hours * 60:.2g} minutes"
+    if hours >= 0.1 or hours == 0:
+        return f"{hours:.1f} hours"
+    return f"{hours * 60:.2g} minutes" if hours >= 1 / 60 else f"{hours * 3600:.2g} seconds"

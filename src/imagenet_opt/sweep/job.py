@@ -93,6 +93,7 @@ class SweepTable(Callback):
             check_installed(config.hydra)
             SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
             if not config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+                logging.getLogger("alembic").setLevel(logging.WARNING)  # Optuna's database prints each of its parts
                 self._say_objective(config.hydra)
             if _has_queue(config.hydra):
                 _leave_to_queue(config.hydra, SweepTable.folder)

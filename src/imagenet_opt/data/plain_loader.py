@@ -81,14 +81,15 @@ def loader(
     workers. docs/own_project.md says what else a batch holds, and how Lightning and Fabric use the loader.
 
     root: a folder, or a URL such as s3://bucket/imagenet. training: random crops in random order, where images that
-    fill no whole batch are left out; False: centred crops of every image, once and in order; None: as the name of the
-    split says. indices: numbers of the images to use, or a bool for each image of the split. weights: a number above 0
-    for each image of the split: an epoch draws as many images as there are, with replacement, each with a chance in
-    proportion. targets: a label for each image of the split, instead of its class: numbers or vectors of numbers;
-    labels are then int64 or float32. pad: fill the last batch of a validation, which `valid` marks, so that all batches
-    have one shape. device: a GPU if there is one. dtype: of the images: float32, float16, bfloat16, or uint8 for pixels
-    that are not normalised. rank, world_size: this process and the number of processes, which share the images; found
-    by torch.distributed or from RANK and WORLD_SIZE. cache_dir: of the index; the user's cache folder by default.
+    fill no whole batch are left out; False: centred crops of every image, once and in order, with the class numbers of
+    `root`/train if there is one; None: as the name of the split says. indices: numbers of the images to use, or a bool
+    for each image of the split. weights: a number above 0 for each image of the split: an epoch draws as many images as
+    there are, with replacement, each with a chance in proportion. targets: a label for each image of the split, instead
+    of its class: numbers or vectors of numbers; labels are then int64 or float32. pad: fill the last batch of a
+    validation, which `valid` marks, so that all batches have one shape. device: a GPU if there is one. dtype: of the
+    images: float32, float16, bfloat16, or uint8 for pixels that are not normalised. rank, world_size: this process and
+    the number of processes, which share the images; found by torch.distributed or from RANK and WORLD_SIZE. cache_dir:
+    of the index; the user's cache folder by default.
 
     Raises DataError for a folder without images, ConfigError for an option out of range.
     """
@@ -97,7 +98,7 @@ def loader(
     is_training = _is_training(split, training)
     settings = LoaderOptions(**options)
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
-    if not is_training and targets is None:
+    if split != "train" and not is_training and targets is None:
         index = _numbered_as_in_train(index, root_of(str(root)), cache_folder(cache_dir))
     if (not is_training and weights is not None) or (is_training and pad):
         name, use = ("pad", "validation") if is_training else ("weights", "training")

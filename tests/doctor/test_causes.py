@@ -121,6 +121,7 @@ def test_what_cannot_be_judged_says_why() -> None:
     assert "--record-profile" in finding_of("slow_gpu", story(rated_images_per_second=None)).evidence
     assert finding_of("launch_bound", story(no_kernels="no kernel was recorded")).fired is None
     assert finding_of("launch_bound", story(gpu=stories.OTHERS)).fired is None
+    assert "schedstat" in finding_of("busy_neighbour", story(others_cpus=2.0, sees_run_queue=False)).evidence
     few = replace(stories.LAZY, lazy=None, evidence="2 requests only")
     assert (
         "2 requests only"

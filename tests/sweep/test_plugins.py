@@ -130,7 +130,7 @@ def test_a_search_continues_after_failed_jobs_and_is_repeatable(app: Path) -> No
     most = max(int(row.parameters["size"]) for row in rows if row.status == "ok")
     found = OmegaConf.load(app / "runs/s/optimization_results.yaml")
     assert found.best_value == 10 * most and str(app / "runs/s/sweep.html") in out
-    out, _ = finished(app, *words("runs/acc1", 2, "kind=ok"), "+optimizer.lr=1,2")
+    out, _ = finished(app, *words("runs/acc1", 2, "kind=ok"), "+optimizer.lr=1,2", "+optimizer.fused=true,false")
     least = min(int(row.parameters["size"]) for row in collect_rows(app / "runs/acc1"))
     found = OmegaConf.load(app / "runs/acc1/optimization_results.yaml")
     assert "the search maximizes val/acc1" in out and found.best_value == 0.1 / least

@@ -15,7 +15,7 @@ from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.results import print_results, tables_of, write_csv
 from imagenet_opt.sweep.rows import Row, collect_rows, outcome, speed
-from imagenet_opt.sweep.settings import ACCURACY, SPEED, compared, measure_of
+from imagenet_opt.sweep.settings import ACCURACY, SPEED, compared
 
 RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
 SEED_FIRST = list(product(range(4), RATES))
@@ -64,7 +64,7 @@ def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
     assert means(rows)["data.batch_size=256"] == pytest.approx(geometric_mean([101.0, 105.0]))
     rows[1], rows[7] = (row(job, "128", job // 3, 80.0, steps=3) for job in (1, 7))
     assert list(means(rows)) == ["data.batch_size=64", "data.batch_size=256"]
-    for rate in (0.0, float("inf")):
+    for rate in (0.0, math.inf):
         rows[0] = row(0, "64", 0, rate)
         assert means(rows)["data.batch_size=64"] == pytest.approx(geometric_mean([104.0, 101.0]))
 
@@ -131,11 +131,6 @@ def test_learning_rates_repeat_a_setting_of_speed_and_seeds_alone_have_a_mean() 
     assert compared(rows, ACCURACY) is None, "other workers are no other seed"
     found = compared(of_rates(*(("0.1", seed, "64", 0.5 + seed / 10) for seed in range(3))), ACCURACY)
     assert found is not None and found[0].rows[0][1] == pytest.approx(60) and "in 3 jobs" in found[0].finding
-
-
-def test_a_search_optimizes_what_its_keys_may_change() -> None:
-    assert measure_of(["data.batch_size", "optimizer.fused", "model.name"]) is SPEED
-    assert measure_of(["data.batch_size", "optimizer.lr"]) is measure_of(["schedule.warmup_epochs"]) is ACCURACY
 
 
 def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> None:

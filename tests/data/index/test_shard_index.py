@@ -96,8 +96,6 @@ def test_a_shard_cut_after_it_was_opened_is_a_bad_sample_with_place_and_remedy(c
     last = np.flatnonzero(store.index.shard_ids == 0)[-1:]
     offset, size = int(store.index.offsets[last[0]]), int(store.index.sizes[last[0]])
     os.truncate(copy / "shard-00000.tar", offset + 10)
-    with pytest.raises(BadSample) as caught:
+    place = rf"shard-00000\.tar ends at byte {offset + 10}, in the middle of {size} bytes at {offset} .*--verify"
+    with pytest.raises(BadSample, match=place):
         store.read_many(last)
-    message = str(caught.value)
-    assert f"shard-00000.tar ends at byte {offset + 10}, in the middle of {size} bytes at {offset}" in message
-    assert f"imagenet-opt pack out={copy.parent} --verify" in message

@@ -47,7 +47,6 @@ def test_one_request_reads_neighbours() -> None:
     assert groups(index, [0, 1, 2, 3]) == [[0, 1], [2], [3]]  # 64 KiB between, and another shard
     assert groups(index, [3, 1, 0]) == [[2, 1], [0]]  # positions in the request, in the order of the shard
     assert groups(index, [1, 1, 1]) == [[0, 1, 2]]
-    assert groups(index, []) == []
     closer = made_up([0, 0], [512, 512 + 1000 + 65535], [1000, 1000])
     assert groups(closer, [0, 1]) == [[0, 1]]
 

@@ -107,6 +107,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ("optimizer.lr=fast", "ConfigError: optimizer.lr=fast must be a number"),
         ("trainer.max_epochs=1.5", "ConfigError: trainer.max_epochs=1.5 must be a whole number"),
         ("+callbacks.mixing.mixup_alfa=1", "callbacks.mixing.mixup_alfa; did you mean callbacks.mixing.mixup_alpha?"),
+        ("optimizer.eps=1", "+optimizer.eps=1"),
         ("+optimizer.momentun=1", "did you mean momentum?"),
         ("model=resnet101", "any other network of timm: model.name=NAME"),
         (

@@ -33,7 +33,7 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
         ("lamb", {"fused": True}, r"optimizer\.fused"),
         ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
         ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
-        ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),
+        ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*add ~optimizer\.betas"),
         ("sgd", {"layer_decay": 1.5}, r"optimizer\.layer_decay=1\.5 must be above 0 and at most 1"),
     ],
 )

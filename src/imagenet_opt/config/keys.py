@@ -165,8 +165,8 @@ def unknown(key: str, value: Any = None) -> str:
         hint = f"did you mean {near}{typed}?"
     elif similar := did_you_mean(key, [known for known in [*keys, *groups] if is_like(key, known)], ""):
         hint = similar
-    elif key.startswith("optimizer."):
-        hint = f"add an option of the optimizer with a plus: +{key}{typed}"
+    elif key.startswith(("optimizer.", "schedule.", "logger.", "callbacks.")):
+        hint = f"if its class takes it, add it with a plus: +{key}{typed}"
     elif key.startswith("model."):
         hint = f"options of timm's network are model.options.{last}{typed}"
     else:

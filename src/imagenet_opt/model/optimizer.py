@@ -108,9 +108,9 @@ def options_of(name: str, options: Iterable[str]) -> set[str]:
     except (ImportError, AssertionError) as error:
         raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
     if unknown := sorted(set(options) - known - inspect.signature(build_optimizer).parameters.keys()):
-        key = f"optimizer.{unknown[0]}"
-        hint = did_you_mean(unknown[0], known - {"params"}, f"remove it with ~{key}")
-        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} ({key}); {hint}")
+        removed = " ".join(f"~optimizer.{option}" for option in unknown)
+        hint = did_you_mean(unknown[0], known - {"params"}, f"leave it out, or add {removed}")
+        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} (optimizer.{unknown[0]}); {hint}")
     return known
 
 

@@ -276,9 +276,10 @@ def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys
 
 
 def word(value: Any) -> str:
-    """As on the command line; of a group its keys and values. At most a line."""
+    """As on the command line; of a group its keys and values, or its class. At most a line."""
     if isinstance(value, Mapping):
-        text = ", ".join(f"{key}={word(part)}" for key, part in value.items() if not str(key).startswith("_"))
+        parts = [f"{key}={word(part)}" for key, part in value.items() if not str(key).startswith("_")]
+        text = ", ".join(parts) or str(value.get("_target_", "{}"))
     else:
         text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return shorten(text, 100)

@@ -80,10 +80,11 @@ def _check_kinds(saved: Mapping[str, Any], last: Recipe | None, now: Recipe, ste
         values["callbacks.ema.decay"] = ("on", None) if "current_model_state" in saved else (None, "on")
     changed = [key for key, (old, new) in values.items() if KINDS[key](old) != KINDS[key](new)]
     if changed and not is_confirmed:
+        fits = "; the new optimizer must take the state of the old" if "optimizer.name" in changed else ""
         texts = [f"{key} was {word(values[key][0])}, is now {word(values[key][1])}" for key in changed]
         raise CheckpointMismatch(
             f"the run was trained with another recipe until step {step}: {'; '.join(texts)}. Set {', '.join(changed)} "
-            "as before, or confirm with change_recipe=true that the run goes on with the new recipe"
+            f"as before, or confirm with change_recipe=true that the run goes on with the new recipe{fits}"
         )
 
 

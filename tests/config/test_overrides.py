@@ -15,7 +15,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
     ("words", "expected"),
     [
         ("", "experiment=demo"),
-        ("data=demo", "experiment=demo data=demo"),
+        ("data=demo -m seed=1,2", "-m experiment=demo data=demo seed=1,2"),
         ("data.root=/d --cfg job", "data=folder data.root=/d --cfg job"),
         ("+experiment=baseline", "experiment=baseline"),
         ("data=demo experiment=[baseline,mine]", "data=demo experiment=[baseline,mine]"),

@@ -12,6 +12,7 @@ typed: list[str] = []
 """The command line that was typed, where a command has replaced `sys.argv`; else empty."""
 
 _INTERACTIVE = ("bash", "interactive")  # names of SLURM jobs
+_MULTIRUN = {"-m", "--multirun"}
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
 _NO_RUN = _HELP | {"--cfg", "-c", "--info", "-i"}
 """Flags with which train.py prints something and does not train."""
@@ -50,6 +51,7 @@ def complete(overrides: list[str]) -> list[str]:
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
     overrides = [_of_default_group(word) for word in overrides]
+    overrides.sort(key=lambda word: word not in _MULTIRUN)  # argparse takes no overrides on both sides of a flag
     if _HELP & set(overrides):
         return overrides
     keys, data = set(map(key_of, overrides)), last_value(overrides, "data")
@@ -80,7 +82,7 @@ def follow_job(overrides: list[str]) -> list[str]:
     Raises ConfigError for several processes of torchrun: each would choose a folder by its own clock.
     """
     job = slurm_folder()
-    key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
+    key = "hydra.sweep.dir" if _MULTIRUN & set(overrides) else "hydra.run.dir"
     if last_value(overrides, key) is not None:
         return overrides
     if job is None:

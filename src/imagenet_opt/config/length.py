@@ -41,17 +41,14 @@ def epochs_of(trainer: Any) -> int:
     return num_epochs(trainer.max_epochs, trainer.max_steps, trainer.num_training_batches)
 
 
-def limited(num_batches: float, limit: float | None) -> float:
-    """Batches that a limit of Lightning leaves: a number (int), a share (float), or all (None)."""
-    return min(num_batches, limit) if isinstance(limit, int) else num_batches * (1.0 if limit is None else limit)
-
-
 def settle_length(config: DictConfig, num_batches: int) -> int:
     """Set trainer.max_epochs to the number of epochs that the run has, since trainer.max_steps may end it earlier and
     schedules by epochs follow trainer.max_epochs. Returns the steps of an epoch; Lightning refuses 0.
 
     num_batches: of the training images.
     """
+    from imagenet_opt.data.order import limited  # with numpy, which mistakes do not wait for
+
     trainer = config.trainer
     steps = int(limited(num_batches, trainer.limit_train_batches))
     trainer.max_epochs = num_epochs(trainer.max_epochs, int(trainer.max_steps), steps) or trainer.max_epochs

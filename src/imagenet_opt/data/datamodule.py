@@ -15,7 +15,7 @@ from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import STEPS, check_fingerprint, fingerprint
+from imagenet_opt.data.order import STEPS, check_fingerprint, fingerprint, limited
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import ConfigError
@@ -94,11 +94,8 @@ class ImageData(LightningDataModule):
         return loader
 
     def _fingerprint(self, trainer: Trainer) -> dict[str, int]:
-        order, limit = (
-            train_order(len(self.train), self.loading, world_size=trainer.world_size),
-            trainer.limit_train_batches,
-        )
-        steps = min(order.num_batches, limit) if isinstance(limit, int) else int(order.num_batches * limit)
+        order = train_order(len(self.train), self.loading, world_size=trainer.world_size)
+        steps = int(limited(order.num_batches, trainer.limit_train_batches))
         return fingerprint(order, self.train.labels, self.train.classes) | {STEPS: steps}
 
     def _rank_info(self) -> RankInfo:

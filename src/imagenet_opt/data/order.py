@@ -255,6 +255,11 @@ def spread_by_class(labels: NDArray[Any]) -> NDArray[np.int64]:
     return by_class[np.argsort((ranks + chance) / np.repeat(counts, counts))]
 
 
+def limited(num_batches: float, limit: float | None) -> float:
+    """Batches that a limit of Lightning leaves: a number (int), a share (float), or all (None)."""
+    return min(num_batches, limit) if isinstance(limit, int) else num_batches * (1.0 if limit is None else limit)
+
+
 def fingerprint(order: TrainOrder | EvalOrder, labels: NDArray[Any], classes: Sequence[str]) -> dict[str, int]:
     """What decides the samples of all batches, besides the position in the run; the same in each process.
 

@@ -18,7 +18,8 @@ from imagenet_opt.config.build import (
     share_batch,
     trained_network,
 )
-from imagenet_opt.config.length import limited, settle_length
+from imagenet_opt.config.length import settle_length
+from imagenet_opt.data.order import limited
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH

@@ -251,7 +251,7 @@ def _check_saved(saved: dict[str, Any], config: DictConfig) -> None:
     rehearsal, which trains no weights. The rehearsal callback refuses to resume a training as a rehearsal."""
     epochs = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     for key, done in (("max_steps", saved["global_step"]), ("max_epochs", epochs)):
-        if done > (limit := config.trainer[key]) not in (None, -1):
+        if (limit := config.trainer[key]) not in (None, -1) and done > limit:
             raise ConfigError(
                 f"the run has trained {done} {key[4:]} already, more than trainer.{key}={limit}; raise trainer.{key}"
             )

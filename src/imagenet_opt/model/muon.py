@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class BatchedMuon(timm_muon.Muon):
-    """timm's Muon, with its states and checkpoints. A step of resnet50d calls torch 650 instead of 3,170 times; on a
+    """timm's Muon, with its states and checkpoints. A step of resnet50d calls torch 593 instead of 3,170 times; on a
     GPU such calls take longer than the products."""
 
     def step(self, closure: Any = None) -> Any:
@@ -75,8 +75,8 @@ def _muon(
     **unused: Any,
 ) -> None:
     """timm.optim.muon.muon for weights as matrices (out, in x height x width), conv_mode=flatten."""
-    options: dict[str, Any] = {"eps": eps, "safety_factor": safety_factor, "scale_eps": scale_eps}
-    coefficients = timm_muon.resolve_ns_coefficients(ns_coefficients, timm_muon._COEFFICIENTS)
+    known = timm_muon.resolve_ns_coefficients(ns_coefficients, timm_muon._COEFFICIENTS)
+    coefficients = [known[min(i, len(known) - 1)] for i in range(ns_steps)]
     torch._foreach_mul_(params, 1 - lr * weight_decay)
     torch._foreach_lerp_(momentum_bufs, grads, 1.0 - momentum)
     updates = torch._foreach_lerp(grads, momentum_bufs, momentum) if nesterov else momentum_bufs
@@ -84,12 +84,33 @@ def _muon(
         matrices = [torch.stack([updates[i] for i in places]).flatten(2) for places in same.values()]
         wide = [each if each.shape[1] <= each.shape[2] else each.mT for each in matrices]
         one = torch.cat(wide) if len(wide) > 1 else wide[0]
-        orthogonal = timm_muon.zeropower_via_newtonschulz(one, ns_steps, coefficients, **options).float()
+        floor = timm_muon.scale_eps_for_ns(eps, one.shape) if scale_eps else eps
+        orthogonal = _orthogonal(one, coefficients, floor, safety_factor, adds=scale_eps).float()
         parts = orthogonal.split([len(each) for each in wide]) if len(wide) > 1 else [orthogonal]
         for (shape, places), before, part in zip(same.items(), matrices, parts, strict=True):
             scale = timm_muon.get_lr_scale(before.shape[1:], adjust_lr_fn) if adjust_lr_fn else 1.0
             changes = (part if part.shape == before.shape else part.mT).reshape(-1, *shape).unbind()
             torch._foreach_add_([params[i] for i in places], list(changes), alpha=-lr * scale)
+
+
+def _orthogonal(
+    matrices: Tensor,
+    coefficients: list[tuple[float, float, float]],
+    eps: float,
+    safety_factor: float,
+    *,
+    adds: bool,
+) -> Tensor:
+    """timm's zeropower_via_newtonschulz of wide matrices (num, rows, columns), which calls torch a fifth more often.
+    adds: whether eps is added to the norms, of which it is the least otherwise."""
+    x = matrices.bfloat16()
+    norms = x.norm(2, dim=(-2, -1), keepdim=True)
+    norms = norms if safety_factor == 1 else norms * safety_factor
+    x = x / (norms + eps if adds else norms.clamp(min=eps))
+    for a, b, c in coefficients:
+        square = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x
 
 
 def _places(params: list[Tensor]) -> dict[Any, dict[torch.Size, list[int]]]:

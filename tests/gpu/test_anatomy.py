@@ -12,29 +12,28 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from imagenet_opt.callbacks.profiler import Profiler
-from imagenet_opt.probe.device_peak import matmul_peak
-from imagenet_opt.study.kinds.anatomy import kinds_table, measure
-from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
+from suites.studies.anatomy import matmul_peak, measure, table_of
+from suites.studies.synthetic_step import SyntheticStep
 from tests.conftest import quiet_trainer
 
-SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
+SMALL = ["model.name=resnet18", "data.image_size=64", "data.batch_size=32"]
 
 
 @pytest.mark.slow
 def test_the_parts_of_a_step_agree() -> None:
-    found = measure(SyntheticStep(SMALL), seconds=1.0, num_steps=5)
+    found = measure(SyntheticStep([*SMALL, "trainer.precision=bf16-mixed"]), seconds=1.0, num_steps=5)
     assert found.kernel_seconds is not None and 0 < found.kernel_seconds < 1.1 * found.step_seconds
     assert sum(found.group_seconds.values()) == pytest.approx(found.kernel_seconds, rel=0.1)
-    rows: Any = kinds_table(found, "").rows
+    rows: Any = table_of(found, "").rows
     shares = {row[0]: row[2] for row in rows}
     assert shares["contraction"] > 20 and shares["optimizer"] > 0 and shares["normalisation"] > 5
     assert 0 < rows[-1][-1] < 100, "MFU"
 
 
 def test_peaks_are_below_what_no_device_has_and_tensor_cores_show() -> None:
-    gpu = torch.device("cuda")
-    half, full = (matmul_peak(gpu, dtype, seconds=1.0)[0] for dtype in (torch.bfloat16, torch.float32))
-    assert 1 < full < half < 5000
+    precisions = ("bf16-true", "32-true")
+    half, full = (matmul_peak(SyntheticStep([*SMALL, f"trainer.precision={name}"]), 1.0)[0] for name in precisions)
+    assert 1e12 < full < half < 5000e12
 
 
 class Training(LightningModule):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.study.kinds.streams import backward_in_turn, backward_on_streams
+from suites.studies.streams import backward_in_turn, backward_on_streams
 
 
 def loss(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.plan import Plan, Request, StepsFile, Study, read_study
+from imagenet_opt.study.file import Request, read_study
+from imagenet_opt.study.plan import Plan, Study
 from imagenet_opt.study.turn import Turn
 
 Words = tuple[str, ...]
@@ -26,9 +27,7 @@ def small_request(
     file = read_study(name)
     return Request(
         name=name,
-        title=file.title,
-        kind=file.kind,
-        options=(file.model_extra or {}) | options,
+        file=type(file).model_validate(file.model_dump() | options),
         overrides=overrides,
         repeats=repeats,
         seconds=seconds,
@@ -73,10 +72,13 @@ class Processes:
 
 def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: Any = (), **fields: Any) -> Study:
     """A ladder before its measurements. words: overrides. fields: of the Request."""
-    options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
-    request = replace(small_request("ladder", folder, *TINY, *words), options=options, **fields)
-    file = StepsFile.model_validate(options)
-    plan = Plan(file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
+    options: dict[str, Any] = {
+        "order": "cumulative",
+        "start": start if start == "plain" else list(start),
+        "steps": steps,
+    }
+    request = replace(small_request("ladder", folder, *TINY, *words, **options), **fields)
+    plan = Plan(request.file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
     return Study(plan, request, plan.rows(), cold=False)
 
 

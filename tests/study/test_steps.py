@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from imagenet_opt import machine
+from imagenet_opt.cli.study import tables_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.probe.samples import Samples
 from imagenet_opt.study import turn
-from imagenet_opt.study.plan import Request, StepsFile, Study
-from imagenet_opt.study.steps import begin, run, tables
+from imagenet_opt.study.file import Request
+from imagenet_opt.study.plan import Study
+from imagenet_opt.study.steps import begin, tables
 from imagenet_opt.study.turn import RowResult, measure_speeds
 from tests.study.studies import TINY, Processes, Words, cache_of, small_request, steps_study
 
@@ -44,7 +46,7 @@ def results_of(study: Study) -> dict[str, RowResult]:
 
 
 def begun(request: Request) -> Study:
-    return begin(StepsFile.model_validate(request.options), request)[0]
+    return begin(request.file, request)[0]
 
 
 def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path: Path, turns: Processes) -> None:
@@ -111,17 +113,17 @@ def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
 
     turns.fails = stopped
     with pytest.raises(KeyboardInterrupt):
-        run(request)
+        tables_of(request)
     printed = capsys.readouterr().err
     assert "there is no GPU here: pinned" in printed and "on this CPU: mixed" in printed and "3 rows" in printed
     assert "replaces overrides of the command line: trainer.precision=bf16-mixed" in printed
     assert "from an earlier run" not in printed and "2 measurements are kept" in printed
     turns.fails = lambda words, number: False
-    tables_of_all = run(request)
+    shown = tables_of(request)
     assert "2 measurements are kept from an earlier run" in capsys.readouterr().err
     assert len(turns.jobs) == 3 + 4, "stored turns are not measured again"
-    assert tables_of_all[0].texts()[1][:3] == ["fused", "1,000 -> 1,500", "1.50 x"]
-    run(replace(request, options=request.options | {"steps": STEPS[:1]}))
+    assert shown[0].texts()[1][:3] == ["fused", "1,000 -> 1,500", "1.50 x"]
+    tables_of(small_request("ladder", tmp_path, *words, steps=STEPS[:1]))
     assert len(turns.jobs) == 7 + 4, "beside other steps, turns are measured anew"
 
 

@@ -4,12 +4,8 @@ import shlex
 import sys
 from argparse import Namespace
 from dataclasses import asdict
-from inspect import signature
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
-
-from pydantic import ConfigDict, create_model
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.cli.arguments import Parser, between, budget_seconds
@@ -18,7 +14,7 @@ from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.display.table import Table, how_to_decide
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
-from imagenet_opt.study.plan import DEFAULT_ROUNDS, FLAGS, KINDS, Request, checked_options, read_study
+from imagenet_opt.study.file import DEFAULT_ROUNDS, FLAGS, ReadFile, Request, StepsFile, StudyFile, read_study
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
@@ -31,18 +27,12 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=leave_one_out  all on, minus each of them
   study=checklist      each of them alone, including those that seldom help
   study=scaling        1, 2, 4 processes or GPUs
-  study=queue          how long the loader's queue hides a loader that is too slow, compared with theory
   study=read           workers x batch x reads in flight, from storage
-  study=anatomy        time and FLOPs by kind of operation, compared with the machine's peak
-  study=shapes         batch sizes and channels, and the multiples that tensor cores need
-  study=streams        several batches at a time, each on its own CUDA stream
-  study=torchscript    scripted and traced networks beside compiled ones
 
   --budget TIME       of steps: time for measuring speeds, from 10s to 24h, such as 90m. All rows have four rounds,
                       and more as long as the time is enough (default: four rounds)
-  --repeats R         rounds of all rows, 2 to 1000 (default 5, of steps 4); not of anatomy
-  --seconds S         of each timed stretch (default 8, of steps without --repeats 3); not of queue: see
-                      study.num_steps
+  --repeats R         rounds of all rows, 2 to 1000 (default 5, of steps 4)
+  --seconds S         of each timed stretch (default 8, of steps without --repeats 3)
   --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --folder FOLDER     for study.md, study.html, study.json and what was measured (default runs/study_NAME)
   --apply             of steps: write the steps that were faster with the same loss to
@@ -50,8 +40,8 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile: the ladder
 takes about an hour there. The first turn tells how long four rounds take; a --budget that is shorter is refused. After
-the speeds, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes
-(anatomy starts again). A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
+the speeds, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes.
+A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
 command once more with the --budget that the output names, or with more --repeats; it resumes. Intervals allow for the
 number of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
 
@@ -95,12 +85,10 @@ def parse(argv: list[str]) -> Request:
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
     name = last_value(words, "study") or "ladder"
     file = read_study(name, [word.removeprefix("study.") for word in words if word.startswith("study.")])
-    flags = _flags(arguments, name, file.kind)
+    flags = _flags(arguments, name, file)
     return Request(
         name=name,
-        title=file.title,
-        kind=file.kind,
-        options=file.model_extra or {},
+        file=file,
         overrides=tuple(without(words, "study")),
         repeats=flags["repeats"],
         budget_seconds=flags["budget_seconds"],
@@ -112,27 +100,26 @@ def parse(argv: list[str]) -> Request:
     )
 
 
-def _flags(arguments: Namespace, study: str, kind: str) -> dict[str, Any]:
+def _flags(arguments: Namespace, study: str, file: StudyFile) -> dict[str, Any]:
     """Values of all FLAGS. Raises ConfigError for a flag that studies of this kind do not have."""
     typed = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
-    if unknown := [f"--{name}" for name in typed if name not in KINDS[kind]]:
-        accepted = " and ".join(f"--{name}" for name in KINDS[kind])
-        raise ConfigError(f"{unknown[0]} has no effect in study={study} (kind: {kind}), which takes {accepted}")
-    is_open = "budget" in KINDS[kind] and "repeats" not in typed
+    if unknown := [f"--{name}" for name in typed if name not in file.flags]:
+        accepted = " and ".join(f"--{name}" for name in file.flags)
+        raise ConfigError(f"{unknown[0]} has no effect in study={study} (kind: {file.kind}), which takes {accepted}")
+    is_open = isinstance(file, StepsFile) and "repeats" not in typed
     lengths = {"seconds": SECONDS_OF_STEPS, "repeats": None} if is_open else {"repeats": DEFAULT_ROUNDS}
     return DEFAULTS | lengths | {"budget_seconds": typed.pop("budget", 0.0)} | typed
 
 
 def tables_of(request: Request) -> list[Table]:
-    """Run the study and return its tables. The arguments of a kind's `run` are the keys of its file. Raises
-    ImagenetOptError."""
-    if request.kind == "steps":
-        found: list[Table] = resolve_name("imagenet_opt.study.steps.run")(request)
-        return found
-    run = resolve_name(f"imagenet_opt.study.kinds.{request.kind}.run")
-    keys: Any = {name: (key.annotation, ...) for name, key in signature(run).parameters.items() if name != "request"}
-    options = checked_options(create_model("Options", __config__=ConfigDict(extra="forbid"), **keys), request)
-    return [how_to_decide(run(request, **dict(options)))]
+    """Run the study and return its tables. Raises ImagenetOptError."""
+    from imagenet_opt.study import read, scaling, steps
+
+    file = request.file
+    if isinstance(file, StepsFile):
+        return steps.run(file, request)
+    table = read.run(file, request) if isinstance(file, ReadFile) else scaling.run(file, request)
+    return [how_to_decide(table)]
 
 
 def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) -> None:
@@ -141,16 +128,14 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     from imagenet_opt.display.terminal_table import about_texts, strict_json
 
     texts, command = about_texts(facts), facts["command"]
-    text = f"## {request.title}\n\n{', '.join(texts.values())}\n\n    {command}\n\n"
-    lengths: dict[str, Any] = {
-        name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]
-    }
+    text = f"## {request.file.title}\n\n{', '.join(texts.values())}\n\n    {command}\n\n"
+    lengths: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds")}
     lengths |= {"budget_seconds": request.budget_seconds} if request.budget_seconds else {}
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
     files = {
         "study.md": text + "\n".join(table.markdown() for table in tables),
         "study.json": numbers,
-        "study.html": page_of_tables(request.title, request.title, tables, about=texts, command=command),
+        "study.html": page_of_tables(request.file.title, request.file.title, tables, about=texts, command=command),
     }
     try:
         for name, content in files.items():

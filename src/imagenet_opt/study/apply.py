@@ -11,8 +11,9 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.verdict import UNDECIDED
+from imagenet_opt.study.file import PLAIN
 from imagenet_opt.study.losses import Parities
-from imagenet_opt.study.plan import PLAIN, Row, Study
+from imagenet_opt.study.plan import Row, Study
 from imagenet_opt.study.turn import RowResult, Turn, Worths, stored_turn, worths_of
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
@@ -106,7 +107,7 @@ def _written(
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
-        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.num_rounds} rounds",
+        f"{request.file.title}: {TOGETHER} against {' and '.join(gains)}, in {request.num_rounds} rounds",
         *lines,
         *about,
     ]

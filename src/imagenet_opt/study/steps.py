@@ -22,8 +22,9 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.apply import keep_winners
+from imagenet_opt.study.file import Request, StepsFile
 from imagenet_opt.study.losses import Parities, Parity, measure_losses
-from imagenet_opt.study.plan import Plan, Request, Row, StepsFile, Study, checked_options
+from imagenet_opt.study.plan import Plan, Row, Study
 from imagenet_opt.study.turn import MEASURES, SEED, RowResult, Worths, key_of_turn, measure_speeds
 
 _COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
@@ -33,9 +34,8 @@ _WARMING_SECONDS = 60.0
 """Longest time to read the files of the turns into memory."""
 
 
-def run(request: Request) -> list[Table]:
+def run(file: StepsFile, request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
-    file = checked_options(StepsFile, request)
     try:
         study, cache = begin(file, request)
     except ConfigError as error:
@@ -107,7 +107,7 @@ def tables(study: Study, results: Sequence[RowResult], parities: Parities) -> li
     """The tables of a study: ratios of each measure, and details."""
     ratios = [
         Table(
-            f"{study.request.title}: {name}",
+            f"{study.request.file.title}: {name}",
             _COLUMNS,
             tuple(_ratio_row(result, measure) for result in results),
             tuple(advice(results, study.request)) if measure == "full" else (),
@@ -176,7 +176,7 @@ def _details(study: Study, results: Sequence[RowResult], parities: Parities) -> 
         *(f"{result.row.name} failed {result.failure}." for result in results if result.failure is not None),
         *(f"All together against the start: {result.together}." for result in results if result.together),
     )
-    title, left_out = f"{study.request.title}: details", tuple(study.plan.left_out())
+    title, left_out = f"{study.request.file.title}: details", tuple(study.plan.left_out())
     return Table(title, tuple(columns), tuple(rows), notes, left_out=left_out)
 
 

@@ -1,11 +1,6 @@
-"""Operations of a training step in a profile: their kinds of work and their times.
-
-The three kinds of work, contractions, normalisations with reductions, and element-wise operations, are those of Ivanov
-et al., Data Movement Is All You Need, 2020, arXiv:2007.00072.
-"""
+"""Times of the kernels in a profile of training steps."""
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,71 +9,6 @@ PERMISSION = (
     "NVreg_RestrictProfilingToAdminUsers=0"
 )
 """Remedy when the profiler sees no kernels, as in containers without the right to profile."""
-
-
-def gaps_sentence(step_seconds: float, kernel_seconds: float) -> str:
-    """What closing the gaps between kernels could gain, for a step on the GPU without waits for data.
-
-    step_seconds: from one step to the next. kernel_seconds: time in which at least one kernel ran, above 0, from a
-    profiler, in the same steps.
-    """
-    gap_seconds = max(0.0, step_seconds - kernel_seconds)
-    return (
-        f"No kernel runs in {100 * gap_seconds / step_seconds:.1f} % of a step ({1000 * gap_seconds:.1f} of "
-        f"{1000 * step_seconds:.1f} ms): closing the gaps, with callbacks.acceleration.cuda_graph=true or "
-        f"compile=true, gives at most {max(1.0, step_seconds / kernel_seconds):.2f} times the speed."
-    )
-
-
-GROUPS = ("contraction", "normalisation", "element-wise", "copies", "optimizer", "rest")
-"""normalisation: also reductions and pooling. copies: also fills. rest: launches, allocations, unknown operations."""
-
-
-def _words(*words: str) -> re.Pattern[str]:
-    """A pattern for any of the words as a whole part of a name, between underscores."""
-    return re.compile(rf"(^|_)({'|'.join(words)})(_|$)")
-
-
-_PATTERNS = {
-    "optimizer": re.compile(r"^_foreach_|^_fused_(sgd|ada|lamb)|^_amp_"),
-    "contraction": _words(
-        r"\w*conv(olution)?\d*d?", r"(add|b|add?b|baddb|int|scaled)?mm", "matmul", "linear", r"\w*attention", "mv",
-        "dot",
-    ),
-    "normalisation": _words(
-        r"\w*norm", r"\w*softmax", r"\w*pool\d?d?", "sum", "mean", "var", "std", r"(?<!clamp_)a?(max|min)",
-        "arg(max|min)", "topk", "logsumexp", r"loss\d?d?", "all", "any",
-    ),
-    "element-wise": _words(
-        r"\w*relu\d?", r"\w*elu", r"clamp\w*", "threshold", "hardtanh", "hardswish", "hardsigmoid", "silu", "mish",
-        "sigmoid", "tanh", "erf", "add", "r?sub", "mul", "div", "neg", "exp", "log", "pow", "r?sqrt", "abs", "sign",
-        "reciprocal", "lerp", "addcmul", "addcdiv", "maximum", "minimum", "dropout", "bernoulli", "where", "masked",
-        "eq", "ne", "lt", "le", "gt", "ge", r"logical\w*", r"bitwise\w*",
-    ),
-    "copies": _words("copy", "clone", "contiguous", "cat", "stack", "fill", "zeros?", "ones", "full"),
-}  # fmt: skip
-
-
-def group_of(name: str) -> str:
-    """The group of an operation by its name in a profile ("aten::conv2d") or torch.ops ("aten.convolution.default")."""
-    if name.startswith("Optimizer."):
-        return "optimizer"
-    space, _, operation = name.replace("::", ".").partition(".")
-    if space != "aten":
-        return "rest"
-    operation = operation.partition(".")[0]
-    return next((group for group, pattern in _PATTERNS.items() if pattern.search(operation)), "rest")
-
-
-def seconds_of_groups(profile: Any, *, num_steps: int, on_gpu: bool) -> dict[str, float]:
-    """Seconds of each group per step, in a torch.profiler.profile over `num_steps` steps: of the kernels that
-    operations launch on a GPU, else of the CPU in the operations themselves."""
-    seconds = dict.fromkeys(GROUPS, 0.0)
-    for event in profile.events():
-        if event.device_type.name == "CPU" and not event.name.startswith("ProfilerStep"):
-            own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
-            seconds[_group(event)] += own / 1e6 / num_steps
-    return seconds
 
 
 _HOST_COPIES = ("Memcpy HtoD", "Memcpy DtoH")
@@ -104,10 +34,3 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, end - max(begin, until))
         until = max(until, end)
     return total
-
-
-def _group(event: Any) -> str:
-    outer = event
-    while outer is not None and not outer.name.startswith("Optimizer.step"):
-        outer = outer.cpu_parent
-    return group_of(event.name) if outer is None else "optimizer"

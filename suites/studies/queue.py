@@ -1,4 +1,6 @@
-"""Study `queue`: how long prefetched batches hide a loader that is too slow, compared with the theory.
+"""How long prefetched batches hide a loader that is too slow, compared with the theory.
+
+python -m suites.studies.queue data.root=/data/imagenet --depths 1,2,4,8
 
 The theory: one worker loads a batch in L seconds, unless Q batches already wait. A step takes one batch and computes
 for C seconds. All Q batches exist before the first step.
@@ -6,26 +8,25 @@ for C seconds. All Q batches exist before the first step.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.table import Column
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.plan import Request, Sizes
+from imagenet_opt.study.comparison import Comparison, Setting
+from suites.studies.command import arguments, measured, show
 
+NUM_STEPS, LOAD_SECONDS, LOAD_OVER_COMPUTE = 30, 0.4, 2.5
+"""Steps of a turn; seconds per batch of the slowed loader; how many times as long as a step of the simulated device."""
 WAITED = 0.2
 """A step waits for its batch if the wait exceeds this share of the loader's time per batch."""
 _TIMED = 5
@@ -65,29 +66,6 @@ class Drained:
         """Number of steps before the first wait."""
         waits = enumerate(self.waits)
         return next((step for step, wait in waits if wait > WAITED * self.load_seconds), len(self.waits))
-
-
-def run(
-    request: Request,
-    prefetch_factors: Sizes,
-    num_steps: Annotated[int, Field(ge=6, le=10_000)],
-    load_over_compute: Annotated[float, Field(gt=1)],
-    load_seconds: Annotated[float, Field(gt=0)],
-) -> Table:
-    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: by which factor the loader
-    is slower than the device. load_seconds: time per batch, reached by slowing down the storage. Raises
-    ImagenetOptError."""
-    compute_seconds, testbed = load_seconds / load_over_compute, Testbed(composed(request.overrides))
-    loading = slowed(testbed, load_seconds)
-    settings = {
-        f"data.prefetch_factor={depth}": Setting(
-            (str(depth),),
-            partial(drain, testbed, replace(loading, prefetch_factor=depth), compute_seconds, num_steps),
-            against=f"data.prefetch_factor={prefetch_factors[0]}" if number else None,
-        )
-        for number, depth in enumerate(prefetch_factors)
-    }
-    return queue_table(settings, run_rounds(settings, request, Drained), compute_seconds)
 
 
 def slowed(testbed: Testbed, load_seconds: float) -> LoaderOptions:
@@ -134,8 +112,18 @@ def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:
     return num_ready
 
 
-def queue_table(settings: Mapping[str, Setting[Drained]], rounds: Rounds[Drained], compute: float) -> Table:
-    """Table of measured and predicted steps. compute: seconds per batch of the device."""
+def main() -> None:
+    given = arguments(__doc__, depths="1,2,4,8")
+    compute, testbed = LOAD_SECONDS / LOAD_OVER_COMPUTE, Testbed(composed(tuple(given.overrides)))
+    loading = slowed(testbed, LOAD_SECONDS)
+    settings = {
+        f"data.prefetch_factor={depth}": Setting(
+            (str(depth),),
+            partial(drain, testbed, replace(loading, prefetch_factor=depth), compute, NUM_STEPS),
+            against=f"data.prefetch_factor={given.depths[0]}" if number else None,
+        )
+        for number, depth in enumerate(given.depths)
+    }
 
     def law(turns: Sequence[Drained]) -> tuple[float, float, float]:
         """Load time, compute time and ready batches."""
@@ -151,10 +139,10 @@ def queue_table(settings: Mapping[str, Setting[Drained]], rounds: Rounds[Drained
         ("prefetch",),
         "steps/s",
         settings,
-        rounds,
+        measured(settings, given.repeats),
         lambda turn: 1 / (compute + fmean(turn.waits)),
         more={
-            Column("by the law", "{:.2f}"): lambda turns: 1 / mean_step_seconds(*law(turns), len(turns[0].waits)),
+            Column("by the law", "{:.2f}"): lambda turns: 1 / mean_step_seconds(*law(turns), NUM_STEPS),
             Column("ready at first", "{:,.0f}"): lambda turns: median(turn.num_ready for turn in turns),
             Column("steps that do not wait", "{:,.0f}"): lambda turns: median(turn.num_hidden for turn in turns),
             Column("steps by the law", "{:,.0f}"): hidden_by_law,
@@ -165,4 +153,8 @@ def queue_table(settings: Mapping[str, Setting[Drained]], rounds: Rounds[Drained
         "The mean over a few steps favours a deep queue; over an epoch the advantage vanishes."
     )
     finding = "A queue only postpones the waits of a slow loader: once the queue is empty, each step waits."
-    return comparison.table(note, finding=finding)
+    show(comparison.table(note, finding=finding))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,8 +21,8 @@ from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.processes import ServerContext
-from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.plan import Request, Sizes
+from imagenet_opt.study.comparison import Comparison, Setting, run_rounds
+from imagenet_opt.study.file import ReadFile, Request
 
 _ENOUGH = 0.8
 """A turn that lasts less than this part of the requested time is repeated with more files."""
@@ -49,14 +49,13 @@ class ReadPass(NamedTuple):
     is_cold: bool
 
 
-def run(request: Request, num_workers: Sizes, reads_in_flight: Sizes, batch_size: Sizes) -> Table:
-    """num_workers: numbers of processes. reads_in_flight: requests of each process. batch_size: in files. Raises
-    ImagenetOptError."""
+def run(file: ReadFile, request: Request) -> Table:
+    """Measure each combination. Raises ImagenetOptError."""
     testbed = Testbed(composed(request.overrides))
     samples, shuffle = testbed.samples, testbed.loading.shuffle
     if shuffle == "block":
-        samples.rows = in_blocks(len(samples.index), block_size_for(min(batch_size)))
-    ways = list(itertools.starmap(Way, itertools.product(num_workers, reads_in_flight, batch_size)))
+        samples.rows = in_blocks(len(samples.index), block_size_for(min(file.batch_size)))
+    ways = list(itertools.starmap(Way, itertools.product(file.num_workers, file.reads_in_flight, file.batch_size)))
     settings = {
         str(way): Setting(
             tuple(map(str, way)),

@@ -1,4 +1,7 @@
-"""Study `torchscript`: speed of scripted, traced and compiled networks."""
+"""The speed of scripted and traced networks beside eager and compiled ones.
+
+python -m suites.studies.torchscript data.batch_size=64
+"""
 
 import time
 import warnings
@@ -10,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.table import Column
 from imagenet_opt.errors import first_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
-from imagenet_opt.study.plan import Request
+from imagenet_opt.study.comparison import Comparison, Setting
+from suites.studies.command import arguments, measured, show
+from suites.studies.synthetic_step import SyntheticStep
 
 EAGER = "eager"
 _WARMUP = 5
@@ -38,43 +41,16 @@ class Found(NamedTuple):
     first_loss: float
 
 
-def run(request: Request) -> Table:
-    """Measure and return the table. Raises ImagenetOptError."""
-    subject = SyntheticStep(request.overrides)
-    settings = {
-        way: Setting((way,), partial(measure, subject, way, request.seconds), None if way == EAGER else EAGER)
-        for way in WAYS
-    }
-    comparison = Comparison(
-        f"TorchScript beside torch.compile: {subject}",
-        ("form of the network",),
-        "images/s",
-        settings,
-        run_rounds(settings, request, Found),
-        lambda found: found.images_per_second,
-        more={
-            Column("until it runs, s", "{:.1f}"): lambda turns: turns[0].ready_seconds,
-            Column("again, s", "{:.1f}"): lambda turns: median(turn.ready_seconds for turn in turns[1:] or turns),
-            Column("first loss", "{:.3f}"): lambda turns: turns[0].first_loss,
-        },
-    )
-    return comparison.table(
-        "'Until it runs' is the time to build the form and to run its first five passes, eager's too; 'again' is the "
-        "same time in later rounds, with torch.compile's cache on disk. Forms that compute the same have the same "
-        "first loss."
-    )
-
-
-def measure(subject: SyntheticStep, way: str, seconds: float) -> Found:
+def found(subject: SyntheticStep, way: str, seconds: float) -> Found:
     """Measure a form of a new network; all forms and rounds have the same weights and batch. Raises TurnFailed if torch
     refuses the form."""
     try:
-        return _measured(subject, way, seconds)
+        return _found(subject, way, seconds)
     except Exception as error:  # TorchScript and the compilers have many classes of errors
         raise TurnFailed(first_line(error)) from error
 
 
-def _measured(subject: SyntheticStep, way: str, seconds: float) -> Found:
+def _found(subject: SyntheticStep, way: str, seconds: float) -> Found:
     torch.compiler.reset()
     torch.manual_seed(0)
     net, (images, labels) = subject.net(), subject.batch()
@@ -96,3 +72,36 @@ def _measured(subject: SyntheticStep, way: str, seconds: float) -> Found:
     subject.settle()
     ready_seconds = time.perf_counter() - began
     return Found(subject.num_images / subject.seconds(step, seconds), ready_seconds, losses[0])
+
+
+def main() -> None:
+    given = arguments(__doc__)
+    subject = SyntheticStep(given.overrides)
+    settings = {
+        way: Setting((way,), partial(found, subject, way, given.seconds), None if way == EAGER else EAGER)
+        for way in WAYS
+    }
+    comparison = Comparison(
+        f"TorchScript beside torch.compile: {subject}",
+        ("form of the network",),
+        "images/s",
+        settings,
+        measured(settings, given.repeats),
+        lambda found: found.images_per_second,
+        more={
+            Column("until it runs, s", "{:.1f}"): lambda turns: turns[0].ready_seconds,
+            Column("again, s", "{:.1f}"): lambda turns: median(turn.ready_seconds for turn in turns[1:] or turns),
+            Column("first loss", "{:.3f}"): lambda turns: turns[0].first_loss,
+        },
+    )
+    show(
+        comparison.table(
+            "'Until it runs' is the time to build the form and to run its first five passes, eager's too; 'again' is "
+            "the same time in later rounds, with torch.compile's cache on disk. Forms that compute the same have the "
+            "same first loss."
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

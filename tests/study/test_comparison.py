@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.kinds.comparison import Setting, run_rounds
+from imagenet_opt.study.comparison import Setting, run_rounds
 from imagenet_opt.study.plan import Request
 from tests.study.studies import small_request
 

@@ -8,9 +8,9 @@ import pytest
 from lightning.pytorch import LightningModule
 
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.study.kinds import scaling
-from imagenet_opt.study.kinds.comparison import Setting
-from imagenet_opt.study.kinds.scaling import Job, Stretch, scaling_table, train
+from imagenet_opt.study import scaling
+from imagenet_opt.study.comparison import Setting
+from imagenet_opt.study.scaling import Job, Stretch, scaling_table, train
 from tests.processes import on_ranks
 from tests.study.studies import TINY
 

@@ -1,5 +1,6 @@
 """A training step on random images, for studies of computation that open no data set."""
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -7,40 +8,36 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from imagenet_opt.config.build import device_of, num_processes, plain, precision_of, share_batch
+from imagenet_opt.config.build import device_of, plain, precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import key_of
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.probe.device_peak import seconds_per_call
 
 _CLASSES = 1000
 """Used if model.num_classes follows the data."""
 _TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
+_LEAST_CALLS = 3
 
 
 class SyntheticStep:
-    """The step of train.py with these overrides; without data= or experiment= with the settings of data=folder, not of
-    the demo.
+    """The step of train.py with these overrides, in one process; without data= or experiment= with the settings of
+    data=folder, not of the demo.
 
     num_images, image_size: of a batch. weights: dtype of the parameters. products: dtype of the inputs of convolutions
-    and matrix products; differs in mixed precision. Raises ImagenetOptError.
+    and matrix products; differs in mixed precision.
     """
 
-    def __init__(self, overrides: tuple[str, ...]) -> None:
+    def __init__(self, overrides: list[str]) -> None:
         chosen = not {"data", "experiment"}.isdisjoint(map(key_of, overrides))
-        config = composed(overrides if chosen else ("data=folder", *overrides))
+        config = composed(tuple(overrides) if chosen else ("data=folder", *overrides))
         self.device = device_of(config)
-        share_batch(config, num_processes(config, self.device)[1])
         self.network = {name: plain(config.model)[name] for name in RECIPE}
         self.network["num_classes"] = self.network["num_classes"] or _CLASSES
-        self.num_images, self.image_size = config.data.batch_size, config.data.image_size
-        for key, value in {"batch_size": self.num_images, "image_size": self.image_size}.items():
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"data.{key}={value} must be a whole number, 1 or more, in these studies")
+        self.num_images, self.image_size = int(config.data.batch_size), int(config.data.image_size)
         self.precision = str(precision_of(config.trainer.precision, self.device, self.image_size))
-        self.weights, self.products = types_of(self.precision)
+        self.products = _TYPES[self.precision.partition("-")[0]]
+        self.weights = torch.float32 if self.precision.endswith("mixed") else self.products
         self._optimizer, self._acceleration = plain(config.optimizer), config.callbacks.get("acceleration", {})
         torch.manual_seed(0)
         if self.on_gpu:  # switches of the whole process
@@ -69,8 +66,8 @@ class SyntheticStep:
 
     def random(self, *shape: int) -> Tensor:
         is_last = len(shape) == 4 and self._acceleration.get("channels_last")
-        numbers = torch.randn(shape, device=self.device, dtype=self.weights)
-        return numbers.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+        noise = torch.randn(shape, device=self.device, dtype=self.weights)
+        return noise.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Random images N x 3 x S x S and labels (N,)."""
@@ -98,14 +95,19 @@ class SyntheticStep:
             torch.cuda.synchronize(self.device)
 
     def seconds(self, call: Callable[[], object], seconds: float) -> float:
-        """Mean seconds of a call on the device, over about `seconds`."""
-        return seconds_per_call(call, seconds=seconds, settle=self.settle)
+        """Mean seconds of a call on the device, over about `seconds` and at least three calls.
 
+        The first call chooses algorithms and allocates memory, so it does not count. The time of the second call
+        determines how many calls fit. A GPU gets all calls before the host waits once.
+        """
 
-def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:
-    """Dtypes of the weights and of the products for Lightning's name of a precision. Raises ConfigError."""
-    name, _, how = precision.partition("-")
-    if name not in _TYPES or how not in ("", "true", "mixed"):
-        raise ConfigError(f"trainer.precision={precision} cannot be studied; use mixed, bf16-mixed or 32-true")
-    mixed = how == "mixed" or (not how and name in ("bf16", "16"))
-    return torch.float32 if mixed else _TYPES[name], _TYPES[name]
+        def timed(num_calls: int) -> float:
+            self.settle()
+            began = time.perf_counter()
+            for _ in range(num_calls):
+                call()
+            self.settle()
+            return (time.perf_counter() - began) / num_calls
+
+        call()
+        return timed(max(_LEAST_CALLS, round(seconds / max(timed(1), 1e-9))))

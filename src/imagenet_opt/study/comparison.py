@@ -16,7 +16,7 @@ from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, interv
 from imagenet_opt.errors import ConfigError, ImagenetOptError, first_line
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.plan import Request
+from imagenet_opt.study.file import Request
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def run_rounds(settings: Mapping[str, Setting[T]], request: Request, answer: typ
     answer: type of a turn's result, convertible to JSON. A turn with an error of this package or of torch counts as
     failed. Raises ConfigError if all have failed.
     """
-    asked = (request.kind, request.options, request.overrides, request.seconds)
+    asked = (request.file.model_dump(), request.overrides, request.seconds)
     config = OmegaConf.to_container(composed(request.overrides))
     cache, adapter = ResultCache(request.folder, {"request": asked, "subject": config}), TypeAdapter(answer)
 

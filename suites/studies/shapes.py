@@ -1,4 +1,7 @@
-"""Study `shapes`: the cost of layer sizes that are not multiples of 8 or 64, which tensor cores prefer."""
+"""The cost of layer sizes that are not multiples of 8 or 64, which tensor cores prefer.
+
+python -m suites.studies.shapes trainer.precision=bf16-mixed --channels 255,256,257
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,10 +10,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from imagenet_opt.display.table import Table
-from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
-from imagenet_opt.study.plan import Request, Sizes
+from imagenet_opt.study.comparison import Comparison, Setting
+from suites.studies.command import arguments, measured, show
+from suites.studies.synthetic_step import SyntheticStep
 
 CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
 _MULTIPLES = (64, 8)
@@ -30,28 +32,6 @@ def neighbour(size: int, sizes: Sequence[int]) -> int | None:
     """The nearest of `sizes` with a larger `multiple_of`; the larger if two are equally near; None if there is none."""
     better = [other for other in sizes if multiple_of(other) > multiple_of(size)]
     return min(better, key=lambda other: (abs(other - size), -other), default=None)
-
-
-def run(request: Request, channels: Sizes, batches: Sizes, outputs: Sizes) -> Table:
-    """channels: input and output channels of the convolution. batches, outputs: of the last layer. Raises
-    ImagenetOptError."""
-    subject, sizes = SyntheticStep(request.overrides), {CHANNELS: channels, BATCH: batches, OUTPUTS: outputs}
-    settings = {
-        f"{varies} {size}": Setting(
-            (varies, str(size), str(multiple_of(size))),
-            partial(gflops_per_second, subject, varies, size, request.seconds),
-            against=f"{varies} {better}" if (better := neighbour(size, of_layer)) else None,
-        )
-        for varies, of_layer in sizes.items()
-        for size in of_layer
-    }
-    title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
-    rounds = run_rounds(settings, request, float)
-    comparison = Comparison(title, ("what varies", "size", "multiple of"), "GFLOP/s", settings, rounds)
-    slower = [name for name, gain in comparison.gains.items() if gain.verdict == "slower"]
-    note = "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
-    start = "Sizes whose FLOPs are slower than those of the nearest better multiple"
-    return comparison.table(note, finding=f"{start}: {', '.join(slower) or 'none'}.")
 
 
 def gflops_per_second(subject: SyntheticStep, varies: str, size: int, seconds: float) -> float:
@@ -99,3 +79,29 @@ def _forward_backward(subject: SyntheticStep, layer: nn.Module, shape: tuple[int
     with torch.cuda.graph(graph):
         call()
     return graph.replay
+
+
+def main() -> None:
+    sizes = "248,252,255,256,257,260,264"
+    given = arguments(__doc__, channels=sizes, batches=sizes, outputs="992,999,1000,1001,1008,1024")
+    subject = SyntheticStep(given.overrides)
+    settings = {
+        f"{varies} {size}": Setting(
+            (varies, str(size), str(multiple_of(size))),
+            partial(gflops_per_second, subject, varies, size, given.seconds),
+            against=f"{varies} {better}" if (better := neighbour(size, of_layer)) else None,
+        )
+        for varies, of_layer in {CHANNELS: given.channels, BATCH: given.batches, OUTPUTS: given.outputs}.items()
+        for size in of_layer
+    }
+    title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
+    rounds = measured(settings, given.repeats)
+    comparison = Comparison(title, ("what varies", "size", "multiple of"), "GFLOP/s", settings, rounds)
+    slower = [name for name, gain in comparison.gains.items() if gain.verdict == "slower"]
+    note = "The multiples are those of a GPU's tensor cores; a CPU has blocks of 8 or 16 channels."
+    start = "Sizes whose FLOPs are slower than those of the nearest better multiple"
+    show(comparison.table(note, finding=f"{start}: {', '.join(slower) or 'none'}."))
+
+
+if __name__ == "__main__":
+    main()

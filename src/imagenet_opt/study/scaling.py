@@ -22,8 +22,8 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.kinds.comparison import Comparison, Setting, run_rounds
-from imagenet_opt.study.plan import Request, Sizes
+from imagenet_opt.study.comparison import Comparison, Setting, run_rounds
+from imagenet_opt.study.file import Request, ScalingFile
 from imagenet_opt.study.turn import apart
 
 _LEAST_STEPS = 8
@@ -40,9 +40,9 @@ class Job:
     seconds: float
 
 
-def run(request: Request, processes: Sizes) -> Table:
+def run(file: ScalingFile, request: Request) -> Table:
     """Measure these numbers of processes and 1, with which they are compared. Raises ImagenetOptError."""
-    processes = tuple(sorted({1, *processes}))
+    processes = sorted({1, *file.processes})
     num_gpus = torch.cuda.device_count() if wants_gpu(composed(request.overrides)) else 0
     here = [num for num in processes if not num_gpus or num <= num_gpus]
     num_threads = max(1, machine.usable_cpus() // max(here))  # the same in every turn

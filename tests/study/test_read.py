@@ -12,7 +12,7 @@ from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.kinds.read import Way, read, turn
+from imagenet_opt.study.read import Way, read, turn
 from tests.conftest import write_images
 from tests.study.studies import table_of
 

@@ -27,7 +27,7 @@ def expected_batches(root: Path, cache: Path, *options: Any) -> list[Batch]:
         return list(made)
 
 
-@pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable", "registered"])
+@pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
@@ -49,28 +49,10 @@ def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
         assert torch.equal(indices.cpu(), batch.indices)
 
 
-@pytest.mark.parametrize("resize_on", ["worker", "device"])
-def test_slots_are_page_locked_once_and_until_the_loader_ends(
-    images_root: Path, tmp_path: Path, resize_on: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = prefetcher(images_root, tmp_path, CUDA, resize_on, "registered")
-    for epoch in range(3):
-        made.sampler.set_epoch(epoch)
-        for batch in made:
-            assert batch.lease is None
-    slots = list(made.buffers._mapped.values())
-    assert slots
-    assert all(pixels.is_pinned() for pixels in slots)
-    assert "page-locked" not in caplog.text
-    made.close()
-    assert not any(pixels.is_pinned() for pixels in slots)
-    assert torch.ones(8, device=CUDA).sum().item() == 8  # no error is left over
-
-
 def test_epochs_that_end_early_leave_no_copy_under_way(images_root: Path, tmp_path: Path) -> None:
     """The workers overwrite all slots when an epoch begins."""
     expected = expected_batches(images_root, tmp_path, "device", "ahead")
-    with closing(prefetcher(images_root, tmp_path, CUDA, "device", "registered")) as made:
+    with closing(prefetcher(images_root, tmp_path, CUDA, "device", "ahead")) as made:
         for _ in range(20):
             made.sampler.set_epoch(0)
             batch = next(iter(made))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from imagenet_opt.data.batch import Batch, RaggedBatch, joined
-from imagenet_opt.data.shared_buffers import LockedSlots, SharedBufferPool
+from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
 
@@ -32,7 +32,6 @@ class DeviceCopies:
         self.device = device
         self.mode = mode
         self.buffers = buffers
-        self.slots = LockedSlots()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._clock = CudaClock() if device.type == "cuda" else None
         self._num_finished, self._seconds = 0, 0.0
@@ -61,8 +60,6 @@ class DeviceCopies:
             return self._kept(part), None
         if self.mode == "pinned":
             return self._pin(part), None
-        if self.mode == "registered" and self.slots.hold(part.lease, part.data):
-            return self._send_from_slot(part)
         return self._send(self._pin(part))
 
     def arrived(self, parts: Iterable[Sent]) -> Part:
@@ -76,10 +73,6 @@ class DeviceCopies:
             seconds = self._clock.finished_seconds()
             self._num_finished, self._seconds = self._num_finished + len(seconds), self._seconds + sum(seconds)
         return self._num_finished, self._seconds
-
-    def close(self) -> None:
-        """End the page-locking of slots. No copy may be under way."""
-        self.slots.close()
 
     def _kept(self, part: Part) -> Part:
         """Return a whole batch unchanged; copy a part, because the worker needs the shared memory for further parts."""
@@ -100,13 +93,6 @@ class DeviceCopies:
             copied = torch.cuda.Event(blocking=True)
             copied.record()
         return sent, copied
-
-    def _send_from_slot(self, part: Part) -> Sent:
-        """Copy from a page-locked slot. Waits for the copy before the worker may use the slot again."""
-        sent, copied = self._send(part.pin_memory())  # leaves the pixels in the slot, which counts as pinned
-        copied.synchronize()
-        self.buffers.release(part.lease)
-        return replace(sent, lease=None), copied
 
     def _arrived(self, part: Part, copied: torch.cuda.Event | None) -> Part:
         if copied is not None:

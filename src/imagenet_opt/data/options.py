@@ -85,10 +85,9 @@ class LoaderOptions:
     other loaders do; the pixels are the same."""
     resize_on: Literal["auto", "device", "worker"] = "auto"
     """Where crops are resized: "device", "worker", or "auto": the device if it is a GPU, else the worker."""
-    copies: Literal["ahead", "pinned", "pageable", "registered"] = "ahead"
+    copies: Literal["ahead", "pinned", "pageable"] = "ahead"
     """How a batch is copied to the GPU: "ahead": from pinned memory, on a side stream, one batch early; "pinned": from
-    pinned memory within the step; "pageable": from ordinary memory, and the host waits; "registered": as "ahead", but
-    from the workers' shared memory, which is page-locked once. The speed of "registered" on a GPU was not measured."""
+    pinned memory within the step; "pageable": from ordinary memory, and the host waits."""
     max_crop_pixels: PositiveInt = 4194304
     """A crop of more pixels is reduced by a whole factor."""
     max_pixels: PositiveInt = 100_000_000

@@ -167,7 +167,6 @@ class DevicePrefetcher:
         if iterator is not None:
             self._end(iterator)
             self.loader._iterator = None
-        self.copies.close()
 
     def _end(self, iterator: Any) -> None:
         if iterator._worker_pids_set:  # from now on torch reports no error when a worker ends

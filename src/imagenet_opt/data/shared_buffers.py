@@ -3,17 +3,11 @@
 New shared memory costs a sixth of the time of decoding, because the kernel must find and clear each page.
 """
 
-import logging
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
-
-log = logging.getLogger(__name__)
-
-Place = tuple[int, int]
-"""Worker and slot."""
 
 _ROUNDING = 2**20
 """Buffers are rounded up to a multiple of these bytes, so that caching allocators can reuse their blocks."""
@@ -44,7 +38,7 @@ class SharedBufferPool:
         self._buffers: dict[int, Tensor] = {}
         self._number = 0
         self._place = (0, 0, 0)
-        self._mapped: dict[Place, Tensor] = {}
+        self._mapped: dict[tuple[int, int], Tensor] = {}
 
     def new_batch(self, epoch: int, step: int, part: int) -> None:
         """Begin a batch or part in its worker. A new epoch, or a restart of the epoch, frees all buffers."""
@@ -99,55 +93,6 @@ class SharedBufferPool:
         """Free the slot of a batch, unless the slot holds a later batch."""
         if lease is not None and int(self.holding[lease.worker, lease.slot]) == lease.number:
             self.holding[lease.worker, lease.slot] = 0
-
-
-class LockedSlots:
-    """Slots that CUDA has registered as page-locked memory, once for each mapping.
-
-    A registered mapping is kept until it is unregistered: later memory at the same address would be copied from the old
-    pages.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[Place, torch.UntypedStorage] = {}
-        self._is_refused = False
-
-    def hold(self, lease: Lease | None, pixels: Tensor) -> bool:
-        """Whether the memory of a batch is page-locked; a slot that is new is registered first. After a refusal, which
-        is logged once, no further slot is registered."""
-        if lease is None:
-            return False
-        place, memory = (lease.worker, lease.slot), pixels.untyped_storage()
-        if (held := self._held.get(place)) is not None:
-            if held.data_ptr() == memory.data_ptr():
-                return True
-            self._release(place)
-        if self._is_refused:
-            return False
-        runtime = torch.cuda.cudart()
-        error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes(), 0)
-        if error != runtime.cudaError.success:
-            self._is_refused = True
-            log.warning(
-                f"data.copies=registered: the workers' shared memory cannot be page-locked "
-                f"({runtime.cudaGetErrorString(error)}); batches are copied to pinned memory first, as with "
-                "data.copies=ahead"
-            )
-            return False
-        self._held[place] = memory
-        return True
-
-    def close(self) -> None:
-        """Unregister all slots."""
-        for place in list(self._held):
-            self._release(place)
-
-    def _release(self, place: Place) -> None:
-        torch.cuda.cudart().cudaHostUnregister(self._held[place].data_ptr())  # before the memory is unmapped
-        del self._held[place]
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _worker() -> int:

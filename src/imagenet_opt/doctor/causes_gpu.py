@@ -87,7 +87,7 @@ SLOW_COPY = Rule(
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
     remedy="copy batches while the step before computes, send uint8 crops, check the PCIe link",
     overrides=lambda e: (
-        *(("data.copies=ahead",) * (e.configured("data.copies") != "registered")),
+        "data.copies=ahead",
         *(("data.resize_on=device",) * (e.setup.resize_on == "worker")),
     ),
     commands=lambda e: (

@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 import torch
 
-from imagenet_opt.data.index.files import subset
+from imagenet_opt.data.index.split import subset
 from imagenet_opt.data.loader import RankInfo, open_index, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.store import Store

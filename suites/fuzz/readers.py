@@ -19,7 +19,7 @@ from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
-from imagenet_opt.data.storage.shard_store import ShardStore
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import CachedStore, MemoryStore
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
@@ -134,7 +134,7 @@ def _shards(folder: Path) -> None:
 def _read_shards(folder: Path) -> None:
     index = open_shards(folder / "out/train")
     _check_columns(len(index), index.labels, len(index.classes))
-    found = ShardStore(index).read_many(np.arange(len(index)))
+    found = RecordStore(index).read_many(np.arange(len(index)))
     assert [len(encoded) for encoded in found] == index.sizes.tolist()
     for i in range(len(index)):
         assert index.path(i).startswith(str(folder / "out/train/shard-")), "a path outside of the pack"

@@ -29,8 +29,9 @@ from imagenet_opt.bench.turn import (
 )
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.decoder import region_codec
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError
@@ -44,12 +45,12 @@ HOW = loading(num_workers=1)
 
 
 @pytest.fixture
-def index(images_root: Path, tmp_path: Path) -> FileIndex:
+def index(images_root: Path, tmp_path: Path) -> Split:
     return open_split(images_root, "train", tmp_path)
 
 
 @pytest.fixture
-def job(index: FileIndex) -> Job:
+def job(index: Split) -> Job:
     """In this process, two batches discarded and three timed."""
     return replace(job_of(index, HOW, 3), num_workers=0, num_warmup=2, num_batches=3, row=WORKER)
 
@@ -67,7 +68,7 @@ def test_the_rows_follow_where_images_are_resized(resize_on: str, against: list[
 
 
 def test_no_epoch_ends_within_a_turn_and_workers_make_equal_shares(
-    index: FileIndex, monkeypatch: pytest.MonkeyPatch
+    index: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
     job = job_of(index, replace(HOW, num_workers=3, prefetch_factor=4), 10)
@@ -76,7 +77,7 @@ def test_no_epoch_ends_within_a_turn_and_workers_make_equal_shares(
     assert len(job.samples()) // HOW.batch_size >= 12 + 12 + 3 * 4
 
 
-def test_all_rows_read_the_same_part_of_a_large_set(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_read_the_same_part_of_a_large_set(index: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "MOST_FILES", 12)
     part, everything = job_of(index, HOW, 3), job_of(index, HOW, 3)
     everything = replace(everything, index=index)

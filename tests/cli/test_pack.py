@@ -54,7 +54,7 @@ def test_folders_sizes_and_labels_are_arguments(tmp_path: Path, capsys: pytest.C
     main([f"data.root={root}", f"out={tmp_path}/out", *words])
     assert open_shards(tmp_path / "out/val").labels.tolist() == [1]
     index = open_shards(tmp_path / "out/train")
-    with tarfile.open(index.folder / index.shards[0]) as archive:
+    with tarfile.open(index.folder / index.containers[0]) as archive:
         sizes = [Image.open(archive.extractfile(member)).size for member in archive if member.name.endswith(".jpg")]
     assert sizes == [(16, 12)] * 8
 

@@ -8,35 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.index.index_cache import fingerprint_of
-from imagenet_opt.data.index.object_index import Part, RemoteIndex
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.index_cache import save
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
-from imagenet_opt.data.storage.store import CachedStore, FolderStore
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.store import CachedStore
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
 
-@dataclasses.dataclass(frozen=True)
-class RemoteFolder(RemoteIndex, FileIndex):
+class RemoteFolder(Split):
     """A folder on disk that looks like an object storage."""
 
-    cache: Path
-    sizes: np.ndarray
-    url: str = "s3://bucket/train"
-    is_whole: bool = True
-    part: Part | None = None
-
-    @property
-    def cache_dir(self) -> Path:
-        return self.cache
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_of(self.place, self.names, self.name_offsets, self.sizes)
+    is_remote = True
 
 
-def sizes_of(index: FileIndex) -> np.ndarray:
+def sizes_of(index: Split) -> np.ndarray:
     return np.array([Path(index.path(i)).stat().st_size for i in range(len(index))])
 
 
@@ -48,8 +35,8 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def index(storage: Path, tmp_path: Path) -> RemoteFolder:
     here = open_split(storage, "train", tmp_path / "cache")
-    columns = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
-    return RemoteFolder(cache=tmp_path / "cache", sizes=sizes_of(here), **columns)
+    kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes_of(here)), {})
+    return RemoteFolder(**{field.name: getattr(kept, field.name) for field in dataclasses.fields(kept)})
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -71,7 +58,7 @@ def test_batches_are_the_same_and_once_all_samples_are_cached_no_storage_is_need
 
 
 def test_the_loader_chooses_the_store(index: RemoteFolder, caplog: pytest.LogCaptureFixture) -> None:
-    assert isinstance(store_of(index, loading(cache_gb=0)), FolderStore)
+    assert isinstance(store_of(index, loading(cache_gb=0)), RecordStore)
     small = store_of(index, loading(cache_gb=5e-6))  # 5 kB
     assert isinstance(small, CachedStore) and 0 < small.folder.num_kept < len(index)
     assert small.folder.starts[small.folder.num_kept] <= 5000

@@ -18,7 +18,7 @@ from imagenet_opt.data.decode import decoder
 from imagenet_opt.data.decode.decoder import RegionCodec, load_codec
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
@@ -57,12 +57,12 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
     return normalize(cropped / 255, list(MEAN), list(STD))
 
 
-@pytest.mark.parametrize(("place", "work"), [(FolderStore, time.sleep), (decoder.Decoder, compute)])
+@pytest.mark.parametrize(("place", "work"), [(RecordStore, time.sleep), (decoder.Decoder, compute)])
 def test_a_slow_storage_is_found_as_waiting_and_a_slow_decoder_as_computing(
     images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, place: type, work: Callable[[float], None]
 ) -> None:
     """40 ms for each of 8 images. What the process computes is known from its own clock, on a busy machine too."""
-    method = "read_many" if place is FolderStore else "crop"
+    method = "read_many" if place is RecordStore else "crop"
     ordinary = getattr(place, method)
     monkeypatch.setattr(place, method, lambda *given: (work(0.04), ordinary(*given))[1])
     made = loader(images_root, num_workers=0, batch_size=8, reads_in_flight=1)
@@ -71,7 +71,7 @@ def test_a_slow_storage_is_found_as_waiting_and_a_slow_decoder_as_computing(
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     waits = stats.read_seconds + stats.cpu_wait_seconds
     assert waits + stats.decode_seconds <= wall
-    if place is FolderStore:
+    if place is RecordStore:
         assert waits > 0.3 and stats.read_seconds > 0 and stats.decode_seconds < cpu + 0.16
     else:
         assert stats.decode_seconds >= 0.32

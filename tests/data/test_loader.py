@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, train_loader
-from imagenet_opt.data.storage.store import FolderStore, Indices
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.store import Indices
 from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
@@ -51,10 +53,10 @@ def test_all_workers_make_the_first_batch_together(images_root: Path, loader: Ma
         assert ((made.buffers.made - before) >= 9).all()
 
 
-class CountingStore(FolderStore):
+class CountingStore(RecordStore):
     """Counts the samples that all workers read."""
 
-    def __init__(self, index: FileIndex) -> None:
+    def __init__(self, index: Split) -> None:
         super().__init__(index)
         self.counts = torch.zeros(len(index), dtype=torch.int64).share_memory_()
 

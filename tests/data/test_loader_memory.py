@@ -12,7 +12,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from imagenet_opt.data.budget import SPARE_BATCHES
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, batch_bytes, mean_crop_bytes, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, folder_of, loading
@@ -82,7 +83,7 @@ def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp
         np.save(tmp_path / f"{column}.npy", values)
     mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
     used = []
-    for index in (few, FileIndex(few.folder, few.classes, **mapped)):
+    for index in (few, Split(few.folder, few.classes, **mapped)):
         made = train_loader(index, loading(batch_size=32, num_workers=1), RankInfo(device=CPU))
         actual = iter(made)
         for _ in range(1 if index is few else 20):

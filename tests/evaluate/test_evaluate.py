@@ -11,7 +11,8 @@ from timm.data import ImageNetInfo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.evaluate.evaluate import Result, evaluate, tables
 from imagenet_opt.evaluate.network import Network, View, logits_of, view_of
@@ -82,7 +83,7 @@ def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root:
         evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
 
 
-def renamed(root: Path, folder: Path, names: list[str]) -> FileIndex:
+def renamed(root: Path, folder: Path, names: list[str]) -> Split:
     """The validation images of `root` in class folders with other names."""
     for number, file in enumerate(sorted((root / "val").rglob("*.JPEG")), 1):
         target = folder / "val" / names[int(file.parent.name.removeprefix("class"))]
@@ -91,7 +92,7 @@ def renamed(root: Path, folder: Path, names: list[str]) -> FileIndex:
     return open_split(folder, "val", folder / "cache")
 
 
-def evaluated(index: FileIndex, net: Recorder, **options: object) -> tuple[Result, Tensor]:
+def evaluated(index: Split, net: Recorder, **options: object) -> tuple[Result, Tensor]:
     """The result, and all logits of the network."""
     network = Network(net, net.head.out_features, **options)
     result = evaluate(network, index, loading(batch_size=4), VIEW)

@@ -14,8 +14,8 @@ import numpy as np
 import webdataset
 from PIL import Image
 
-from imagenet_opt.data.index.shard_index import ShardIndex
-from imagenet_opt.data.storage.shard_store import ShardStore
+from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.pack.image import PackOptions
 
 SMALL = PackOptions(shard_mb=0.02)
@@ -49,13 +49,13 @@ def small_tree(root: Path) -> Path:
     return tree(root, {name: jpeg(seed=i) for i, name in enumerate(names)})
 
 
-def names_of(index: ShardIndex) -> list[str]:
+def names_of(index: Split) -> list[str]:
     places = index.name_offsets.tolist()
     return [os.fsdecode(index.names[start:end].tobytes()) for start, end in pairwise(places)]
 
 
-def read(index: ShardIndex) -> list[bytes]:
-    return ShardStore(index).read_many(np.arange(len(index)))
+def read(index: Split) -> list[bytes]:
+    return RecordStore(index).read_many(np.arange(len(index)))
 
 
 def samples(folder: Path, *steps: Callable[[Any], Any]) -> list[Any]:

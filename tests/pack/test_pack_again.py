@@ -87,10 +87,10 @@ def test_packing_again_repairs_a_pack(damage: str, out: Path, whole: Path, image
     match damage:
         case "lost":
             (folder / "shard-00001.tar").unlink()
-            images_seen = int((open_shards(whole / "train").shard_ids == 1).sum())
+            images_seen = int((open_shards(whole / "train").container_ids == 1).sum())
         case "cut":
             os.truncate(folder / "shard-00001.tar", 5000)
-            images_seen = int((open_shards(whole / "train").shard_ids == 1).sum())
+            images_seen = int((open_shards(whole / "train").container_ids == 1).sum())
         case "lost column":
             (folder / "names.npy").unlink()
         case "lost index":

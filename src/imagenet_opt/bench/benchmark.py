@@ -14,10 +14,8 @@ from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn, run_turn, write_packed
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import fit_loader
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex, scan_split
-from imagenet_opt.data.index.object_index import RemoteIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
@@ -39,7 +37,7 @@ def rows_of(loading: LoaderOptions, against: Sequence[str]) -> list[str]:
     return [*own, *([CEILING] if REGION in own else []), *against]
 
 
-def job_of(index: FileIndex | ShardIndex, loading: LoaderOptions, num_batches: int, device: str = "cpu") -> Job:
+def job_of(index: Split, loading: LoaderOptions, num_batches: int, device: str = "cpu") -> Job:
     """The settings of all turns. No epoch ends within a turn. Raises BatchTooLarge."""
     TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)  # refuses too large a batch
     budget = fit_loader(
@@ -63,11 +61,11 @@ def job_of(index: FileIndex | ShardIndex, loading: LoaderOptions, num_batches: i
     )
 
 
-def _part(index: FileIndex | ShardIndex, loading: LoaderOptions) -> FileIndex | ShardIndex:
+def _part(index: Split, loading: LoaderOptions) -> Split:
     most = max(loading.batch_size, MOST_FILES)
-    if len(index) <= most or isinstance(index, RemoteIndex):
+    if len(index) <= most or index.is_remote:
         return index
-    if isinstance(index, ShardIndex):  # in random order since they were packed
+    if index.containers:  # whose neighbours are read together
         return subset(index, np.arange(most))
     return subset(index, np.sort(np.random.default_rng(loading.seed).choice(len(index), most, replace=False)))
 
@@ -127,14 +125,14 @@ def _prepare(job: Job) -> None:
         write_packed(job)
 
 
-def check_files(index: FileIndex | ShardIndex, option: str) -> None:
+def check_files(index: Split, option: str) -> None:
     """Raise ConfigError unless the data set is a folder of files. option: the option that needs them."""
-    if isinstance(index, ShardIndex | RemoteIndex):
-        what = "a URL" if isinstance(index, RemoteIndex) else "packed"
+    if index.is_remote or index.containers:
+        what = "a URL" if index.is_remote else "packed"
         raise ConfigError(f"{option} needs a folder of files, but {index.place} (data.root) is {what}")
 
 
-def encoded_again(index: FileIndex | ShardIndex, folder: Path) -> FileIndex:
+def encoded_again(index: Split, folder: Path) -> Split:
     """The files of `index`, encoded again in `folder`, so that all loaders read the same bytes. Files that cannot be
     decoded are left out. Raises DataError if nothing can be written."""
 

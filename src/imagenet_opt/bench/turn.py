@@ -17,9 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.decoder import Box, region_codec
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import SampleIds
@@ -44,7 +42,7 @@ class Job:
     in all. device: where our batches are delivered. row: its name. packed: folder of a copy in a peer's own format.
     """
 
-    index: FileIndex | ShardIndex
+    index: Split
     loading: LoaderOptions
     passes: int
     num_workers: int
@@ -60,7 +58,7 @@ class Job:
         once = [(self.index.path(i), label) for i, label in enumerate(self.index.labels.tolist())]
         return once * self.passes
 
-    def long_index(self) -> FileIndex | ShardIndex:
+    def long_index(self) -> Split:
         """All passes as one index."""
         return subset(self.index, np.tile(np.arange(len(self.index)), self.passes))
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.data.index.folder_index import FileIndex, Split, with_classes_of
 from imagenet_opt.data.index.layout import numbers
+from imagenet_opt.data.index.split import Split, with_classes_of
 from imagenet_opt.errors import ClassMismatch
 
 NUM_CLASSES, NUM_TRAIN, NUM_VAL = 1000, 1_281_167, 50_000
@@ -29,7 +29,7 @@ def judge_classes(train: Split, val: Split) -> Iterator[CheckResult]:
         text = f"{len(hidden)} hidden folders are classes: remove them from train and val, unless they hold a class"
         yield CheckResult("hidden folders", "warning", text, hidden)
     for name, split in (("train", train), ("val", val)):
-        if isinstance(split, FileIndex) and split.others:
+        if split.others:
             text = f"{sum(split.others.values()):,} files are no images by their names: {numbers(split.others)}"
             yield CheckResult(f"left out, {name}", "warning", f"{text}; training does not see them")
     if is_imagenet(train):

@@ -14,17 +14,14 @@ from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of
-from imagenet_opt.data.index.files import Status, files_of, spread_over_classes, status_of, subset
-from imagenet_opt.data.index.folder_index import FileIndex, with_classes_of
-from imagenet_opt.data.index.object_index import ObjectIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.files import Status, files_of, spread_over_classes, status_of
+from imagenet_opt.data.index.split import Split, subset, with_classes_of
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import ClassMismatch, EmptyClass
 from imagenet_opt.evaluate.network import saved
 from imagenet_opt.machine import is_lustre, usable_cpus
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
-Index = FileIndex | ShardIndex
 Rows = NDArray[np.int64]
 
 _FEW = 256
@@ -65,13 +62,13 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
         return [*verdicts, check_labels(network, subset(train, rows[0]), subset(val, rows[1]), loading, show)]
 
 
-def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:
+def _files(data: DataSet, train: Split, val: Split, rows: list[Rows]) -> list[CheckResult]:
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     results, sizes = list[CheckResult](), []
     for name, index in (("train", train), ("val", val)):
         status = _status(name, index)
         sizes.append(status.sizes)
-        if not isinstance(index, ShardIndex):
+        if not index.containers:
             results += _judge_status(name, index, status)
     for name, index, decoded in (("train", train, rows[0]), ("val", val, rows[1])):
         with progress(f"decoding, {name}", "images") as show:
@@ -80,20 +77,20 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ch
     if train.place == val.place:
         text = f"train and val are the same folder, {train.place}: accuracy will be meaningless (data.val_folder)"
         return [*results, CheckResult("val in train", "error", text)]
-    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    compared = np.arange(len(val)) if len(val.checksums) and len(train.checksums) else rows[1]
     with progress("duplicates", "files") as show:
         return [*results, *judge_duplicates((train, val), sizes, compared, data.loading, show)]
 
 
-def _status(name: str, index: Index) -> Status:
+def _status(name: str, index: Split) -> Status:
     """Size of each sample in bytes, by the index of shards and of objects; blocks: of files."""
-    if isinstance(index, ShardIndex | ObjectIndex):
+    if len(index.sizes):
         return Status(index.sizes, index.sizes)
     with progress(f"sizes, {name}", "files") as show:
         return status_of(files_of(index), show)
 
 
-def _judge_status(name: str, index: Index, status: Status) -> Iterator[CheckResult]:
+def _judge_status(name: str, index: Split, status: Status) -> Iterator[CheckResult]:
     """Verdicts on empty files, and on Lustre on files that are not fetched yet."""
     empty, gone = np.flatnonzero(status.sizes == 0), np.flatnonzero(status.sizes < 0)
     if bad := tuple(index.path(int(i)) for i in (*empty, *gone)):
@@ -101,7 +98,7 @@ def _judge_status(name: str, index: Index, status: Status) -> Iterator[CheckResu
         yield CheckResult(f"empty files, {name}", "error", f"{text}; restore or remove them", bad)
     else:
         yield CheckResult(f"empty files, {name}", "ok", f"none of {len(index):,}")
-    if isinstance(index, ObjectIndex) or not is_lustre(index.folder):
+    if index.is_remote or not is_lustre(index.folder):
         return
     if released := status.released.sum():
         text = (

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import is_jpeg, is_whole_jpeg
-from imagenet_opt.data.index.folder_index import Split
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.read_ahead import ReadAhead
@@ -119,16 +118,14 @@ def judge_duplicates(
     """Verdicts on the duplicates of the samples `rows` of val, among all samples of train and val.
 
     splits: train and val. sizes: sizes of all samples, per split; only samples that share their size with another one
-    are read. Shards are not read, since their index has checksums. Samples that cannot be read have no duplicates.
+    are read. Packs are not read, since their index has checksums. Samples that cannot be read have no duplicates.
     Raises StorageFailed, ReadTimeout.
     """
     wanted = np.unique(sizes[1][rows])
     values, counts = np.unique(np.concatenate(sizes), return_counts=True)
     shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
     candidates = [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
-    total = sum(
-        len(files) for index, files in zip(splits, candidates, strict=True) if not isinstance(index, ShardIndex)
-    )
+    total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if not len(index.checksums))
     done = 0
 
     def advance(num: int) -> None:
@@ -156,7 +153,7 @@ def _verdict(check: str, splits: Sequence[Split], num: int, matches: Sequence[Ma
 
 def _keys(index: Split, sizes: Rows, rows: Rows, loading: LoaderOptions, advance: Callable[[int], None]) -> Keys:
     """Keys of the samples `rows`; 0 for a sample that cannot be read."""
-    if isinstance(index, ShardIndex):
+    if len(index.checksums):
         return (sizes[rows].astype(np.uint64) << np.uint64(32)) | index.checksums[rows].astype(np.uint64)
     patience = loading.read_timeout
     reader = ReadAhead(store_of(index, loading), reads_in_flight=_READS_TO_COMPARE, timeout_seconds=patience)

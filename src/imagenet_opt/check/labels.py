@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from imagenet_opt.check.result import CheckResult, Level
-from imagenet_opt.data.index.folder_index import Split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.evaluate.network import Network, logits_of

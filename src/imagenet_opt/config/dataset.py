@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import train_program
-from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of, split_folder
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package
 from imagenet_opt.processes import start_server
@@ -28,7 +27,7 @@ class DataSet:
     cache: Path
     loading: "LoaderOptions"
 
-    def open(self, split: str) -> FileIndex | ShardIndex:
+    def open(self, split: str) -> Split:
         """The split's index; from the cache if the files did not change. Raises DataError."""
         from imagenet_opt.data.loader import open_index
 

@@ -21,11 +21,12 @@ from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_
 from imagenet_opt.data.decode.decoder import Decoder, region_codec
 from imagenet_opt.data.decode.image_file import open_image
 from imagenet_opt.data.device_copies import DeviceCopies
-from imagenet_opt.data.index.folder_index import Split, open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.layout import split_folder, split_url
-from imagenet_opt.data.index.object_index import ObjectIndex, RemoteIndex, open_objects
-from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
-from imagenet_opt.data.index.shard_index import ShardIndex, is_packed, open_shards
+from imagenet_opt.data.index.object_index import open_objects
+from imagenet_opt.data.index.object_shards import open_object_shards
+from imagenet_opt.data.index.shard_index import is_packed, open_shards
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
@@ -42,14 +43,14 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.read_ahead import ReadAhead
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.data.storage.shard_store import ObjectShardStore, ShardStore
-from imagenet_opt.data.storage.store import CachedStore, FolderStore, ObjectStore, Store, ThrottledStore
+from imagenet_opt.data.storage.store import CachedStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
 from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.resize import ImageFormat
 from imagenet_opt.errors import StorageFailed
-from imagenet_opt.object_storage import connection_remedy, is_url
+from imagenet_opt.object_storage import connection_remedy
 from imagenet_opt.processes import ServerContext
 
 log = logging.getLogger(__name__)
@@ -162,30 +163,21 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, 
     drop_pages: whether to evict files, or samples of the local cache, from the page cache after reading. use_cache:
     False to read from the remote storage each time, and to keep nothing.
     """
-    if not isinstance(index, RemoteIndex) or not use_cache:
+    if not index.is_remote or not use_cache:
         return _plain_store(index, options, drop_pages=drop_pages)
-    whole, rows = (index, None) if index.part is None else index.part
-    if options.cache_gb == 0 or not whole.is_whole:
+    whole, rows = (index, None) if index.whole is None else (index.whole, index.rows)
+    if options.cache_gb == 0 or whole.origin is None:
         return _plain_store(index, options)
     most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
-    path = whole.cache_dir / "samples" / whole.fingerprint
+    path = whole.origin.about.parents[2] / "samples" / whole.fingerprint  # in data.cache_dir
     cache = open_cache(path, whole.place, whole.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
     if cache is None:
         return _plain_store(index, options)
-    store = _plain_store(whole, options)  # type: ignore[arg-type]
-    return CachedStore(store, cache, rows=rows)
+    return CachedStore(_plain_store(whole, options), cache, rows=rows)
 
 
 def _plain_store(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    store: Store
-    if isinstance(index, ObjectShardIndex):
-        store = ObjectShardStore(index)
-    elif isinstance(index, ObjectIndex):
-        store = ObjectStore(index)
-    elif isinstance(index, ShardIndex):
-        store = ShardStore(index, drop_pages=drop_pages)
-    else:
-        store = FolderStore(index, drop_pages=drop_pages)
+    store: Store = RecordStore(index, drop_pages=drop_pages)
     if options.added_latency_ms or options.max_mb_per_second is not None:
         rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
         store = ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
@@ -283,7 +275,7 @@ def _prefetcher(
     num_samples, most = len(dataset.labels), options.max_bad_fraction
     format = ImageFormat(dtype=rank_info.dtype, interpolation=dataset.interpolation, mean=options.mean, std=options.std)
     return DevicePrefetcher(
-        _data_loader(replace(dataset, buffers=buffers), keys, budget),
+        _data_loader(replace(dataset, buffers=buffers), keys, budget, is_remote=index.is_remote),
         keys,
         fingerprint=fingerprint(dataset.order, index.labels, index.classes),
         batch_size=dataset.order.batch_size,
@@ -297,12 +289,12 @@ def _prefetcher(
 
 
 def _data_loader(
-    dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget
+    dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget, *, is_remote: bool
 ) -> "DataLoader[Batch | RaggedBatch]":
     # Forked workers inherit index, shared buffers and codec. Python 3.14 does not fork by default.
     context: Any = ForkedWorkers()
     begin: Callable[[int], None] = ignore_group_signals
-    if is_url(dataset.reader.store.name(0)):  # a fork of this process would have a client of objects without threads
+    if is_remote:  # a fork of this process would have a client of objects without threads
         context, begin = ServerContext(), WorkerStart()
     of_workers: dict[str, Any] = {"multiprocessing_context": context, "prefetch_factor": budget.prefetch_factor}
     return DataLoader(

@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import distributed
 
 from imagenet_opt import machine
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import Split, with_classes_of
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
+from imagenet_opt.data.index.split import Split, subset, with_classes_of
 from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.index.folder_index import Split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.table import Column, Table

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import with_classes_of
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import split_url
 from imagenet_opt.data.index.shard_index import (
@@ -32,6 +31,7 @@ from imagenet_opt.data.index.shard_index import (
     read_about,
     shard_name,
 )
+from imagenet_opt.data.index.split import with_classes_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_web
@@ -81,7 +81,7 @@ def pack(
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
     train = open_train(root, train_folder, cache)
-    val: Any = with_classes_of(train, open_val(root, val_folder, train.classes, val_labels, cache))
+    val = with_classes_of(train, open_val(root, val_folder, train.classes, val_labels, cache))
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
     targets = _targets(out, cache)
     with pack_lock(targets):

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import FORMAT, PLAN
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.errors import BadSample, ConfigError
 from imagenet_opt.pack.image import PackOptions, prepare
@@ -29,7 +28,7 @@ class PackSplit:
     """A split to pack into `target`. order[i]: number of the image that becomes sample i."""
 
     target: FolderTarget
-    index: FileIndex
+    index: Split
     order: NDArray[np.int64]
     options: PackOptions
     read_timeout: float = READ_TIMEOUT
@@ -41,9 +40,9 @@ class PackSplit:
         index = self.take(self.order[first:end])
         return ShardTask(self.target, shard, index, first, self.options, self.read_timeout)
 
-    def take(self, rows: NDArray[np.int64]) -> FileIndex:
+    def take(self, rows: NDArray[np.int64]) -> Split:
         """The index of only these images."""
-        return subset(self.index, rows)  # type: ignore[return-value]
+        return subset(self.index, rows)
 
 
 def plan(*splits: PackSplit) -> list[PackSplit]:

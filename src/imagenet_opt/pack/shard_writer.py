@@ -13,8 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
-from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import shard_name
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import BadSample, PackStopped
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.source import READ_TIMEOUT, name_of, read_images
@@ -27,7 +27,7 @@ class ShardPart:
     """A shard's part of the index. num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the
     original images.
 
-    samples: (name, label, offset, size, checksum) of each, as in ShardIndex. rejected: (place, reason) of each file
+    samples: (name, label, offset, size, checksum) of each, as in Split. rejected: (place, reason) of each file
     that was left out of the shard.
     """
 
@@ -44,7 +44,7 @@ class ShardTask:
 
     target: FolderTarget
     number: int
-    index: FileIndex
+    index: Split
     first: int
     options: PackOptions
     read_timeout: float = READ_TIMEOUT

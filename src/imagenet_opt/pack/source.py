@@ -6,21 +6,21 @@ import tarfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import FileIndex, scan_split
+from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.layout import foreign_tars, is_image, split_url
-from imagenet_opt.data.index.object_index import KEY, ObjectIndex, open_objects
+from imagenet_opt.data.index.object_index import KEY, open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
-from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient, with_whole
-from imagenet_opt.data.storage.store import FolderStore, Indices, ObjectStore
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
+from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.errors import (
     ClassMismatch,
     ConfigError,
@@ -30,7 +30,7 @@ from imagenet_opt.errors import (
     StorageFailed,
 )
 from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file, read_part
+from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file
 
 READ_TIMEOUT = 120.0
 """Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
@@ -39,33 +39,7 @@ _LIST = "LOC_val_solution.csv"
 _HEADER_BYTES = 2**16
 
 
-@dataclass(frozen=True)
-class ArchiveIndex(FileIndex):
-    """Images in the tar files <class>.tar of a folder. offsets, sizes: int64 (num_samples,), place of each in its tar
-    file, in bytes. names: those in the tar files."""
-
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def archive(self, i: int) -> str:
-        return os.path.join(self.folder, f"{self.classes[self.labels[i]]}.tar")
-
-    def path(self, i: int) -> str:
-        return f"{self.archive(i)}: {_file(self, i)}"
-
-
-class _ArchiveStore(FolderStore):
-    index: ArchiveIndex
-
-    def read_many(self, indices: Indices) -> list[bytes]:
-        return [self._part(i) for i in indices.tolist()]
-
-    def _part(self, i: int) -> bytes:
-        with with_whole(self.index.folder), open(self.index.archive(i), "rb", opener=open_regular) as file:
-            return read_part(file.fileno(), int(self.index.offsets[i]), int(self.index.sizes[i]))
-
-
-def open_train(root: Path | str, split: str, cache_dir: Path) -> FileIndex:
+def open_train(root: Path | str, split: str, cache_dir: Path) -> Split:
     """Open `root`/`split` with a folder or a tar file per class; of a URL, with a folder per class, whose list is kept
     in `cache_dir`. Raises DatasetNotFound, EmptyClass, DataError."""
     if isinstance(root, str):
@@ -82,7 +56,7 @@ def open_train(root: Path | str, split: str, cache_dir: Path) -> FileIndex:
     return scan_split(root, split)
 
 
-def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> FileIndex:
+def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> Split:
     """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
 
     Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
@@ -112,7 +86,7 @@ def _kinds(folder: Path) -> set[str]:
     }
 
 
-def _open_archives(folder: Path) -> FileIndex:
+def _open_archives(folder: Path) -> Split:
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
     if foreign := foreign_tars([path.name for path in paths], folder):
         raise DatasetNotFound(f"{foreign} (data.root)")
@@ -121,8 +95,16 @@ def _open_archives(folder: Path) -> FileIndex:
     members = [member for archive in archives for member in archive]
     labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in archives])
     offsets, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
-    classes, names = tuple(path.stem for path in paths), _columns([name for name, _, _ in members])
-    return ArchiveIndex(folder, classes, labels, *names, offsets, sizes)
+    return Split(
+        place=str(folder),
+        classes=tuple(path.stem for path in paths),
+        labels=labels,
+        **joined([name for name, _, _ in members]),
+        sizes=sizes,
+        containers=tuple(path.name for path in paths),
+        container_ids=labels,
+        offsets=offsets,
+    )
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int]]:
@@ -174,7 +156,7 @@ def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | 
     return os.fsencode(name), member.offset_data, member.size
 
 
-def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> FileIndex:
+def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Split:
     class_of = _read_labels(list_path)
     numbers = {name: number for number, name in enumerate(classes)}
     if strange := sorted(set(class_of.values()) - set(classes)):
@@ -190,12 +172,7 @@ def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> FileI
             f"such as {unknown[0]!r}; complete the list or move those files away"
         )
     labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
-    return FileIndex(folder, classes, labels, *_columns([os.fsencode(name) for name in names]))
-
-
-def _columns(names: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """names and name_offsets of a FileIndex."""
-    return np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)], dtype=np.int64)
+    return Split(place=str(folder), classes=classes, labels=labels, **joined(list(map(os.fsencode, names))))
 
 
 def _find_labels(folder: Path) -> Path:
@@ -231,14 +208,12 @@ def _kaggle_words(line: str) -> list[str]:
     return [file, *objects.split()[:1]] if comma else line.split()
 
 
-def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
+def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:
     """The images in order; several are read at a time. One that cannot be read is a BadSample.
 
     Raises StorageFailed, ReadTimeout if the storage fails.
     """
-    kinds: dict[type[FileIndex], Any] = {ObjectIndex: ObjectStore, ArchiveIndex: _ArchiveStore}
-    store = kinds.get(type(index), FolderStore)(index)
-    pool = ReadPool(store, timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
+    pool = ReadPool(RecordStore(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
     running: deque[ReadTask] = deque()
 
     def finish() -> Sample:
@@ -253,15 +228,15 @@ def read_images(index: FileIndex, read_timeout: float) -> Iterator[Sample]:
         yield finish()
 
 
-def name_of(index: FileIndex, i: int) -> str:
+def name_of(index: Split, i: int) -> str:
     """Name of image i as class/file."""
-    name, folder = _file(index, i), index.classes[index.labels[i]]
+    name, folder = index.name(i), index.classes[index.labels[i]]
     return name if name.startswith(f"{folder}/") else f"{folder}/{name}"
 
 
-def sizes_of(index: FileIndex, rows: Indices, read_timeout: float) -> NDArray[np.int64]:
+def sizes_of(index: Split, rows: Indices, read_timeout: float) -> NDArray[np.int64]:
     """Bytes of these images; -1 for a file whose size cannot be read. Raises StorageFailed."""
-    if isinstance(index, ObjectIndex | ArchiveIndex):
+    if len(index.sizes):
         return index.sizes[rows]
 
     def size(i: int) -> int:
@@ -278,7 +253,3 @@ def sizes_of(index: FileIndex, rows: Indices, read_timeout: float) -> NDArray[np
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return np.fromiter(threads.map(size, rows.tolist()), np.int64)
-
-
-def _file(index: FileIndex, i: int) -> str:
-    return os.fsdecode(index.names[index.name_offsets[i] : index.name_offsets[i + 1]].tobytes())

@@ -10,16 +10,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from imagenet_opt.data.index.object_shards import ObjectShardIndex, open_object_shards
+from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import (
     AboutShard,
-    ShardIndex,
     damaged_columns,
     is_packed,
     load_index,
     mismatch,
     read_about,
 )
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.pack.target import KEY
@@ -33,7 +33,7 @@ _CHUNK = 2**23
 class PackedSplit:
     """A packed split, and size and checksum of its shards."""
 
-    index: ShardIndex
+    index: Split
     shards: list[AboutShard]
 
 
@@ -46,7 +46,9 @@ def open_packed(place: Path | str) -> PackedSplit:
     if isinstance(place, str):
         with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
             if (remote := open_object_shards(place, Path(copy), key=KEY)) is not None:
-                return PackedSplit(remote, read_about(remote.folder).shards)
+                assert remote.origin is not None
+                about = read_about(remote.origin.about.parent)
+                return PackedSplit(remote, about.shards)
     elif is_packed(place):
         index, about = load_index(place), read_about(place)
         if damaged := damaged_columns(place, about):
@@ -61,7 +63,7 @@ def verify(
     """A line for each damaged shard; empty if all are intact. workers: shards that are read at a time. on_progress:
     called after each shard with (samples that were read, all samples). Raises StorageFailed."""
     index, lines = split.index, list[str]()
-    ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
+    ends = np.searchsorted(index.container_ids, np.arange(len(index.containers)), side="right").tolist()
     threads = ThreadPoolExecutor(workers)  # reading and zlib.crc32 let other threads run
     try:
         for end, damage in zip(ends, threads.map(partial(_damage, split), range(len(ends))), strict=True):
@@ -74,7 +76,7 @@ def verify(
 
 def _damage(split: PackedSplit, number: int) -> str:
     """The line for a damaged shard; empty for an intact one."""
-    shard, place = split.shards[number], f"{split.index.place}/{split.index.shards[number]}"
+    shard, place = split.shards[number], f"{split.index.place}/{split.index.containers[number]}"
     num_bytes = checksum = 0
     try:
         for chunk in _chunks(split, number):
@@ -88,15 +90,15 @@ def _damage(split: PackedSplit, number: int) -> str:
 
 
 def _chunks(split: PackedSplit, number: int) -> Iterator[bytes]:
-    index, name, end = split.index, split.index.shards[number], split.shards[number].bytes
-    if not isinstance(index, ObjectShardIndex):
+    index, name, end = split.index, split.index.containers[number], split.shards[number].bytes
+    if not index.is_remote:
         with open(index.folder / name, "rb", opener=open_regular) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
         return
-    storage = ObjectStorage(index.url, KEY)
+    storage = ObjectStorage(index.place, KEY)
     for start in range(0, end, _CHUNK):
         size = min(_CHUNK, end - start)
         with storage.explained():
-            chunk = storage.read(name, start=start, size=size, etag=index.shard_etags[number])
+            chunk = storage.read(name, start=start, size=size, etag=index.etags[number].decode())
         yield chunk

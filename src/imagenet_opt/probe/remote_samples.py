@@ -1,18 +1,17 @@
 """Samples of experiments below a URL: in the local cache, or in the storage."""
 
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.index.object_index import RemoteIndex
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.cache_folder import CacheFolder
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.data.storage.store import CachedStore, Store
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted
-from imagenet_opt.probe.samples import Index, Rows, Samples
+from imagenet_opt.probe.samples import Rows, Samples
 from imagenet_opt.processes import wait_for_server
 
 _METHOD = "data.cache_dir"
@@ -22,9 +21,7 @@ class RemoteSamples(Samples):
     """Samples below a URL. "In memory" stands for the disk of the local cache, from which later epochs read; "on
     storage" for the storage itself, from which the first epoch reads."""
 
-    index: RemoteIndex  # type: ignore[assignment]
-
-    def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
+    def __init__(self, index: Split, loading: LoaderOptions, *, seed: int | None = None) -> None:
         super().__init__(index, loading, seed=seed)
         wait_for_server()
 
@@ -38,7 +35,7 @@ class RemoteSamples(Samples):
         """Share of the bytes of the training set that later epochs find in the local cache."""
         return 0.0 if self.cache is None else self.cache.served_bytes() / max(1, int(self.cache.starts[-1]))
 
-    def store_for(self, index: Index, *, cold: bool) -> Store:
+    def store_for(self, index: Split, *, cold: bool) -> Store:
         return store_of(index, self.loading, use_cache=not cold, drop_pages=not cold)
 
     def keepable(self, rows: Rows) -> Rows:
@@ -53,7 +50,7 @@ class RemoteSamples(Samples):
         return Eviction(Residency(0.0, "each read is a request to the storage"), len(rows))
 
     def residency(self) -> Residency:
-        return self._share_held(np.arange(len(self.index)))  # type: ignore[arg-type]
+        return self._share_held(np.arange(len(self.index)))
 
     def kept(self) -> Residency:
         return self._share_held(self.warm_rows)
@@ -75,7 +72,7 @@ class RemoteSamples(Samples):
         return retry_transient(partial(store.read_many, rows), name, patience, warn=lambda message: None)
 
 
-def samples_of(index: Any, loading: LoaderOptions, *, seed: int | None = None) -> Samples:
+def samples_of(index: Split, loading: LoaderOptions, *, seed: int | None = None) -> Samples:
     """The samples of a training set, in a folder or below a URL. Raises ConfigError for too few samples."""
-    kind = RemoteSamples if isinstance(index, RemoteIndex) else Samples
+    kind = RemoteSamples if index.is_remote else Samples
     return kind(index, loading, seed=seed)

@@ -1,17 +1,13 @@
 """Chooses the samples of experiments, and notes which are in memory and which are on storage."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.files import subset
-from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import LEAST_BLOCK, block_size_for
@@ -20,7 +16,6 @@ from imagenet_opt.errors import BadSample, ConfigError, DataError
 from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evicted, residency_of
 
 Rows = NDArray[np.int64]
-Index = FileIndex | ShardIndex
 
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than fit into a CPU's caches."""
@@ -48,10 +43,10 @@ class Samples:
     Raises ConfigError for too few samples.
     """
 
-    def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
+    def __init__(self, index: Split, loading: LoaderOptions, *, seed: int | None = None) -> None:
         if len(index) < _LEAST_IMAGES:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
-        self.index: Index = index
+        self.index = index
         self.loading = loading
         is_in_blocks = loading.shuffle == "block" and loading.batch_size >= LEAST_BLOCK  # tune begins with one image
         self._block = block_size_for(loading.batch_size) if is_in_blocks else 1
@@ -72,13 +67,13 @@ class Samples:
         """Reads from storage each time."""
         return self.store_for(self.index, cold=True)
 
-    def store_for(self, index: Index, *, cold: bool) -> Store:
+    def store_for(self, index: Split, *, cold: bool) -> Store:
         """The store of an index of these samples. cold: whether each read goes to storage."""
         return store_of(index, self.loading, drop_pages=cold)
 
     @property
     def is_packed(self) -> bool:
-        return isinstance(self.index, ShardIndex)
+        return bool(self.index.containers)
 
     def take(self, num: int) -> Rows:
         """Samples that no experiment has read, in whole blocks; once all are used, the least recently used ones."""
@@ -89,11 +84,10 @@ class Samples:
 
     def extents(self, rows: Rows) -> list[Extent]:
         """File, offset and size of each sample."""
-        index = self.index
-        if isinstance(index, FileIndex):
-            return [Extent(index.path(i)) for i in rows.tolist()]
-        shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
-        return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
+        index, files = self.index, [f"{self.index.place}/{self.index.file(i)}" for i in rows.tolist()]
+        if not index.containers:
+            return list(map(Extent, files))
+        return list(map(Extent, files, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
@@ -175,7 +169,7 @@ class Samples:
     def cold_rows(self) -> Rows:
         return self.cold()[0]
 
-    def listed(self, rows: Rows, num: int = _LISTED) -> Index:
+    def listed(self, rows: Rows, num: int = _LISTED) -> Split:
         """An index of these samples, repeated until it has at least `num`."""
         return subset(self.index, np.tile(rows, -(-num // len(rows))))
 
@@ -184,7 +178,7 @@ class Samples:
         return residency_of(self.extents(self.warm_rows[:_NUM_CHECKED]))
 
     @property
-    def in_memory(self) -> Index:
+    def in_memory(self) -> Split:
         """An index of the samples whose bytes are kept."""
         return self.listed(self.warm_rows[: len(self.encoded)])
 

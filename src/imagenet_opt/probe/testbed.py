@@ -26,6 +26,7 @@ from imagenet_opt.config.speed import recorded_rate, settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
@@ -38,7 +39,6 @@ from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
-from imagenet_opt.probe.samples import Index
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, fit_ceiling, timed_copy
 from imagenet_opt.probe.throwaway_run import offline, only, run_folder
 from imagenet_opt.run.loggers.wandb_logger import finish
@@ -108,7 +108,7 @@ class Testbed:
         return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
 
     def loader(
-        self, index: Index, *, num_workers: int | None = None, store: Store | None = None, batch_size: int | None = None
+        self, index: Split, *, num_workers: int | None = None, store: Store | None = None, batch_size: int | None = None
     ) -> DevicePrefetcher:
         loading = replace(self.loading, samples_per_epoch=None, batch_size=batch_size or self.loading.batch_size)
         if num_workers is not None:
@@ -124,7 +124,7 @@ class Testbed:
         """Stage D: decode files from memory into batches on the device."""
         return drain(self.from_memory(num_workers), span)
 
-    def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
+    def load(self, index: Split, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
         """Stages B and C: the loader alone. cold: whether reads go to storage. batch_size: None for the configured."""
         loader = self.loader(index, store=self.samples.store_for(index, cold=cold), batch_size=batch_size)
         return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
@@ -148,7 +148,7 @@ class Testbed:
             if other is not None:
                 other.close()
 
-    def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
+    def train(self, index: Split, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be
         measured."""
         loading = replace(self.loading, samples_per_epoch=None)

@@ -119,4 +119,4 @@ def test_an_index_cannot_lead_out_of_its_folder(copy: Path, tmp_path: Path) -> N
     shards = json.loads((copy / "index.json").read_text())["shards"]
     for name in ("../../secret", str(tmp_path / "secret")):
         change(copy, shards=[shard | {"name": name} for shard in shards])
-        assert open_shards(copy).shards[0] == "shard-00000.tar"
+        assert open_shards(copy).containers[0] == "shard-00000.tar"

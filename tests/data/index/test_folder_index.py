@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import folder_index
-from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 
 
@@ -34,11 +35,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def names(index: FileIndex) -> list[str]:
+def names(index: Split) -> list[str]:
     return [os.path.relpath(index.path(i), index.folder) for i in range(len(index))]
 
 
-def opened(root: Path) -> FileIndex:
+def opened(root: Path) -> Split:
     return open_split(root, "train", root.parent / "cache")
 
 

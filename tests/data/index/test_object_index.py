@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import object_index
-from imagenet_opt.data.index.files import subset
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.layout import root_of, split_url
+from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import open_index, store_of
 from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyClass, ShardMismatch, StorageFailed
 from tests.conftest import loading, write_images
@@ -39,6 +39,11 @@ def tree(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(name.encode())
     return tmp_path / "tree"
+
+
+def kept_in(split: Split) -> Path:
+    assert split.origin is not None
+    return split.origin.about.parent
 
 
 def test_the_order_is_that_of_the_folder(tree: Path, bucket: str, tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_a_worker_never_takes_a_newer_listing(images_root: Path, bucket: str, tm
     url = upload(images_root, bucket)
     index = open_index(url, "train", tmp_path)
     sent = pickle.dumps(index)
-    shutil.rmtree(index.folder)
+    shutil.rmtree(kept_in(index))
     put(f"{url}/train/class0/new.JPEG", b"")
     assert len(open_index(url, "train", tmp_path)) == 19
     with pytest.raises(DataError, match="removed or replaced; run the same command again"):
@@ -115,8 +120,8 @@ def test_a_damaged_cache_is_made_again(images_root: Path, packed: Path, bucket: 
     url, pack = upload(images_root, f"{bucket}/images"), upload(packed, f"{bucket}/pack/train").removesuffix("/train")
     index, shards = open_index(url, "train", tmp_path), open_index(pack, "train", tmp_path)
     sizes, labels = index.sizes.tolist(), shards.labels.tolist()
-    (index.folder / "sizes.npy").write_bytes(b"")
-    np.save(shards.folder / "labels.npy", np.array(labels[::-1], np.int32))
+    (kept_in(index) / "sizes.npy").write_bytes(b"")
+    np.save(kept_in(shards) / "labels.npy", np.array(labels[::-1], np.int32))
     assert open_index(url, "train", tmp_path).sizes.tolist() == sizes
     assert labels != labels[::-1] and open_index(pack, "train", tmp_path).labels.tolist() == labels
 

@@ -8,38 +8,44 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.shard_index import ShardIndex, open_shards
+from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.storage.read_ahead import ReadAhead
-from imagenet_opt.data.storage.shard_store import ShardStore
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import BadSample
 
 
-def original(root: Path, index: ShardIndex, i: int) -> bytes:
+def original(root: Path, index: Split, i: int) -> bytes:
     return (root / "train" / index.path(i).partition(": ")[2]).read_bytes()
 
 
 def test_any_sample_is_read_in_any_order(packed: Path, images_root: Path) -> None:
     index = open_shards(packed)
-    assert len(index.shards) > 3 and isinstance(index.offsets, np.memmap)
+    assert len(index.containers) > 3 and isinstance(index.offsets, np.memmap)
     indices = np.array([38, 0, 7, 7, 20, 1, 38])
-    store = ShardStore(index)
+    store = RecordStore(index)
     assert store.read_many(indices) == [original(images_root, index, i) for i in indices]
     assert store.read_many(np.array([], dtype=np.int64)) == []
     assert store.name(5) == index.path(5)
     assert index.path(0).startswith(f"{packed}/shard-00000.tar: class")
 
 
-def made_up(shard_ids: list[int], offsets: list[int], sizes: list[int]) -> ShardIndex:
+def made_up(shard_ids: list[int], offsets: list[int], sizes: list[int]) -> Split:
     """An index without files."""
-    zeros = np.zeros(len(sizes), dtype=np.int32)
-    shards = tuple(f"shard-{i:05d}.tar" for i in range(max(shard_ids) + 1))
-    names = np.zeros(0, np.uint8), np.zeros(len(sizes) + 1, np.int64)
-    places = np.array(shard_ids, np.int32), np.array(offsets), np.array(sizes)
-    return ShardIndex(Path("/nowhere"), ("a",), zeros, shards, *places, zeros.astype(np.uint32), *names)
+    return Split(
+        place="/nowhere",
+        classes=("a",),
+        labels=np.zeros(len(sizes), np.int32),
+        **joined([b""] * len(sizes)),
+        sizes=np.array(sizes),
+        containers=tuple(f"shard-{i:05d}.tar" for i in range(max(shard_ids) + 1)),
+        container_ids=np.array(shard_ids, np.int32),
+        offsets=np.array(offsets),
+    )
 
 
-def groups(index: ShardIndex, indices: list[int]) -> list[list[int]]:
-    return [group.tolist() for group in ShardStore(index).groups(np.array(indices, dtype=np.int64))]
+def groups(index: Split, indices: list[int]) -> list[list[int]]:
+    return [group.tolist() for group in RecordStore(index).groups(np.array(indices, dtype=np.int64))]
 
 
 def test_one_request_reads_neighbours() -> None:
@@ -62,7 +68,7 @@ def test_a_request_has_at_most_4_mib() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12, where threads run
 def test_threads_and_forks_share_a_store(packed: Path, images_root: Path) -> None:
     index = open_shards(packed)
-    store, everything = ShardStore(index), np.arange(39)
+    store, everything = RecordStore(index), np.arange(39)
     expected = [original(images_root, index, i) for i in range(39)]
     store.read_many(np.array([0]))
     child = os.fork()
@@ -81,9 +87,9 @@ def test_threads_and_forks_share_a_store(packed: Path, images_root: Path) -> Non
 
 def test_a_sample_that_differs_from_its_pack_is_a_bad_sample_and_others_are_read(copy: Path) -> None:
     """As where two shards of one size were swapped."""
-    store, everything = ShardStore(open_shards(copy)), np.arange(39)
+    store, everything = RecordStore(open_shards(copy)), np.arange(39)
     with open(copy / "shard-00000.tar", "r+b") as shard:
-        shard.seek(int(store.index.offsets[1]) + 100)
+        shard.seek(int(store.split.offsets[1]) + 100)
         shard.write(bytes(20))
     samples = ReadAhead(store, reads_in_flight=1, timeout_seconds=9.0).read((0, 0), everything).samples
     assert [i for i, sample in enumerate(samples) if isinstance(sample, BadSample)] == [1]
@@ -91,9 +97,9 @@ def test_a_sample_that_differs_from_its_pack_is_a_bad_sample_and_others_are_read
 
 
 def test_a_shard_cut_after_it_was_opened_is_a_bad_sample_with_place_and_remedy(copy: Path) -> None:
-    store = ShardStore(open_shards(copy))
-    last = np.flatnonzero(store.index.shard_ids == 0)[-1:]
-    offset, size = int(store.index.offsets[last[0]]), int(store.index.sizes[last[0]])
+    store = RecordStore(open_shards(copy))
+    last = np.flatnonzero(store.split.container_ids == 0)[-1:]
+    offset, size = int(store.split.offsets[last[0]]), int(store.split.sizes[last[0]])
     os.truncate(copy / "shard-00000.tar", offset + 10)
     place = rf"shard-00000\.tar ends at byte {offset + 10}, in the middle of {size} bytes at {offset} .*--verify"
     with pytest.raises(BadSample, match=place):

@@ -11,7 +11,8 @@ import pytest
 
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.storage.read_ahead import ReadAhead, ReadConcurrency
-from imagenet_opt.data.storage.store import FolderStore, Indices
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.store import Indices
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
 
@@ -97,7 +98,7 @@ def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: 
     for i, size in enumerate(sizes):
         with open(folder / f"{i:02}.jpg", "wb") as file:
             file.truncate(size)
-    store = FolderStore(scan_split(tmp_path, "train"))
+    store = RecordStore(scan_split(tmp_path, "train"))
     reader = reading(store, reads_in_flight=reads_in_flight, max_bytes=limit)
     tracemalloc.start()
     found, rounds = dict[int, int | str](), 0

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.storage.store import FolderStore, ThrottledStore
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.store import ThrottledStore
 
 
 @pytest.fixture
-def folder(images_root: Path, tmp_path: Path) -> FolderStore:
-    return FolderStore(open_split(images_root, "val", tmp_path))
+def folder(images_root: Path, tmp_path: Path) -> RecordStore:
+    return RecordStore(open_split(images_root, "val", tmp_path))
 
 
-def test_bytes_are_in_the_order_of_the_request(folder: FolderStore, images_root: Path) -> None:
+def test_bytes_are_in_the_order_of_the_request(folder: RecordStore, images_root: Path) -> None:
     files = sorted((images_root / "val").glob("*/*.JPEG"))
     assert folder.read_many(np.array([38, 0, 7, 7])) == [files[i].read_bytes() for i in (38, 0, 7, 7)]
     assert [group.tolist() for group in folder.groups(np.array([38, 0, 7]))] == [[0], [1], [2]]
@@ -54,11 +55,11 @@ def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -
             pytest.skip("root reads every file")
         file.touch(mode=0)
     with pytest.raises(OSError) as caught:
-        FolderStore(index).read_many(np.array([0]))
+        RecordStore(index).read_many(np.array([0]))
     assert caught.value.errno == code
 
 
-def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: FolderStore) -> None:
+def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: RecordStore) -> None:
     slow = pickle.loads(pickle.dumps(ThrottledStore(folder, latency_seconds=0.05)))
     began = time.monotonic()
     slow.read_many(np.array([0]))

@@ -1,21 +1,16 @@
-"""Some samples of a split as an index; and the files of a split, by number, with their status on the file system."""
+"""The files of a split, by number, with their status on the file system; and samples spread over the classes."""
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import Split
-from imagenet_opt.data.index.object_index import Part, RemoteIndex
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split
 
-_PER_SAMPLE = ("labels", "shard_ids", "offsets", "sizes", "checksums", "etags")
-"""Columns of all indexes with a number or a text for each sample."""
 _STAT_THREADS = 64
 _CHUNK = 512
 _HELD_BLOCKS = 8
@@ -49,12 +44,12 @@ class Status:
         return (self.sizes > 512 * _HELD_BLOCKS) & (self.blocks <= 1)
 
 
-def files_of(index: Split) -> SplitFiles:
-    """The files of an index."""
-    if isinstance(index, ShardIndex):
-        paths = [os.path.join(index.folder, shard) for shard in index.shards]
-        return SplitFiles(index.folder, len(paths), paths.__getitem__)
-    return SplitFiles(index.folder, len(index), index.path)
+def files_of(split: Split) -> SplitFiles:
+    """The files of a split in a folder."""
+    if split.containers:
+        paths = [os.path.join(split.place, name) for name in split.containers]
+        return SplitFiles(split.folder, len(paths), paths.__getitem__)
+    return SplitFiles(split.folder, len(split), split.path)
 
 
 def status_of(files: SplitFiles, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Status:
@@ -94,19 +89,3 @@ def spread_over_classes(labels: NDArray[np.int32], num: int, seed: int = 0) -> N
     place_in_class = np.arange(len(labels)) - starts
     chosen = order[np.lexsort((chance[order], place_in_class))[:num]]
     return np.sort(chosen)
-
-
-def subset(index: Split, rows: NDArray[np.int64]) -> Split:
-    """An index of these rows, in memory; rows may repeat."""
-    lengths = np.diff(index.name_offsets)[rows]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.arange(offsets[-1]) + np.repeat(index.name_offsets[rows] - offsets[:-1], lengths)
-    names = np.asarray(index.names[places])
-    columns = [name for name in _PER_SAMPLE if hasattr(index, name)]
-    chosen = {column: getattr(index, column)[rows] for column in columns}
-    is_part: dict[str, Any] = {}
-    if isinstance(index, RemoteIndex):
-        whole = index if index.part is None else index.part.whole
-        place = rows if index.part is None else index.part.rows[rows]
-        is_part = {"is_whole": False, "part": Part(whole, place) if whole.is_whole else None}
-    return replace(index, names=names, name_offsets=offsets, **chosen, **is_part)

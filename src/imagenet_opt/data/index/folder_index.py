@@ -1,10 +1,5 @@
-"""Index of a data set's files, as flat arrays that are memory-mapped once cached.
+"""Splits of a folder for each class."""
 
-A list of 1.28 million (path, label) tuples would cost each worker hundreds of MB, because reference counts copy its
-pages. All workers share flat arrays.
-"""
-
-import json
 import logging
 import os
 import threading
@@ -12,26 +7,21 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from imagenet_opt.data.index.index_cache import ABOUT, check_ends, check_range, load_or_make, open_column, save_columns
+from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
 from imagenet_opt.data.index.layout import is_image, kind, numbers, split_folder, unreadable
-from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
 from imagenet_opt.display.progress import print_once
-from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass, printable
-from imagenet_opt.regular_file import read_file
+from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass, printable
 
 log = logging.getLogger(__name__)
 _warn = SparseWarnings(log)
 
-_FORMAT = 3
 _SCAN_THREADS = 32
 _SLOW = 5.0
 """Seconds after which a listing says what it does."""
@@ -44,41 +34,7 @@ Marks = dict[str, tuple[int, int, int]]
 """Folder -> modification time, change time and inode. Unpacking may set the first back, and no program the second."""
 
 
-@dataclass(frozen=True)
-class FileIndex:
-    """Files of one split. labels: int32 (num_samples,). names: uint8, all relative paths joined. name_offsets: int64
-    (num_samples + 1,); the path of file i is names[name_offsets[i]:name_offsets[i + 1]]. others: kinds of files that
-    are left out, because they are no images by their names -> number."""
-
-    folder: Path
-    classes: tuple[str, ...]
-    labels: NDArray[np.int32]
-    names: NDArray[np.uint8]
-    name_offsets: NDArray[np.int64]
-    others: Mapping[str, int] = field(default_factory=dict, kw_only=True)
-
-    @property
-    def place(self) -> str:
-        return str(self.folder)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def path(self, i: int) -> str:
-        """Full path of sample i. Raises DataError for a path outside of the folder, as in a damaged cache."""
-        name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
-        if name[:1] == "/" or (".." in name and ".." in name.split("/")):
-            raise DataError(
-                f"the index of {self.folder} names {name!r}, outside of this folder; empty data.cache_dir/index"
-            )
-        return os.path.join(self.folder, name)
-
-
-Split = FileIndex | ShardIndex
-"""Samples with `labels`, int32 (num_samples,), positions in `classes`. place: their folder or URL, for messages."""
-
-
-def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
+def open_split(root: Path | None, split: str, cache_dir: Path) -> Split:
     """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
 
     The cache is valid while every folder has the marks that it had before the scan listed it: adding, removing or
@@ -90,76 +46,47 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     """
     folder = split_folder(root, split)
 
-    def make(cached: Path) -> FileIndex:
-        started_ns, listed = time.time_ns(), now()
+    def make(cached: Path) -> Split:
+        started_ns = time.time_ns()
         slow = threading.Timer(_SLOW, print_once, [f"listing {printable(str(folder))}; the list is kept in {cached}"])
         slow.start()
         try:
-            index, marks = _scan(folder)
+            split, marks = _scan(folder)
         finally:
             slow.cancel()
             slow.join()
         if max(max(changes) for *changes, _ in marks.values()) < started_ns - _CLOCK_STEP_NS:
-            columns = {name: getattr(index, name) for name in ("labels", "names", "name_offsets")}
-            about = {"format": _FORMAT, "classes": index.classes, "listed": listed, "others": index.others}
-            save_columns(cached, columns, about | {"folders": list(marks), "marks": list(marks.values())}, index.place)
-        tell_listed(index)
-        return index
+            split = save(cached, split, {"folders": list(marks), "marks": list(marks.values())})
+        tell_listed(split)
+        return split
 
-    return load_or_make(cache_dir, os.fsencode(folder), lambda cached: _load(cached, folder), make)[0]
+    def of_cache(cached: Path) -> Split | None:
+        found = load(cached, lambda about: _is_current(about, folder))
+        if found is not None:
+            tell_listed(found, listed(cached), cached)
+        return found
+
+    return load_or_make(cache_dir, os.fsencode(folder), of_cache, make)[0]
 
 
-def now() -> str:
-    """The time of a listing."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-
-
-def tell_listed(index: FileIndex, listed: str = "", cached: Path | None = None) -> None:
+def tell_listed(split: Split, listed: str = "", cached: Path | None = None) -> None:
     """Say once how many images a data set has: when they were listed, if the list is the one in `cached`; how many
     other files were left out."""
     parts = []
     if cached is not None:
         parts.append(f"as listed on {listed[:16]} UTC; to list them again, remove {cached}")
-    if index.others:
-        parts.append(f"left out are other files: {numbers(index.others)}")
+    if split.others:
+        parts.append(f"left out are other files: {numbers(split.others)}")
     if parts:
-        tell_once(f"{len(index)} images below {index.place}, {'; '.join(parts)}")
+        tell_once(f"{len(split)} images below {split.place}, {'; '.join(parts)}")
 
 
-def scan_split(root: Path, split: str) -> FileIndex:
+def scan_split(root: Path, split: str) -> Split:
     """Index of `root`/`split` without a cache, see `open_split`."""
     return _scan(split_folder(root, split))[0]
 
 
-def with_classes_of(train: Split, val: Split) -> Split:
-    """`val` with the classes of train and their numbers; classes without validation images are named in a warning.
-
-    Raises ClassMismatch for a class that only val has.
-    """
-    if train.classes == val.classes:
-        return val
-    number_of = {name: number for number, name in enumerate(train.classes)}
-    if strange := sorted(set(val.classes) - set(train.classes)):
-        raise ClassMismatch(
-            f"{val.place} has {len(strange)} classes that {train.place} does not have: {_first(strange)}; give each "
-            "the name of its training folder, or remove it (data.train_folder, data.val_folder). Classes may be absent "
-            "from the validation images, but not from the training images"
-        )
-    absent = sorted(set(train.classes) - set(val.classes))
-    tell_once(
-        f"{len(absent)} of {len(train.classes)} classes have no images in {val.place} (data.val_folder): "
-        f"{_first(absent)}; the network learns them, and the validation says nothing about them",
-        logging.WARNING,
-    )
-    labels = np.array([number_of[name] for name in val.classes], np.int32)[val.labels]
-    return replace(val, classes=train.classes, labels=labels)
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join([*names[:3], *(["..."] * (len(names) > 3))])
-
-
-def _scan(folder: Path) -> tuple[FileIndex, Marks]:
+def _scan(folder: Path) -> tuple[Split, Marks]:
     """The index, and the marks of each folder below `folder` before it was listed."""
     marks, others = {"": _marks(folder)}, Counter[str]()
     entries = []
@@ -180,16 +107,9 @@ def _scan(folder: Path) -> tuple[FileIndex, Marks]:
         check_not_empty(f"{folder / name}", images, of_class)
         others += of_class
         marks |= below
-    encoded = [os.fsencode(image) for images, _, _ in listed for image in images]
-    index = FileIndex(
-        folder,
-        classes,
-        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _, _ in listed]),
-        np.frombuffer(b"".join(encoded), dtype=np.uint8),
-        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-        others=others,
-    )
-    return index, marks
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _, _ in listed])
+    names = joined([os.fsencode(image) for images, _, _ in listed for image in images])
+    return Split(place=str(folder), classes=classes, labels=labels, others=others, **names), marks
 
 
 def check_not_empty(place: str, images: Sized, others: Mapping[str, int]) -> None:
@@ -249,33 +169,9 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _load(cached: Path, folder: Path) -> FileIndex | None:
-    """Load the cached index; None unless it is complete and still valid."""
-    try:
-        about = json.loads(read_file(cached / ABOUT))
-        with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-            marks = list(threads.map(lambda below: list(_marks(folder / below)), about["folders"]))
-        if about["format"] != _FORMAT or marks != about["marks"]:
-            return None
-        classes, others = tuple(map(str, about["classes"])), others_of(about)
-        index = FileIndex(folder, classes, **open_file_columns(cached, len(classes)), others=others)
-        tell_listed(index, str(about["listed"]), cached)
-        return index
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def others_of(about: Mapping[str, Any]) -> dict[str, int]:
-    """FileIndex.others from the file of a cached index. Raises ValueError, KeyError, TypeError."""
-    return {str(name): int(num) for name, num in dict(about["others"]).items()}
-
-
-def open_file_columns(cached: Path, num_classes: int) -> dict[str, NDArray[Any]]:
-    """The columns of a cached FileIndex, mapped and checked. Raises ValueError for a damaged file."""
-    labels = open_column(cached / "labels.npy", np.int32)
-    names = open_column(cached / "names.npy", np.uint8)
-    name_offsets = open_column(cached / "name_offsets.npy", np.int64, len(labels) + 1)
-    check_range(cached / "labels.npy", labels, num_classes - 1)
-    check_ends(cached / "name_offsets.npy", name_offsets, len(names))
-    columns = {"labels": labels, "names": names, "name_offsets": name_offsets}
-    return {name: np.asarray(column) for name, column in columns.items()}  # faster than memmaps, item by item
+def _is_current(about: Mapping[str, Any], folder: Path) -> bool:
+    """Whether every folder has the marks that it had before it was listed."""
+    if about["place"] != str(folder):
+        return False
+    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+        return bool(about["marks"] == list(threads.map(lambda below: list(_marks(folder / below)), about["folders"])))

@@ -1,4 +1,5 @@
-"""data.cache_dir, and the columns of an index, which are .npy files: written by one process, completely or not at all.
+"""data.cache_dir, and the columns of a split in it, which are .npy files: written by one process, completely or not at
+all.
 
 A damaged or malicious file is refused before it is used: nothing is unpickled, and no number in a file can make the
 process allocate more memory than the file has bytes, or read outside of the file.
@@ -12,8 +13,11 @@ import os
 import shutil
 import tempfile
 import tokenize
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,12 +26,25 @@ from filelock import FileLock
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from imagenet_opt.regular_file import open_regular
+from imagenet_opt.data.index.split import Origin, Split
+from imagenet_opt.errors import DataError
+from imagenet_opt.regular_file import open_regular, read_file
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ABOUT = "about.json"
+_FORMAT = 4
+_DTYPES: dict[str, DTypeLike] = {
+    "labels": np.int32,
+    "names": np.uint8,
+    "name_offsets": np.int64,
+    "sizes": np.int64,
+    "container_ids": np.int32,
+    "offsets": np.int64,
+    "checksums": np.uint32,
+    "etags": np.bytes_,
+}
 _LOCK_SECONDS = 1800.0
 """More than a listing takes; a lock that is held longer was probably left behind by a broken mount."""
 
@@ -77,18 +94,77 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 raise
 
 
-def save_columns(folder: Path, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any], place: str) -> None:
-    """Write the index of `place`. A failure is only a warning, because the index is in memory."""
+def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
+    """The split, with its columns mapped from files in `cached`. about: further facts for `load`. A failure is only a
+    warning, because the columns are in memory."""
+    columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}
+    kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others")}
+    etag_bytes = split.etags.itemsize if len(split.etags) else 0
+    facts = {"format": _FORMAT, "listed": now(), "columns": [*columns], "etag_bytes": etag_bytes, **kept, **about}
     try:
-        with new_folder(folder) as fresh:
+        with new_folder(cached) as fresh:
             for name, column in columns.items():
                 np.save(fresh / f"{name}.npy", column)
-            (fresh / ABOUT).write_text(json.dumps(about))
+            (fresh / ABOUT).write_text(json.dumps(facts))
     except OSError as error:
         log.warning(
-            f"the index of {place} was not cached: {error}; set data.cache_dir to a folder on a local disk that can be "
-            "written"
+            f"the index of {split.place} was not cached: {error}; set data.cache_dir to a folder on a local disk that "
+            "can be written"
         )
+        return split
+    return load(cached) or split
+
+
+def load(cached: Path, is_valid: Callable[[Mapping[str, Any]], bool] = lambda about: True) -> Split | None:
+    """The split that `save` kept; None unless its files are complete, and valid by what `save` was told about them."""
+    try:
+        content = read_file(cached / ABOUT)
+        about = json.loads(content)
+        if about["format"] != _FORMAT or not is_valid(about):
+            return None
+        return _opened(cached, about, Origin(cached / ABOUT, zlib.crc32(content), partial(_load_again, cached)))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _load_again(cached: Path) -> Split:
+    if (split := load(cached)) is None:
+        raise DataError(f"the index in {cached} is damaged; remove this folder, and run the same command again")
+    return split
+
+
+def _opened(cached: Path, about: Mapping[str, Any], origin: Origin) -> Split:
+    """The split of checked columns. Raises ValueError, LookupError, TypeError for damaged files."""
+    classes, containers = tuple(map(str, about["classes"])), tuple(map(str, about["containers"]))
+    num = len(open_column(cached / "labels.npy", np.int32))
+    lengths = {"names": None, "name_offsets": num + 1, "etags": len(containers) or num}
+    dtypes = _DTYPES | {"etags": f"S{int(about['etag_bytes'])}"}
+    columns: dict[str, Any] = {}
+    for name in map(str, about["columns"]):
+        # an array is faster than a memmap, item by item
+        columns[name] = np.asarray(open_column(cached / f"{name}.npy", dtypes[name], lengths.get(name, num)))
+    check_range(cached / "labels.npy", columns["labels"], len(classes) - 1)
+    check_ends(cached / "name_offsets.npy", columns["name_offsets"], len(columns["names"]))
+    if containers:
+        check_range(cached / "container_ids.npy", columns["container_ids"], len(containers) - 1)
+        check_range(cached / "offsets.npy", columns["offsets"], 2**62)
+        check_range(cached / "sizes.npy", columns["sizes"], 2**62)
+    others = {str(name): int(num) for name, num in dict(about["others"]).items()}
+    place = str(about["place"])
+    return Split(place=place, classes=classes, containers=containers, others=others, origin=origin, **columns)
+
+
+def now() -> str:
+    """The time of a listing."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+
+
+def listed(cached: Path) -> str:
+    """When the split in `cached` was listed; "" without one."""
+    try:
+        return str(json.loads(read_file(cached / ABOUT))["listed"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:
@@ -120,12 +196,3 @@ def check_ends(path: Path, ends: NDArray[np.int64], total: int) -> None:
     """Raises ValueError unless the numbers cut 0 to `total` into pieces, in order."""
     if ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
         raise ValueError(f"{path} is damaged: it does not cut {total} bytes into names")
-
-
-def fingerprint_of(url: str, *columns: NDArray[Any]) -> str:
-    """Name for the cache of a data set. columns: all that identifies the samples, such as names, sizes and ETags."""
-    found = hashlib.sha256(url.encode())
-    for column in columns:
-        found.update(f"{column.dtype} {column.shape}".encode())
-        found.update(np.ascontiguousarray(column).data)
-    return found.hexdigest()[:24]

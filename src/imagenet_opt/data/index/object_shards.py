@@ -1,26 +1,27 @@
 """Packed splits below a URL: the index is copied into data.cache_dir, the shards are read by ranges."""
 
-import copyreg
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.data.index.index_cache import fingerprint_of, load_or_make, new_folder
-from imagenet_opt.data.index.object_index import KEY, Part, RemoteIndex, patiently
+import numpy as np
+
+from imagenet_opt.data.index.index_cache import load_or_make, new_folder
+from imagenet_opt.data.index.object_index import KEY, patiently
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
     PLAN,
     About,
-    ShardIndex,
     damaged_columns,
     open_columns,
     parse_about,
     shard_name,
+    split_of,
 )
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
 from imagenet_opt.regular_file import MOST_BYTES, read_file
@@ -28,29 +29,7 @@ from imagenet_opt.regular_file import MOST_BYTES, read_file
 _HEAD_THREADS = 32
 
 
-@dataclass(frozen=True)
-class ObjectShardIndex(RemoteIndex, ShardIndex):
-    """A packed split below `url`; its index was copied into `folder`. Further fields: see RemoteIndex.
-
-    shard_etags: ETag of each shard when the split was opened; empty if unknown.
-    """
-
-    url: str
-    shard_etags: tuple[str, ...]
-    is_whole: bool = True
-    part: Part | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_of(self.url, self.shard_ids, self.offsets, self.sizes, self.checksums)
-
-    def __reduce__(self) -> Any:
-        if self.is_whole and (self.folder / INDEX).is_file():
-            return _load, (self.folder, ObjectStorage(self.url, KEY), self.shard_etags)
-        return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
-
-
-def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> ObjectShardIndex | None:
+def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> Split | None:
     """Open a packed split; None if the URL has none. key: the option that holds the URL, for messages. Raises
     ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard; StorageFailed,
     for an index.json of more than MOST_BYTES too."""
@@ -122,14 +101,14 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
     return tuple(found[name].etag for name in names)
 
 
-def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> ObjectShardIndex:
+def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> Split:
     try:
         about = parse_about(read_file(folder / INDEX), str(folder / INDEX))
         columns: dict[str, Any] = open_columns(folder, about)
     except (OSError, ValueError) as error:
         raise _mismatch(storage, f"{error}; it is a copy: remove {folder} first") from error
-    shards = tuple(map(shard_name, range(len(about.shards))))
-    return ObjectShardIndex(folder, about.classes, shards=shards, **columns, url=storage.url, shard_etags=etags)
+    tags = np.array([etag.encode() for etag in etags], np.bytes_)
+    return split_of(storage.url, folder, about, columns, partial(_load, folder, storage, etags), etags=tags)
 
 
 def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:

@@ -1,7 +1,8 @@
 """Packed splits: tar shards with an index of the places of all samples.
 
-A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one .npy file for each column of
-ShardIndex. `imagenet-opt pack` makes the folder; any tar or WebDataset reader opens the shards without the index.
+A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one .npy file for each column of a Split,
+whose container_ids are called shard_ids. `imagenet-opt pack` makes the folder; any tar or WebDataset reader opens the
+shards without the index.
 """
 
 import os
@@ -9,7 +10,7 @@ import shlex
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from imagenet_opt.data.index.index_cache import check_ends, check_range, open_column
+from imagenet_opt.data.index.split import Origin, Split
 from imagenet_opt.errors import ShardMismatch
 from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file
 
@@ -54,43 +56,6 @@ class About(BaseModel):
     shards: list[AboutShard] = Field(min_length=1)
 
 
-@dataclass(frozen=True)
-class ShardIndex:
-    """Samples of one packed split, in the order of the shards; memory-mapped.
-
-    labels: int32 (n,). shard_ids: int32 (n,), positions in `shards`. offsets, sizes: int64 (n,), place of the image's
-    bytes in its shard. checksums: uint32 (n,), zlib.crc32 of these bytes. names: uint8, all original names joined.
-    name_offsets: int64 (n + 1,); the original of sample i was class/name names[name_offsets[i]:name_offsets[i + 1]].
-    """
-
-    folder: Path
-    classes: tuple[str, ...]
-    labels: NDArray[np.int32]
-    shards: tuple[str, ...]
-    shard_ids: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    checksums: NDArray[np.uint32]
-    names: NDArray[np.uint8]
-    name_offsets: NDArray[np.int64]
-
-    @property
-    def place(self) -> str:
-        return str(self.folder)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def path(self, i: int) -> str:
-        """FOLDER/shard-00003.tar: class/name.JPEG, for messages."""
-        name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
-        return f"{self.place}/{self.shards[self.shard_ids[i]]}: {name}"
-
-    def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
-        """Let another process map the files itself, since arrays would be copied."""
-        return load_index, (self.folder,)
-
-
 def shard_name(i: int) -> str:
     return f"shard-{i:05d}.tar"
 
@@ -100,7 +65,7 @@ def is_packed(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (INDEX, PLAN, shard_name(0)))
 
 
-def open_shards(folder: Path) -> ShardIndex:
+def open_shards(folder: Path) -> Split:
     """Open a packed split without reading images. Raises ShardMismatch for an unfinished pack, a damaged column, or
     a missing or resized shard. The columns of ImageNet, about 80 MB, are compared with their checksums."""
     index, about = load_index(folder), read_about(folder)
@@ -112,14 +77,29 @@ def open_shards(folder: Path) -> ShardIndex:
     return index
 
 
-def load_index(folder: Path) -> ShardIndex:
+def load_index(folder: Path) -> Split:
     """Load the index without checking the shards. Raises ShardMismatch."""
     about = read_about(folder)
     try:
         columns = open_columns(folder, about)
     except ValueError as error:
         raise mismatch(folder, str(error)) from error
-    return ShardIndex(folder, about.classes, shards=tuple(map(shard_name, range(len(about.shards)))), **columns)
+    return split_of(str(folder), folder, about, columns, partial(load_index, folder))
+
+
+def split_of(
+    place: str, folder: Path, about: About, columns: Mapping[str, Any], again: Callable[[], Split], **more: Any
+) -> Split:
+    """The split of a pack. folder: of its index. again: opens the split again. more: further columns."""
+    return Split(
+        place=place,
+        classes=about.classes,
+        containers=tuple(map(shard_name, range(len(about.shards)))),
+        container_ids=columns["shard_ids"],
+        **{name: column for name, column in columns.items() if name != "shard_ids"},
+        origin=Origin(folder / INDEX, zlib.crc32(read_file(folder / INDEX)), again),
+        **more,
+    )
 
 
 def open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:

@@ -55,7 +55,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
 
 
 @contextmanager
-def with_whole(folder: Path) -> Iterator[None]:
+def with_whole(folder: Path | str) -> Iterator[None]:
     """A file of a data set is read. A missing file is a temporary error if `folder`, the whole data set, is missing."""
     try:
         yield

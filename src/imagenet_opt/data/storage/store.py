@@ -1,7 +1,5 @@
-"""Stores provide the bytes of samples: the interface, a folder tree, objects below a URL, images in memory, slow
-storage, and a local cache."""
+"""Stores provide the bytes of samples: the interface, images in memory, slow storage, and a local cache."""
 
-import errno
 import threading
 import time
 from collections.abc import Sequence
@@ -12,13 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from imagenet_opt.data.index.folder_index import Split
-from imagenet_opt.data.index.object_index import KEY, ObjectIndex
 from imagenet_opt.data.storage.cache_folder import CacheFolder
-from imagenet_opt.data.storage.retry import Events, with_whole
-from imagenet_opt.measure.storage.page_cache import drop_pages
-from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.regular_file import check_size, open_regular, read_part
+from imagenet_opt.data.storage.retry import Events
 
 Indices = NDArray[np.int64]
 _LINK = threading.Lock()  # no attribute of a store, because locks cannot be pickled
@@ -38,58 +31,6 @@ class Store(Protocol):
 
     def name(self, index: int) -> str:
         """Name of a sample for messages: its path."""
-
-
-class FolderStore:
-    """A folder tree of image files; each file is one request.
-
-    drop_pages: whether to evict each file from the page cache after reading, so that the next read goes to the storage.
-    """
-
-    def __init__(self, index: Split, *, drop_pages: bool = False) -> None:
-        self.index = index
-        self.drop_pages = drop_pages
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def groups(self, indices: Indices) -> list[Indices]:
-        return list(np.arange(len(indices))[:, None])
-
-    def read_many(self, indices: Indices) -> list[bytes]:
-        return [self._read(i) for i in indices.tolist()]
-
-    def name(self, index: int) -> str:
-        return self.index.path(index)
-
-    def _read(self, i: int) -> bytes:
-        path = self.index.path(i)
-        with with_whole(self.index.folder), open(path, "rb", buffering=0, opener=open_regular) as file:
-            encoded = read_part(file.fileno())
-            if self.drop_pages:
-                drop_pages(file.fileno())
-            return encoded
-
-
-class ObjectStore(FolderStore):
-    """Images that are objects; each is one request. Threads may share the store, and forked processes must not.
-
-    Each read names the ETag of the listing: an object that was replaced since raises StorageFailed, so that the run
-    ends instead of mixing two data sets.
-    """
-
-    index: ObjectIndex
-
-    def __init__(self, index: ObjectIndex) -> None:
-        super().__init__(index)
-        self.storage = ObjectStorage(index.url, KEY, retries=False)
-
-    def _read(self, i: int) -> bytes:
-        check_size(size := int(self.index.sizes[i]))
-        content = self.storage.read(self.index.relative(i), etag=self.index.etags[i].decode())
-        if len(content) != size:
-            raise OSError(errno.EIO, f"{len(content)} of {size} bytes arrived")
-        return content
 
 
 @dataclass

@@ -1,0 +1,116 @@
+"""The store of a split: the bytes of its samples, of which neighbours in a container are read with one request."""
+
+import zlib
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imagenet_opt.data.index.shard_index import verify_command
+from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.shared_buffers import shared_bytes
+from imagenet_opt.data.storage.byte_source import ByteSource, source_of
+from imagenet_opt.data.storage.store import Indices
+from imagenet_opt.errors import BadSample
+
+_GAP = 2**16
+"""Bytes between two samples. One request reads both samples if the gap is smaller."""
+_REQUEST = 2**22
+"""Most bytes of a request for several samples."""
+
+
+class RecordStore:
+    """Bytes of the samples of a split. Threads and other processes may share it; forked ones not, of a URL.
+
+    source: where the bytes come from; None: from the place of the split. drop_pages: whether to evict the bytes from
+    the page cache after reading, so that the next read goes to the storage. checked: uint8 (num_samples,) in the shared
+    memory of a run: 1 for samples that fitted their checksum since the run began.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        source: ByteSource | None = None,
+        drop_pages: bool = False,
+        checked: Tensor | None = None,
+    ) -> None:
+        self.split = split
+        self.source = source or source_of(split, drop_pages=drop_pages)
+        self._shared = shared_bytes(len(split.checksums)).zero_() if checked is None else checked
+        self._checked: NDArray[np.uint8] = self._shared.numpy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(RecordStore, source=self.source, checked=self._shared), (self.split,)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def name(self, index: int) -> str:
+        return self.split.path(index)
+
+    def groups(self, indices: Indices) -> list[Indices]:
+        """Positions in `indices` of the samples that one request reads: a file, or samples of one container, in its
+        order, with less than 64 KiB between them, up to 4 MiB."""
+        split = self.split
+        if not split.containers:
+            return list(np.arange(len(indices))[:, None])
+        containers, starts = split.container_ids[indices], split.offsets[indices]
+        order = np.lexsort((starts, containers))
+        spans = np.stack([containers, starts, starts + split.sizes[indices]], axis=1)[order].tolist()
+        cuts, first = [0], 0
+        for i, ((container, _, end), (next_container, next_start, next_end)) in enumerate(pairwise(spans), 1):
+            if next_container != container or next_start - end >= _GAP or next_end - spans[first][1] > _REQUEST:
+                cuts.append(i)
+                first = i
+        return np.split(order, cuts[1:]) if len(order) else []
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        """Bytes of each sample, in the order of `indices`. Raises OSError; BadSample for a container that ends too
+        soon, or for bytes that do not fit their checksum when they are first read."""
+        samples = [b""] * len(indices)
+        for group in self.groups(indices):
+            if self.split.containers:
+                self._read_group(indices, group, samples)
+            else:
+                samples[int(group[0])] = self._read_file(int(indices[group[0]]))
+        return samples
+
+    def _read_file(self, i: int) -> bytes:
+        split = self.split
+        size = int(split.sizes[i]) if len(split.sizes) else None
+        return self.source.read(split.file(i), 0, size, split.etags[i].decode() if len(split.etags) else "")
+
+    def _read_group(self, indices: Indices, group: Indices, samples: list[bytes]) -> None:
+        """Read the samples of a group with one request into their places."""
+        split, members = self.split, indices[group]
+        starts = split.offsets[members]
+        ends = starts + split.sizes[members]
+        container, first, end = int(split.container_ids[members[0]]), int(starts[0]), int(ends.max())
+        etag = split.etags[container].decode() if len(split.etags) else ""
+        encoded = self.source.read(split.file(int(members[0])), first, end - first, etag)
+        if len(encoded) < end - first:
+            raise BadSample(
+                f"{split.place}/{split.containers[container]} ends at byte {first + len(encoded)}, in the middle of "
+                f"{end - first} bytes at {first} (data.root); {self._remedy}"
+            )
+        spans = zip(members.tolist(), group.tolist(), starts - first, ends - first, strict=True)
+        for member, place, start, stop in spans:
+            samples[place] = encoded[start:stop]
+            if len(split.checksums) and not self._checked[member]:
+                self._check(member, samples[place])
+
+    def _check(self, member: int, encoded: bytes) -> None:
+        if zlib.crc32(encoded) != self.split.checksums[member]:
+            raise BadSample(f"{self.name(member)} differs from its pack (data.root); {self._remedy}")
+        self._checked[member] = 1
+
+    @property
+    def _remedy(self) -> str:
+        if not len(self.split.checksums):
+            return "copy this file again"
+        verify = verify_command(self.split.place)
+        return f"{verify} lists all damaged shards: remove them, and run the same pack command again"

@@ -27,8 +27,9 @@ import numpy as np
 import psutil
 import torch
 
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import subset
-from imagenet_opt.data.loader import RankInfo, open_index, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.machine import cpu_name, usable_cpus, versions

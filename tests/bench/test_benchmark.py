@@ -30,9 +30,10 @@ from imagenet_opt.bench.turn import (
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.decoder import region_codec
 from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.loader import RankInfo, open_index, train_loader
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import ClassMismatch, ConfigError, DataError
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.pack.pack import pack
 from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, tree
 
@@ -120,10 +120,10 @@ def test_an_archive_that_is_cut_short_or_has_unsafe_members_is_refused(
     [
         (
             None,
-            ConfigError,
-            "no LOC_val_solution.csv in it or its parents; give a list of the classes with",
+            DatasetNotFound,
+            "holds 3 images and no class folders. Validation images need Kaggle's LOC_val_solution.csv",
         ),
-        (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes"),
+        (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "has 1 classes that"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
         (PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01", ConfigError, "line 5: 'val/ILSVRC2012_val_00000001.JPEG'"),
@@ -140,5 +140,5 @@ def test_an_unsuitable_list_of_labels_is_refused(
         labels = tree(tmp_path, {"labels.txt": text.encode()}) / "labels.txt"
     with pytest.raises(error) as caught:
         pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=labels)
-    assert words in str(caught.value) and "val_labels" in str(caught.value)
+    assert words in str(caught.value)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 1000

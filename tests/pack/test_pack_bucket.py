@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.data.loader import open_index
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.errors import ConfigError, ShardMismatch, StorageFailed
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack

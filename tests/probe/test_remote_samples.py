@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.loader import open_index
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.remote_samples import RemoteSamples, samples_of
 from tests.conftest import loading, write_images

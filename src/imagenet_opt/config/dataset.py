@@ -29,7 +29,7 @@ class DataSet:
 
     def open(self, split: str) -> Split:
         """The split's index; from the cache if the files did not change. Raises DataError."""
-        from imagenet_opt.data.loader import open_index
+        from imagenet_opt.data.index.open_index import open_index
 
         return open_index(self.root, self.folders[split], self.cache)
 

@@ -12,8 +12,9 @@ from imagenet_opt import machine
 from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, with_classes_of
-from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader, train_order
+from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, train_loader, train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import STEPS, check_fingerprint, fingerprint, limited
 from imagenet_opt.data.prefetcher import DevicePrefetcher

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,6 @@ from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_
 from imagenet_opt.data.decode.decoder import Decoder, region_codec
 from imagenet_opt.data.decode.image_file import open_image
 from imagenet_opt.data.device_copies import DeviceCopies
-from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.layout import split_folder, split_url
-from imagenet_opt.data.index.object_index import open_objects
-from imagenet_opt.data.index.object_shards import open_object_shards
-from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
@@ -49,8 +43,6 @@ from imagenet_opt.data.storage.store import CachedStore, Store, ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
 from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
 from imagenet_opt.data.transforms.resize import ImageFormat
-from imagenet_opt.errors import StorageFailed
-from imagenet_opt.object_storage import connection_remedy
 from imagenet_opt.processes import ServerContext
 
 log = logging.getLogger(__name__)
@@ -140,21 +132,6 @@ def eval_loader(
     dataset = replace(_dataset(index, options, rank_info, order, store_of(index, options)), pad=pad)
     size = options.val_image_size or options.image_size
     return _prefetcher(index, dataset, options, rank_info, size, size)
-
-
-def open_index(root: Path | str | None, split: str, cache_dir: Path) -> Split:
-    """Open the index of `root`/`split`: packed shards, or a folder per class. root: a folder, or the URL of objects.
-    Raises DataError."""
-    if isinstance(root, str):
-        url = split_url(root, split)
-        try:
-            return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
-        except OSError as error:
-            raise StorageFailed(
-                f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"
-            ) from error
-    folder = split_folder(root, split)
-    return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
 def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, use_cache: bool = True) -> Store:

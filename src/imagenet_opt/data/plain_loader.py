@@ -19,8 +19,9 @@ from torch import distributed
 from imagenet_opt import machine
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset, with_classes_of
-from imagenet_opt.data.loader import RankInfo, eval_loader, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader, train_loader
 from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS
 from imagenet_opt.data.prefetcher import DevicePrefetcher

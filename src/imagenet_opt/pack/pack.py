@@ -81,7 +81,7 @@ def pack(
     _check_places(root, out, train_folder, val_folder)
     cache = cache_folder(cache_dir)
     train = open_train(root, train_folder, cache)
-    val = with_classes_of(train, open_val(root, val_folder, train.classes, val_labels, cache))
+    val = with_classes_of(train, open_val(root, val_folder, val_labels, cache))
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
     targets = _targets(out, cache)
     with pack_lock(targets):

@@ -1,4 +1,4 @@
-"""Images to pack: of a folder per class, a tar file per class, or a flat folder with a list of labels."""
+"""Images to pack: those that training reads, a tar file per class, or a flat folder with a list of labels."""
 
 import io
 import os
@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.index.layout import foreign_tars, is_image, split_url
-from imagenet_opt.data.index.object_index import KEY, open_objects
-from imagenet_opt.data.index.object_shards import open_object_shards
+from imagenet_opt.data.index.flat_folder import open_flat
+from imagenet_opt.data.index.layout import foreign_tars, is_image, split_place
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
@@ -22,62 +21,48 @@ from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.errors import (
-    ClassMismatch,
     ConfigError,
     DataError,
     DatasetNotFound,
     EmptyClass,
     StorageFailed,
 )
-from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file
+from imagenet_opt.regular_file import MOST_BYTES, open_regular
 
 READ_TIMEOUT = 120.0
 """Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
 _READS_IN_FLIGHT, _THREADS = 16, 32
-_LIST = "LOC_val_solution.csv"
 _HEADER_BYTES = 2**16
+_CLASS_TARS = ({"archive"}, {"archive", "image"})
+"""Kinds of entries of a folder with a tar file for each class."""
 
 
 def open_train(root: Path | str, split: str, cache_dir: Path) -> Split:
-    """Open `root`/`split` with a folder or a tar file per class; of a URL, with a folder per class, whose list is kept
-    in `cache_dir`. Raises DatasetNotFound, EmptyClass, DataError."""
-    if isinstance(root, str):
-        url = split_url(root, split)
-        with ObjectStorage(url, KEY).explained():
-            if open_object_shards(url, cache_dir) is not None:
-                raise _packed_already(url)
-            return open_objects(url, cache_dir)
-    folder = (root.expanduser() / split).resolve()
-    if is_packed(folder):
-        raise _packed_already(folder)
-    if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
+    """Open `root`/`split` as for training, or with a tar file per class. Raises DatasetNotFound, EmptyClass, DataError;
+    ConfigError for a pack."""
+    if isinstance(root, Path) and _kinds(folder := split_place(root, split)) in _CLASS_TARS:
         return _open_archives(folder)
-    return scan_split(root, split)
+    found = open_index(root, split, cache_dir)
+    if len(found.checksums):
+        raise ConfigError(f"{found.place} is packed already; set data.root to the folder with the original images")
+    return found
 
 
-def open_val(root: Path | str, split: str, classes: tuple[str, ...], labels: Path | None, cache_dir: Path) -> Split:
-    """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
-
-    Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
-    """
-    if isinstance(root, Path) and _kinds(folder := (root.expanduser() / split).resolve()) == {"image"}:
-        return _open_flat(folder, classes, labels or _find_labels(folder))
-    if labels is not None:
+def open_val(root: Path | str, split: str, labels: Path | None, cache_dir: Path) -> Split:
+    """Open val as `open_train` does. labels: a list of the classes of images in a flat folder, see `open_flat`."""
+    if labels is None:
+        return open_train(root, split, cache_dir)
+    if isinstance(root, str) or _kinds(folder := split_place(root, split)) != {"image"}:
         raise ConfigError(
             f"val_labels={labels} is for images directly in a folder, but {root}/{split} is a URL, or has subfolders "
             "or archives: leave val_labels out"
         )
-    return open_train(root, split, cache_dir)
-
-
-def _packed_already(place: Path | str) -> ConfigError:
-    return ConfigError(f"{place} is packed already; set data.root to the folder with the original images")
+    return open_flat(folder, labels)
 
 
 def _kinds(folder: Path) -> set[str]:
-    """The kinds of entries in a folder: folder, archive, image."""
-    if not folder.is_dir():
+    """The kinds of entries in a folder: folder, archive, image; none for a pack."""
+    if not folder.is_dir() or is_packed(folder):
         return set()
     return {
         "folder" if e.is_dir() else "image" if is_image(e.name) else "archive"
@@ -154,58 +139,6 @@ def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | 
     if not member.isfile() or member.issparse():
         raise tarfile.ReadError(f"{name!r} is a link or a sparse file")
     return os.fsencode(name), member.offset_data, member.size
-
-
-def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Split:
-    class_of = _read_labels(list_path)
-    numbers = {name: number for number, name in enumerate(classes)}
-    if strange := sorted(set(class_of.values()) - set(classes)):
-        raise ClassMismatch(
-            f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
-            f"{strange[0]!r}; expected names of training folders, such as {classes[0]}"
-        )
-    names = sorted(entry.name for entry in os.scandir(folder) if is_image(entry.name))
-    class_names = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
-    if unknown := [name for name, class_name in zip(names, class_names, strict=True) if class_name is None]:
-        raise ConfigError(
-            f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
-            f"such as {unknown[0]!r}; complete the list or move those files away"
-        )
-    labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
-    return Split(place=str(folder), classes=classes, labels=labels, **joined(list(map(os.fsencode, names))))
-
-
-def _find_labels(folder: Path) -> Path:
-    for place in (folder, *list(folder.parents)[:4]):
-        if (place / _LIST).is_file():
-            return place / _LIST
-    raise ConfigError(
-        f"{folder} has images but no class folders, and no {_LIST} in it or its parents; give a list of the classes "
-        "with val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
-    )
-
-
-def _read_labels(path: Path) -> dict[str, str]:
-    """File name, with or without its suffix -> class. Raises ConfigError that names the first malformed line."""
-    try:
-        lines = read_file(path.expanduser()).decode("utf-8-sig", "surrogateescape").split("\n")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
-    kaggle = lines[0].startswith("ImageId,")
-    class_of: dict[str, str] = {}
-    for number, line in enumerate(lines[kaggle:], 1 + kaggle):
-        words = _kaggle_words(line) if kaggle else line.strip().rsplit(maxsplit=1)
-        if words and len(words) != 2:
-            raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line[:200]!r}")
-        if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
-            raise ConfigError(f"{path} (val_labels), line {number}: {words[0]!r} has another class in an earlier line")
-    return class_of
-
-
-def _kaggle_words(line: str) -> list[str]:
-    """File and class of a line. Kaggle lists a class and a box for each object; the first object counts."""
-    file, comma, objects = line.strip().partition(",")
-    return [file, *objects.split()[:1]] if comma else line.split()
 
 
 def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:

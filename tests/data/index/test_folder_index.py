@@ -15,7 +15,8 @@ import pytest
 
 from imagenet_opt.data.index import folder_index
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.index.split import Split, with_classes_of
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 
 
@@ -124,11 +125,6 @@ def tar(root: Path, name: str, *members: str) -> None:
         ([("ILSVRC2012_img_val.tar", "1.JPEG")], DatasetNotFound, ["unpack them into ", "/d/train/ and "]),
         (["imagenet.tar.gz"], DatasetNotFound, ["d holds 1 files: 1 .gz; unpack", "data.root"]),
         (["data/train-00000-of-00002.parquet"], DatasetNotFound, ["data holds 1 Parquet files", "docs/data.md"]),
-        (
-            ["ILSVRC/Data/CLS-LOC/train/n01440764/1.JPEG", "ILSVRC/Data/CLS-LOC/val/1.JPEG"],
-            DatasetNotFound,
-            ["did you mean data.root=", "imagenet-opt pack data.root=", "ILSVRC/Data/CLS-LOC out="],
-        ),
         ([("train/s-0.tar", "1.cls", "1.jpg")], DatasetNotFound, ["train holds 1 tars with .cls files", "data.root"]),
         ([("train/s-7.tar", "1.jpg"), ("train/s-8.tar", "2.jpg")], DatasetNotFound, ["without labels", "s-7.tar"]),
         ([("train/n01440764.tar", "1.jpg"), ("train/n01440765.tar", "2.jpg")], DatasetNotFound, ["imagenet-opt pack"]),
@@ -144,6 +140,18 @@ def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
     with pytest.raises(error) as caught:
         opened(root)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("root", [".", "ILSVRC", "ILSVRC/Data", "ILSVRC/Data/CLS-LOC"])
+def test_kaggles_imagenet_is_read_as_it_was_unpacked(root: str, tmp_path: Path) -> None:
+    place = tmp_path / "d/ILSVRC/Data/CLS-LOC"
+    tree(place, "train/n1/n1_7.JPEG", "train/n2/n2_3.JPEG", "val/v_2.JPEG", "val/v_1.JPEG")
+    listed = "ImageId,PredictionString\nv_1,n2 9 9 9 9 n2 1 1 1 1\nv_2,n1 1 1 1 1\nv_3,n1 2 2 2 2\n"
+    (tmp_path / "d/LOC_val_solution.csv").write_text(listed)
+    train, val = (open_index(tmp_path / "d" / root, split, tmp_path / "cache") for split in ("train", "val"))
+    assert [val.path(i) for i in range(2)] == [f"{place}/val/v_1.JPEG", f"{place}/val/v_2.JPEG"]
+    assert (train.place, train.classes, train.labels.tolist()) == (f"{place}/train", ("n1", "n2"), [0, 1])
+    assert with_classes_of(train, val).labels.tolist() == [1, 0]
 
 
 def test_a_file_as_root_is_called_a_file(tmp_path: Path) -> None:

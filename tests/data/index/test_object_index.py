@@ -13,8 +13,9 @@ import pytest
 from imagenet_opt.data.index import object_index
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.layout import root_of, split_url
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset
-from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.data.loader import store_of
 from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyClass, ShardMismatch, StorageFailed
 from tests.conftest import loading, write_images
 from tests.faulty_proxy import faulty_proxy

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.loader import open_index, store_of
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.loader import store_of
 from imagenet_opt.errors import BadSample, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.pack.image import PackOptions

@@ -18,8 +18,10 @@ IMAGE_SUFFIXES = (
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
 )  # fmt: skip
 """Endings of image files, in lower case."""
-_ILSVRC = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
+_CLS_LOC = "ILSVRC/Data/CLS-LOC"
+_ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-challenge/{_CLS_LOC}")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
+_LIST = "LOC_val_solution.csv"
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _LABELS = (".cls", ".json", ".txt")
 _MOST_ENTRIES = 50
@@ -49,10 +51,10 @@ def split_folder(root: Path | None, split: str) -> Path:
     if root is None:
         raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
     place, expected = root.expanduser(), f"expected {split}/<class>/*.JPEG in it"
-    folder = (place / split).resolve()
+    folder = split_place(root, split)
     try:
         if folder.is_dir():
-            if not is_packed(folder) and (found := instead_of_classes(folder, root)):
+            if not is_packed(folder) and not list_of_classes(folder) and (found := instead_of_classes(folder, root)):
                 raise DatasetNotFound(f"{found} (data.root, data.train_folder, data.val_folder)")
             return folder
         if place.is_file():
@@ -67,6 +69,23 @@ def split_folder(root: Path | None, split: str) -> Path:
         raise unreadable(error) from error
 
 
+def split_place(root: Path, split: str) -> Path:
+    """`root`/`split`; if there is none, that of Kaggle's ImageNet below `root`, if there is one."""
+    place = root.expanduser()
+    places = (place / name / split for name in ("", *_ILSVRC))
+    return next((each for each in places if each.is_dir()), place / split).resolve()
+
+
+def list_of_classes(folder: Path) -> Path | None:
+    """Kaggle's list of the classes of validation images, if `folder` has images and no folders; it lies in the folder
+    or up to four folders above."""
+    with os.scandir(folder) as entries:
+        kinds = {"folder" if entry.is_dir() else kind(entry.name) for entry in entries}
+    if "folder" in kinds or not kinds & {*IMAGE_SUFFIXES}:
+        return None
+    return next((list_ for place in (folder, *list(folder.parents)[:4]) if (list_ := place / _LIST).is_file()), None)
+
+
 def _remedy(root: Path, split: str) -> str:
     """A remedy, according to the content of `root`, which has no folder `split`."""
     here = root.resolve()
@@ -76,7 +95,7 @@ def _remedy(root: Path, split: str) -> str:
         return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
     with os.scandir(root) as entries:
         below = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir())
-    for name in (*_ILSVRC, *below):
+    for name in below:
         if (root / name / split).is_dir():
             val = root / name / "val"
             flat = instead_of_classes(val, root / name) if val.is_dir() else ""
@@ -138,9 +157,9 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
         )
     if num_images:
         return (
-            f"{place} holds {num_images} images and no class folders: imagenet-opt pack data.root={root} out=PACKED "
-            "sorts validation images by LOC_val_solution.csv or val_labels=FILE; then data.root=PACKED. Training "
-            "images need a folder for each class"
+            f"{place} holds {num_images} images and no class folders. Validation images need Kaggle's {_LIST} in it or "
+            f"in a folder above; or imagenet-opt pack data.root={root} out=PACKED val_labels=FILE, then "
+            "data.root=PACKED. Training images need a folder for each class"
         )
     kinds = Counter(map(kind, names))
     unpack = "; unpack the archives, and set data.root to the folder that then holds train/" * bool(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, batch_bytes, mean_crop_bytes, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, folder_of, loading
@@ -83,7 +83,7 @@ def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp
         np.save(tmp_path / f"{column}.npy", values)
     mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
     used = []
-    for index in (few, Split(few.folder, few.classes, **mapped)):
+    for index in (few, replace(few, **mapped)):
         made = train_loader(index, loading(batch_size=32, num_workers=1), RankInfo(device=CPU))
         actual = iter(made)
         for _ in range(1 if index is few else 20):

@@ -109,7 +109,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(testbed: Brief) -> No
     evidence, announced = examined(testbed)
     assert announced == list(EXPERIMENTS)
     assert evidence.ceilings.keys() == WITHOUT_COPIES
-    assert [depth for depth, _ in evidence.curves["reads_in_flight"]] == [1, 4, 16, 64, 256]
+    assert [depth for depth, _ in evidence.curves["reads_in_flight"]] == [1, 4, 16, 64]  # fewer than the images
     assert evidence.busy_share == pytest.approx(0.9)
     assert evidence.requests_in_flight == 16.0
     assert evidence.fact("gpu", "main_cpu_seconds") == 0.02

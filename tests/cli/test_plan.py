@@ -34,6 +34,43 @@ def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "plan.json").read_text())["total_steps"] == 3 * (39 // 4)
 
 
-def test_numbers_of_zero_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--loader-rate 0"):
-        parse(["--loader-rate", "0"])
+def test_a_budget_ranks_the_lengths_of_a_recipe_as_their_plans_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, price = tmp_path / "plan.json", ["--price-per-hour", "0.5"]
+    main(["experiment=rn18_ffcv", "--budget", "2", *price, "--json", str(file)])
+    output, ranked = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())["recipes"]
+    assert [each["published_top1"] for each in ranked] == [72.4, 71.3, 70.6, 70.0, 68.8, 66.9]
+    main(["experiment=rn18_ffcv", "trainer.max_epochs=32", *price, "--json", str(file)])
+    best, plan = ranked[3], json.loads(file.read_text())
+    assert (best["words"], best["price"]) == ("experiment=rn18_ffcv trainer.max_epochs=32", plan["price"])
+    assert f"for $2.00: {best['words']}, 70.0 %" in output and f"${2 - plan['price']:.2f} are left" in output
+    assert "72.40" not in output and "none" in output.partition("Reproduced here:")[2][:6]
+    with pytest.raises(ConfigError, match=r"--budget 0.1 .*trainer.max_epochs=16"):
+        main(["experiment=rn18_ffcv", "--budget", "0.1", *price])
+
+
+@pytest.mark.slow
+def test_a_budget_ranks_all_recipes_that_train_a_whole_network(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    main(["--budget", "25", "--price-per-hour", "0.5", "--rate", "900", "--json", str(file)])
+    ranked = json.loads(file.read_text())["recipes"]
+    assert len(ranked) == 18 and ranked[0]["published_top1"] == 80.858
+    (classic,) = [each for each in ranked if each["words"] == "experiment=rn50_classic90"]
+    training = 90 * 1_281_167 / 900
+    assert classic["hours"] * 3600 == pytest.approx(training + 90 * 50_000 / 900 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("--loader-rate 0", "--loader-rate 0"),
+        ("--budget -5 --price-per-hour 1", "--budget -5"),
+        ("--budget 90s --price-per-hour 1", "--budget 90s"),
+        ("--budget 25", "--price-per-hour"),
+        ("--budget 25 --price-per-hour 1 trainer.max_epochs=3", "trainer.max_epochs=3"),
+    ],
+)
+def test_unsuitable_numbers_are_refused(words: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse(words.split())

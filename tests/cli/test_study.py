@@ -43,7 +43,7 @@ def mine(tmp_path: Path) -> Path:
         (["study=laddr"], "study=laddr: there is no such study; did you mean ladder?"),
         (["study=nosuch.yaml"], r"study=nosuch\.yaml: no such file \(/.*/nosuch\.yaml\)$"),
         (["ladder", "data=demo"], r"ladder: expected KEY=VALUE; did you mean study=ladder\?"),
-        (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
+        (["--repeats", "1"], "--repeats 1 must be a whole number from 2 to 1000"),
         (["--repeats", "3", "--budget", "5m"], "--budget and --repeats both set how long to measure"),
         (["--budget", "5m", "study=read"], "--budget has no effect .* which takes --repeats and --seconds"),
         (["study=read", "study.num_workers=[4"], "study=read: "),

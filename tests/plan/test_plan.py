@@ -120,7 +120,7 @@ def test_hours_are_images_over_rates() -> None:
     slow = make_plan(config, (6400, 300, 10), rate=200, loader_rate=100)
     assert slow.hours * 3600 == pytest.approx(6700 / 100)
     for each, limit in ((plan, "GPU"), (slow, "loader")):
-        shown = table(each, is_estimate=False)
+        shown = table(each, is_of_a10g=False)
         assert [row[-1] for row in shown.rows] == [limit]
         assert ("imagenet-opt pack" in str(shown.notes)) == (limit == "loader")
 
@@ -135,7 +135,7 @@ def test_a_plan_ends_at_max_steps() -> None:
     assert early.hours - early.validation_hours == pytest.approx(plan.phases[0].hours * 100 / 12510)
     assert early.validation_hours == pytest.approx(plan.validation_hours / 13), "of the last weights"
     seconds = f"{3600 * early.phases[0].hours:.2g} seconds"
-    assert early.hours < 0.1 and table(early, is_estimate=True).rows[0][4] == seconds
+    assert early.hours < 0.1 and table(early, is_of_a10g=True).rows[0][4] == seconds
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -43,9 +44,11 @@ def between(least: T, most: float) -> Callable[[str], T]:
     """Type of a flag with a number in this range; a whole number if `least` is one."""
 
     def number(text: str) -> T:
-        if least <= (value := type(least)(text)) <= most:
-            return value
-        raise argparse.ArgumentTypeError(f"{value} must be from {least} to {most}")
+        with suppress(ValueError):
+            if least <= (value := type(least)(text)) <= most:
+                return value
+        kind = "whole number" if isinstance(least, int) else "number"
+        raise argparse.ArgumentTypeError(f"{text} must be a {kind} from {least} to {most}")
 
     return number
 

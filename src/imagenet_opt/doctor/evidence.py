@@ -22,7 +22,6 @@ _NOT_OWN = ("fetch", "step", "device")
 STALL_SECONDS = 1.0
 """A pause of this length between two batches is a stall of the storage, not the latency of a single request."""
 _SATURATED = 2.0  # a rate is saturated at this many times the needed requests in flight; half of them then only wait
-_HALF = 0.5  # a loader with so many requests waiting, and less than this share of the storage's rate, meets stalls
 _HYPER_THREAD = 0.25  # what the second thread of a core adds to a core: our choice
 _BUSY_CPUS = 0.8  # a reading process that keeps so many CPUs busy is the limit: one Python thread runs at a time
 
@@ -195,7 +194,7 @@ class Evidence(Measurements):
         """What bounds the loader's reads: "latency", "bandwidth", or "cpu" if this process cannot read faster.
 
         A storage that gives much more than the loader takes has bandwidth left, unless the loader always has more
-        requests in flight than the storage serves at a time: a few batches are then a noisy measure of the loader.
+        requests in flight than the storage serves at a time.
         """
         if not self.is_cold:  # files are in memory, or samples on the disk of the local cache
             return "cpu" if self._is_busy_reader or self.setup.cache_room is None else "bandwidth"
@@ -204,8 +203,9 @@ class Evidence(Measurements):
             return "latency"
         if self._is_busy_reader:
             return "cpu"
-        least = _HALF if self.requests_in_flight >= _SATURATED * knee else SLOWER
-        return "latency" if self.rate("loader") < least * most else "bandwidth"
+        if self.requests_in_flight >= _SATURATED * knee:
+            return "bandwidth"
+        return "latency" if self.rate("loader") < SLOWER * most else "bandwidth"
 
     @property
     def longest_gap_seconds(self) -> float:

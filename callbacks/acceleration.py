@@ -26,7 +26,7 @@ from imagenet_opt.model.shape_compiler import (
     forbids_graph,
     reason,
 )
-from imagenet_opt.run.checkpoint.files import COMPILED_CODE
+from imagenet_opt.run.checkpoint.names import COMPILED_CODE
 
 _REMEDY = "set callbacks.acceleration.channels_last and compile to false"
 

@@ -12,7 +12,7 @@ from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
-from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, HookTimer, attach, detach, recorder_of, saves
+from imagenet_opt.run.hook_timer import FETCH, STEP, HookTimer, attach, detach, phases, recorder_of
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
@@ -59,7 +59,7 @@ class Bottleneck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._clock = attach(trainer)
-            self._is_save, self._kind_of = saves(trainer), cache(self._kind)
+            self._phase_of = cache(phases(trainer))
             is_cuda = trainer.strategy.root_device.type == "cuda"
             self._device_clock = CudaClock() if is_cuda else None
             self._recorder = recorder_of(trainer) if is_cuda and trainer.is_global_zero else None
@@ -160,14 +160,11 @@ class Bottleneck(Callback):
         assert self._clock is not None
         sums = dict.fromkeys(("callbacks", "checkpoint", "logging"), 0.0)
         for action, seconds in self._clock.own_seconds.items():
-            if (kind := self._kind_of(action)) is not None:
+            phase = self._phase_of(action)
+            kind = "callbacks" if phase.startswith("callback ") else phase
+            if kind in sums:
                 sums[kind] += seconds
         return sums
-
-    def _kind(self, action: str) -> str | None:
-        if self._is_save(action):
-            return "checkpoint"
-        return "callbacks" if action.startswith(CALLBACK) else "logging" if action.startswith(LOGGER) else None
 
 
 def _difference(before: Sums, after: Sums) -> Sums:

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
 from imagenet_opt.object_storage import FoundObject
-from imagenet_opt.run.checkpoint import files, position
+from imagenet_opt.run.checkpoint import files, names, position
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads, check_writable
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.run.hook_timer import SAVE
@@ -121,7 +121,7 @@ class Checkpoint(LightningCheckpoint):
             set_random_state(self._random, ["cpu", "cuda"] if inside_epoch or self._validates_first else ["cuda"])
             if not self._validates_first:
                 position.skip_to_training(trainer, inside_epoch=inside_epoch)
-            best = trainer.strategy.broadcast(self._best_of(self.folder / files.BEST))
+            best = trainer.strategy.broadcast(self._best_of(self.folder / names.BEST))
             self.best = self._best_before = max(self.best, best)
         self._random, self._validates_first = None, False
         self._random_before = random_state()
@@ -270,7 +270,7 @@ class Checkpoint(LightningCheckpoint):
         if durable_step >= trainer.global_step:
             return None
         return (
-            f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
+            f"step {trainer.global_step} is not saved: make room in {self.folder}/{names.FOLDER}, and run the same "
             f"command again; the run resumes from step {durable_step}"
         )
 

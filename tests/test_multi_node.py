@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.run.checkpoint.files import step_files
+from imagenet_opt.run.checkpoint.names import step_files
 from tests.processes import Forked, run_train
 from tests.test_train import REPOSITORY, TINY, environment, metrics, opened
 

@@ -19,10 +19,11 @@ import numpy as np
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import LEAST_GAIN, Diagnosis
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, PackForecast, Setup, Touches
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.telemetry.gpu import GpuState
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 from suites.doctor.machines import MACHINES, RARE, random_machine
 from suites.doctor.physics import GIB, Machine, relaxed
 
@@ -232,7 +233,7 @@ def _after(asked: Machine, cause: str, overrides: Iterable[str]) -> float | None
 def add(tally: Tally, asked: Machine, diagnosis: Diagnosis) -> None:
     cause, best = diagnosis.cause, max(tally.truth.values())
     if cause in ("healthy", "balanced"):
-        is_busy = fitted(asked)[0].epochs()[0] * fitted(asked)[0].kernel_seconds >= BUSY_ENOUGH * asked.batch
+        is_busy = fitted(asked)[0].epochs()[0] * fitted(asked)[0].kernel_seconds >= HEALTHY_BUSY * asked.batch
         is_right = best < LEAST_GAIN or (cause == "healthy" and is_busy)
     else:
         is_right = any(tally.truth[limit] >= max((1 + best) / 2, LEAST_GAIN) for limit in LIMITS[cause])

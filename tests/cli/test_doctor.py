@@ -8,12 +8,13 @@ import torch
 import yaml
 
 from imagenet_opt.cli import arguments
-from imagenet_opt.cli.doctor import main, parse, write
+from imagenet_opt.cli.arguments import write_file
+from imagenet_opt.cli.doctor import main, parse
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.doctor.apply import apply, kept
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.diagnosis_file import read_diagnosis
+from imagenet_opt.doctor.diagnosis_file import as_json, read_diagnosis
 from imagenet_opt.doctor.measurements import STAGES
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.probe.testbed import Testbed
@@ -114,7 +115,7 @@ def test_only_overrides_that_help_become_an_experiment(
     diagnosis = judge(STORIES["few_workers"])
     trial = kept(diagnosis, REMEDY, rounds)
     assert capsys.readouterr().out.endswith(f"{result}\n")
-    write(replace(diagnosis, trial=trial), file)
+    file.write_text(as_json(replace(diagnosis, trial=trial)))
     assert read_diagnosis(file).trial == json.loads(json.dumps(trial))
     written = list((own_conf / "experiment").glob("tuned_*"))
     assert len(written) == trial["helps"] == ("faster" in result)
@@ -125,4 +126,4 @@ def test_only_overrides_that_help_become_an_experiment(
 
 def test_a_full_disk_is_reported_in_one_line() -> None:
     with pytest.raises(ConfigError, match="--json /dev/full cannot be written: No space left"):
-        write(judge(STORIES["healthy"]), Path("/dev/full"))
+        write_file(Path("/dev/full"), lambda: "{}")

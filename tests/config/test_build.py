@@ -11,7 +11,7 @@ from imagenet_opt import errors
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.config.trust import leaves
+from imagenet_opt.config.trust import entries
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed, tiny
 
@@ -54,7 +54,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
     names = ("baseline", "aggressive")
     configs = [composed(tmp_path, "data.root=/data", f"experiment={name}") for name in names]
     baseline, aggressive = (
-        {path: value for path, _, value in leaves(OmegaConf.to_container(config, resolve=True))} for config in configs
+        {path: value for path, _, value in entries(OmegaConf.to_container(config, resolve=True))} for config in configs
     )
     assert {key for key in baseline | aggressive if baseline.get(key) != aggressive.get(key)} == {
         *(f"callbacks.acceleration.{key}" for key in ("channels_last", "tf32", "cudnn_benchmark", "compile")),

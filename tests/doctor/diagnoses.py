@@ -9,7 +9,7 @@ import numpy as np
 
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
+from imagenet_opt.doctor.diagnosis_file import FILE, as_json
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, Setup
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -117,7 +117,7 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
 def write_run(folder: Path, **changes: Any) -> Path:
     """A run folder with all that a report can show."""
     (folder / ".hydra").mkdir(parents=True)
-    write_diagnosis(make_diagnosis(**changes), folder / FILE)
+    (folder / FILE).write_text(as_json(make_diagnosis(**changes)))
     times, waits = np.arange(0, 120, 0.1), np.arange(0.0, 118, 1.2)
     events = [each for begin in waits for each in ((begin, begin + 0.9, "fetch"), (begin + 0.9, begin + 1.2, "step"))]
     recorded(folder, times, events, queue_depth=np.ones(len(times)))

@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.diagnosis_file import FORMAT, read_diagnosis, write_diagnosis
+from imagenet_opt.doctor.diagnosis_file import FORMAT, as_json, read_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -50,7 +50,7 @@ def test_the_unexplained_share_is_a_number_and_no_cause_hides_it() -> None:
 
 def test_the_measurements_of_a_file_give_the_same_verdict(tmp_path: Path) -> None:
     for cause, run in STORIES.items():
-        write_diagnosis(judge(run), tmp_path / "doctor.json")
+        (tmp_path / "doctor.json").write_text(as_json(judge(run)))
         diagnosis = read_diagnosis(tmp_path / "doctor.json")
         assert diagnosis == judge(run) == judge(diagnosis.measurements), cause
     earlier = json.loads((tmp_path / "doctor.json").read_text())  # of a version without these fields
@@ -63,7 +63,7 @@ def test_the_measurements_of_a_file_give_the_same_verdict(tmp_path: Path) -> Non
 
 def test_the_file_needs_no_other_program_and_has_the_documented_keys(tmp_path: Path) -> None:
     file = tmp_path / "doctor.json"
-    write_diagnosis(make_diagnosis(), file)
+    file.write_text(as_json(make_diagnosis()))
     plain = json.loads(file.read_text())
     assert plain["verdict"] == make_diagnosis().sentence and plain["meaning"] == "storage answers late"
     assert plain["unexplained"] == pytest.approx(1 - 212 / 221) and plain["efficiency"] == pytest.approx(212 / 221)

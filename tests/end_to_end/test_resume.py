@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.checkpoint import files
+from imagenet_opt.run.checkpoint.names import BEST, LAST
 from imagenet_opt.run.numbers import read_summary
 from imagenet_opt.training.build_run import build_run
 from tests.callbacks.conftest import AtCall, WatchKeys
@@ -106,12 +107,12 @@ def cut(config: DictConfig, folder: Path, hook: str, call: int) -> int:
     act = sigterm if hook == "on_save_checkpoint" else preempt  # nothing stops inside a save
     with pytest.raises(Preempted):
         fit(config, folder, Stop(hook, call, act))
-    last = folder / files.LAST
+    last = folder / LAST
     return int(files.read(last)["global_step"]) if last.exists() else 0
 
 
 def assert_same_end(first: Path, second: Path) -> None:
-    for name in (files.LAST, files.BEST):
+    for name in (LAST, BEST):
         assert_same(files.load(first / name), files.load(second / name), name)
     assert metrics(first) == metrics(second)
 
@@ -165,7 +166,7 @@ def test_a_run_without_steps_left_repeats_its_last_validation_and_finishes(
     assert (done.returncode, "run finished" in done.stdout) == (0, True), done.stderr
     assert read_summary(tmp_path / "cut")["steps"] == 7
     assert metrics(tmp_path / "clean") == metrics(tmp_path / "cut")
-    first, second = (files.load(tmp_path / name / files.BEST) for name in ("clean", "cut"))
+    first, second = (files.load(tmp_path / name / BEST) for name in ("clean", "cut"))
     for key in ("state_dict", "current_model_state", "optimizer_states"):
         assert_same(first[key], second[key])
 
@@ -176,7 +177,7 @@ def test_a_run_that_fails_keeps_its_checkpoints(configs: dict[bool, DictConfig],
 
     with pytest.raises(ValueError, match="mine"):
         fit(configs[False], tmp_path, AtCall("on_train_epoch_start", 2, fail))
-    assert files.read(tmp_path / files.LAST)["global_step"] == 4
+    assert files.read(tmp_path / LAST)["global_step"] == 4
     assert not list(tmp_path.glob("**/*.new"))
 
 
@@ -192,7 +193,7 @@ def stopped_by_signals(rank: int, config: DictConfig, folder: Path) -> list[int]
         stop = Stop(hook, call, sigterm if rank == 1 else lambda: None)
         with pytest.raises(Preempted):
             fit(config, folder / "cut", stop)
-        reached.append(int(files.read(folder / "cut" / files.LAST)["global_step"]))
+        reached.append(int(files.read(folder / "cut" / LAST)["global_step"]))
     fit(config, folder / "cut")
     return reached
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
-from imagenet_opt.run.checkpoint.files import step_file
+from imagenet_opt.run.checkpoint.names import step_file
 from tests.conftest import quiet_trainer
 from tests.model.conftest import OPTIMIZER, Images, Loader, batches, fit, network
 from tests.processes import on_ranks

@@ -19,11 +19,11 @@ from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe.device_steps import random_batch
 from imagenet_opt.probe.fit import fit_timer
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, compile_seconds, phase_of
+from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming, compile_seconds
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
-from imagenet_opt.run.hook_timer import saves
+from imagenet_opt.run.hook_timer import phases
 from tests.config.configs import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
@@ -185,7 +185,7 @@ KEPT = ModelCheckpoint(monitor="val.loss")
         ("[Callback]Saver.on_train_batch_end", "checkpoint"),
         ("[Callback]Throughput.on_save_checkpoint", "checkpoint"),
         ("[Callback]GradientCheckpointing.on_train_batch_end", "callback GradientCheckpointing"),
-        ("[Callback]FitTimer.on_train_batch_end", "device"),
+        ("[Callback]FitTimer.on_train_batch_end", "callback FitTimer"),
         ("[Callback]RehearsalNotes.on_train_batch_start", "callback RehearsalNotes"),
         ("[Logger]MetricsCsv.log_metrics", "logging"),
         ("run_training_batch", "step"),
@@ -193,4 +193,4 @@ KEPT = ModelCheckpoint(monitor="val.loss")
 )
 def test_the_phase_of_an_action(action: str, phase: str) -> None:
     trainer = Trainer(accelerator="cpu", logger=False, callbacks=[Saver(), KEPT])
-    assert phase_of(action, saves(trainer)) == phase
+    assert phases(trainer)(action) == phase

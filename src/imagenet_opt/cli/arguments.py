@@ -8,11 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
 from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.object_storage import check_package, is_url
+from imagenet_opt.run.checkpoint.names import best_of
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -62,6 +64,18 @@ def new_file(text: str) -> Path:
     return file
 
 
+def write_file(file: Path | None, text: Callable[[], str], flag: str = "--json") -> None:
+    """Write the file that `flag` names, if it was given; a link or a device, such as /dev/stdout, is not replaced.
+    Raises ConfigError."""
+    if file is None:
+        return
+    try:
+        write = Path.write_text if file.is_symlink() or (file.exists() and not file.is_file()) else write_atomically
+        write(file, text())
+    except OSError as error:
+        raise ConfigError(f"{flag} {file} cannot be written: {error.strerror}; choose another place") from error
+
+
 def local_or_url(place: str, key: str) -> Path | str:
     """A path, or a URL without a slash at its end. key: the option that has the value `place`. Raises ConfigError if
     the package that reads URLs is not installed."""
@@ -98,6 +112,4 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
 def checkpoint_of(value: str) -> Path | str:
     """The value of ckpt=: a file or URL as it is; of a run's folder its best.ckpt, else its last.ckpt."""
     ckpt = local_or_url(value, "ckpt")
-    if isinstance(ckpt, Path) and ckpt.is_dir():
-        return ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
-    return ckpt
+    return best_of(ckpt) if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt

@@ -4,7 +4,7 @@ import shlex
 from argparse import Namespace
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.cli.arguments import Parser, between, new_file
+from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
 from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -37,7 +37,6 @@ data.num_workers workers or threads. The data set is only read. docs/benchmarkin
 def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
-    from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.bench.benchmark import check_files, job_of, measure, rows_of
     from imagenet_opt.bench.report import as_json, page, tables_of
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
@@ -59,10 +58,8 @@ def main(argv: list[str]) -> None:
     rounds = measure(job, rows, repeats=options.repeats, cache=cache, same_bytes=options.same_bytes)
     tables = tables_of(rounds, job, rows)
     print_tables(tables)
-    if options.json is not None:
-        write_atomically(options.json, strict_json(as_json(rounds, job, tables, facts)))
-    if options.page is not None:
-        write_atomically(options.page, page(tables, facts))
+    write_file(options.json, lambda: strict_json(as_json(rounds, job, tables, facts)))
+    write_file(options.page, lambda: page(tables, facts), "--page")
 
 
 def parse(argv: list[str]) -> Namespace:

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 
-from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file
+from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file, write_file
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -53,9 +53,8 @@ def main(argv: list[str]) -> None:
     with nullcontext((None, "")) if options.ckpt is None else local_checkpoint(options.ckpt) as (ckpt, _):
         verdicts = check(options.overrides, ckpt=ckpt, num_samples=options.sample)
     show(verdicts)
-    if options.json is not None:
-        command = ["imagenet-opt", "check", *argv]
-        options.json.write_text(json.dumps({"command": command, "verdicts": list(map(asdict, verdicts))}, indent=1))
+    facts = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts))}
+    write_file(options.json, lambda: json.dumps(facts, indent=1))
     if any(verdict.level == "error" for verdict in verdicts):
         sys.exit(1)
 

@@ -4,11 +4,9 @@ import shlex
 import sys
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file, write_file
 from imagenet_opt.probe.isolated import begin_measuring
 
 if TYPE_CHECKING:  # slow imports wait until the arguments are checked
@@ -55,31 +53,20 @@ def main(argv: list[str]) -> None:
 
     config = composed(tuple(options.overrides))
     from imagenet_opt.doctor.apply import apply
+    from imagenet_opt.doctor.diagnosis_file import as_json
     from imagenet_opt.doctor.gpu_profile import record_profile
 
     if options.record_profile:
         record_profile(config, seconds=options.budget)
         return
     diagnosis = examine(config, options.budget, shlex.join(["imagenet-opt", "doctor", *argv]))
-    write(diagnosis, options.json)
+    write_file(options.json, lambda: as_json(diagnosis))
     if options.apply:
         trial = apply(diagnosis, tuple(options.overrides), seconds=options.budget / _TURNS)
         if trial is not None:
-            write(replace(diagnosis, trial=trial), options.json)
+            write_file(options.json, lambda: as_json(replace(diagnosis, trial=trial)))
     if not diagnosis.is_judged:
         sys.exit(1)
-
-
-def write(diagnosis: "Diagnosis", file: Path | None) -> None:
-    """Write JSON if a file was requested. Raises ConfigError."""
-    from imagenet_opt.doctor.diagnosis_file import write_diagnosis
-
-    if file is None:
-        return
-    try:
-        write_diagnosis(diagnosis, file)
-    except OSError as error:
-        raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
 def parse(argv: list[str]) -> Namespace:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.cli.arguments import Parser, checkpoint_of, new_file
+from imagenet_opt.cli.arguments import Parser, checkpoint_of, new_file, write_file
 from imagenet_opt.config.overrides import key_of, last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -69,11 +69,10 @@ def main(argv: list[str]) -> None:
         result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
     label = f"timm's {model['name']}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
-    if options.json is not None:
-        facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), "eval": options.convention}
-        facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
-        options.json.write_text(f"{{\n{lines}\n}}\n")
+    facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), "eval": options.convention}
+    facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
+    write_file(options.json, lambda: f"{{\n{lines}\n}}\n")
 
 
 def _network(model: dict[str, Any], ckpt: Path | str | None) -> tuple["Network", str | None]:

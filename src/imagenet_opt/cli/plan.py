@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from imagenet_opt.cli.arguments import Parser, between, new_file
+from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
 from imagenet_opt.config.overrides import key_of, last_value
 from imagenet_opt.errors import ConfigError
 
@@ -45,8 +45,8 @@ def main(argv: list[str]) -> None:
         sizes = len(train), len(val), len(train.classes)
     table, facts = _of_run(config, sizes, options) if options.budget is None else _of_budget(sizes, options)
     print_tables([table])
-    if options.json is not None:
-        options.json.write_text(json.dumps({"command": ["imagenet-opt", "plan", *argv], **facts}, indent=1))
+    facts = {"command": ["imagenet-opt", "plan", *argv], **facts}
+    write_file(options.json, lambda: json.dumps(facts, indent=1))
 
 
 def _of_run(config: Any, sizes: tuple[int, int, int], options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser
+from imagenet_opt.cli.arguments import Parser, write_file
 from imagenet_opt.display.printable import printable
 from imagenet_opt.errors import ConfigError
 
@@ -25,7 +25,6 @@ FILE = "report.html"
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
-    from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import terminal
     from imagenet_opt.report.numbers import print_summary
     from imagenet_opt.report.page import render
@@ -35,10 +34,7 @@ def main(argv: list[str]) -> None:
     baseline = read_record(options.baseline) if options.baseline else None
     page = render(record, baseline)
     page = page.encode(errors="backslashreplace").decode()  # names of files may hold what no encoding takes
-    try:
-        write_atomically(options.out, page)
-    except OSError as error:
-        raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
+    write_file(options.out, lambda: page, "--out")
     print_summary(record, baseline, terminal())
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
 

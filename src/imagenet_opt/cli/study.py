@@ -4,11 +4,11 @@ import shlex
 import sys
 from argparse import Namespace
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.cli.arguments import Parser, between, budget_seconds
+from imagenet_opt.cli.arguments import Parser, between, budget_seconds, write_file
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.display.table import Table, how_to_decide
@@ -127,20 +127,13 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     from imagenet_opt.display.page import page_of_tables
     from imagenet_opt.display.terminal_table import about_texts, strict_json
 
-    texts, command = about_texts(facts), facts["command"]
-    text = f"## {request.file.title}\n\n{', '.join(texts.values())}\n\n    {command}\n\n"
-    lengths: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds")}
+    texts, command, title = about_texts(facts), facts["command"], request.file.title
+    lengths = {"study": request.name, "repeats": request.repeats, "seconds": request.seconds}
     lengths |= {"budget_seconds": request.budget_seconds} if request.budget_seconds else {}
-    numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
-    files = {
-        "study.md": text + "\n".join(table.markdown() for table in tables),
-        "study.json": numbers,
-        "study.html": page_of_tables(request.file.title, request.file.title, tables, about=texts, command=command),
-    }
-    try:
-        for name, content in files.items():
-            write_atomically(request.folder / name, content)
-    except OSError as error:
-        reason = f"the tables above could not be written to {request.folder}: {error.strerror}"
-        raise ConfigError(f"{reason}; free space or choose another --folder") from error
+    numbers = lengths | facts | {"tables": [asdict(table) for table in tables]}
+    head = f"## {title}\n\n{', '.join(texts.values())}\n\n    {command}\n\n"
+    write = partial(write_file, flag="--folder")
+    write(request.folder / "study.md", lambda: head + "\n".join(table.markdown() for table in tables))
+    write(request.folder / "study.json", lambda: strict_json(numbers))
+    write(request.folder / "study.html", lambda: page_of_tables(title, title, tables, about=texts, command=command))
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)

@@ -3,7 +3,7 @@
 import shlex
 from argparse import Namespace
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file
+from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file, write_file
 from imagenet_opt.config.experiment_file import check_writable_experiments
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -37,7 +37,6 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     check_writable_experiments()
     begin_measuring()
-    from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import about, strict_json
     from imagenet_opt.tune.outputs import as_json, page, print_tuning, write_experiment
     from imagenet_opt.tune.tuner import tune
@@ -46,10 +45,8 @@ def main(argv: list[str]) -> None:
     tuning = tune(tuple(options.overrides), options.budget)
     print_tuning(tuning)
     write_experiment(tuning, facts, options.overrides)
-    if options.json is not None:
-        write_atomically(options.json, strict_json(as_json(tuning, facts)))
-    if options.page is not None:
-        write_atomically(options.page, page(tuning, facts))
+    write_file(options.json, lambda: strict_json(as_json(tuning, facts)))
+    write_file(options.page, lambda: page(tuning, facts), "--page")
 
 
 def parse(argv: list[str]) -> Namespace:

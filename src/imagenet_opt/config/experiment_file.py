@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
-from imagenet_opt.config.trust import leaves
+from imagenet_opt.config.trust import entries
 from imagenet_opt.errors import ConfigError, printable
 
 
@@ -48,7 +48,7 @@ def unwritable(word: str) -> str | None:
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:
     """A line with the file and the command that trains with the file and `overrides`. The command leaves out overrides
     of keys that the file sets, because an override takes precedence over an experiment."""
-    keys = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
+    keys = {place.partition("[")[0] for place, _, _ in entries(OmegaConf.to_container(OmegaConf.load(file)))}
     experiments: list[str] = []
     others: list[str] = []
     for word in complete(list(overrides)):

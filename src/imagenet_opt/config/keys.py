@@ -99,11 +99,11 @@ def check_keys(config: Mapping[str, Any]) -> dict[str, Any]:
         neutral, remedy = _REFUSED.get(name, (value, ""))
         if value is not None and value != neutral:
             raise ConfigError(f"trainer.{name}={value} does not work here; {remedy}")
-    typed = {key: _typed(key, value) for key, value in _flat(config)}
+    typed = [(key, value, _typed(key, value)) for key, value in _flat(config)]
     if not config.get("allow_targets"):  # a module of the user may register networks and optimizers
         _check_name(config, "model", "models/*.py", r"@register_model\s+def (\w+)")
         _check_name(config, "optimizer", "optim/_optim_factory.py", r"name='(\w+)'")
-    return {key: typed[key] for key, value in _flat(config) if type(typed[key]) is not type(value)}
+    return {key: meant for key, value, meant in typed if type(meant) is not type(value)}
 
 
 def _typed(key: str, value: Any) -> Any:

@@ -46,7 +46,7 @@ def check_targets(config: DictConfig, path: str = "", *, allowed: str | Sequence
     """Raise ConfigError at the first forbidden `_target_` below `config`. path: key of `config`. allowed: the user's
     packages, modules or full names (allow_targets)."""
     names = [allowed] if isinstance(allowed, str) else allowed or ()
-    for place, key, value in leaves(OmegaConf.to_container(config, resolve=True), path):
+    for place, key, value in entries(OmegaConf.to_container(config, resolve=True), path):
         if key == "_target_" and not (_is_within(value, names) or _is_defined_in_packages(value, place)):
             raise ConfigError(
                 f"{place}={value} is in none of the packages that a configuration may build from; if this code is "
@@ -80,7 +80,7 @@ def _is_defined_in_packages(target: Any, place: str) -> bool:
 
 def check_secrets(config: Any) -> None:
     """Raise ConfigError for a text in plain containers that is a secret by the name of its key or by its form."""
-    for place, key, value in leaves(config):
+    for place, key, value in entries(config):
         if isinstance(value, str) and value and (names_secret(key) or looks_secret(value)):
             raise _refusal(place)
         if looks_secret(place):
@@ -114,13 +114,13 @@ def _refusal(place: str) -> ConfigError:
     )
 
 
-def leaves(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
+def entries(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
     """(path, last key, value) of every value in nested containers, without the containers themselves."""
     if isinstance(value, Mapping):
         for name, child in value.items():
-            yield from leaves(child, f"{path}.{name}" if path else str(name), str(name))
+            yield from entries(child, f"{path}.{name}" if path else str(name), str(name))
     elif isinstance(value, list | tuple):
         for i, child in enumerate(value):
-            yield from leaves(child, f"{path}[{i}]", key)
+            yield from entries(child, f"{path}[{i}]", key)
     else:
         yield path, key, value

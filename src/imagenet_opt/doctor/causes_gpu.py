@@ -8,8 +8,9 @@ from imagenet_opt.config.speed import UNRATED
 from imagenet_opt.doctor.commands import data_words
 from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import GPU_OTHERS
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence, Reach
+from imagenet_opt.doctor.evidence import Evidence, Reach
 from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
 _ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least this many waits per step
 _GRAPHS = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
@@ -31,14 +32,14 @@ def _is_shared(e: Evidence) -> bool:
 
 def _is_below_rating(e: Evidence) -> bool:
     rated = e.setup.rated_images_per_second or 0.0
-    return e.rate("gpu") < SLOWER * rated and _busy_alone_share(e) >= BUSY_ENOUGH
+    return e.rate("gpu") < SLOWER * rated and _busy_alone_share(e) >= HEALTHY_BUSY
 
 
 def _has_gaps(e: Evidence) -> bool:
     """Whether the device waits for launches. Slow launches would slow down the full run too; a device that is idle in
     one of the two experiments only has another reason."""
     busy = max(_busy_alone_share(e), e.busy_share)
-    return busy < BUSY_ENOUGH and e.waits_per_step < _ORDINARY_WAITS
+    return busy < HEALTHY_BUSY and e.waits_per_step < _ORDINARY_WAITS
 
 
 GPU_RULES = (
@@ -173,8 +174,8 @@ PROCESS_RULES = (
         says=lambda e: f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step: {', '.join(e.waits)}",
         remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
         # if the network itself waits, the GPU is idle with a resident batch too, and no experiment tells the gain
-        reaches=lambda e: e.expected if _busy_alone_share(e) >= BUSY_ENOUGH else e.reach(device=kernel_rate(e)),
-        predicts=lambda e: _busy_alone_share(e) >= BUSY_ENOUGH,
+        reaches=lambda e: e.expected if _busy_alone_share(e) >= HEALTHY_BUSY else e.reach(device=kernel_rate(e)),
+        predicts=lambda e: _busy_alone_share(e) >= HEALTHY_BUSY,
         rate=lambda e: e.measured_rate,
     ),
     _stall(

@@ -14,8 +14,8 @@ FORMAT = 5
 _DIAGNOSIS = TypeAdapter(Diagnosis)
 
 
-def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
-    """Write a diagnosis as JSON, with its sentence as "verdict". Raises OSError."""
+def as_json(diagnosis: Diagnosis) -> str:
+    """A diagnosis as JSON, with its sentence as "verdict"."""
     plain = asdict(diagnosis)
     measurements = plain.pop("measurements")
     for name, ceiling in diagnosis.measurements.ceilings.items():
@@ -23,7 +23,7 @@ def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
         measurements["ceilings"][name] = rates | measurements["ceilings"][name]
     shares = {"efficiency": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
     about = {"format": FORMAT, "verdict": plain.pop("sentence"), **shares, "confidence": diagnosis.confidence._asdict()}
-    file.write_text(json.dumps(about | plain | measurements, indent=1) + "\n")
+    return json.dumps(about | plain | measurements, indent=1) + "\n"
 
 
 def read_diagnosis(file: Path) -> Diagnosis:

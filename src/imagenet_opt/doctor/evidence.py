@@ -9,9 +9,8 @@ import numpy as np
 
 from imagenet_opt.doctor.measurements import SLOWER, Measurements
 from imagenet_opt.measure.storage.page_cache import MOSTLY
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
-BUSY_ENOUGH = 0.9
-"""A run is healthy if the accelerator computes this share of the time, which MLPerf Storage asks for with ResNet-50."""
 AGREES = 0.9
 """A run with this share of the expected rate is as fast as its stages; faster than 1 / AGREES contradicts them."""
 NEAR = 1.5  # a storage slower than this many times the loader's rate limits the loader; both rates vary in bursts
@@ -137,7 +136,7 @@ class Evidence(Measurements):
     @property
     def is_idle(self) -> bool:
         """Whether the device computes too little of the time."""
-        return self.busy_share < BUSY_ENOUGH
+        return self.busy_share < HEALTHY_BUSY
 
     # Waits for data
 

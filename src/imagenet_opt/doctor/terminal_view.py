@@ -10,7 +10,7 @@ from rich.text import Text
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
-from imagenet_opt.doctor.evidence import BUSY_ENOUGH
+from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
 _BAR = 24  # characters of the longest bar, if the other columns leave enough room
 _REACH = 2.0  # a full bar is this many times the rate of the GPU
@@ -58,7 +58,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows.append(("measured", rate(diagnosis.measured)))
         rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
         rows.append(("unexplained", f"{diagnosis.unexplained:.0%} of the rate that the stages alone allow"))
-        busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}"
+        busy = f"{evidence.busy_share:.1%}; MLPerf Storage asks for {HEALTHY_BUSY:.0%}"
         rows.append(("accelerator utilisation", busy))
     if evidence.setup.profile:
         rows.append((f"profile {printable(evidence.simulated or '')}", printable(evidence.setup.profile)))

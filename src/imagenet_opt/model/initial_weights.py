@@ -13,6 +13,7 @@ from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointN
 from imagenet_opt.model import foreign
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.run.checkpoint import files as checkpoints
+from imagenet_opt.run.checkpoint.names import best_of
 
 _EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
 _TRAINED_WITH = ("data.mean", "data.std", "model.blurpool", "model.small_stem")
@@ -58,8 +59,7 @@ def load_initial_weights(
 
 
 def _file(path: Path) -> Path:
-    if path.is_dir():
-        path = path / checkpoints.BEST if (path / checkpoints.BEST).exists() else path / checkpoints.LAST
+    path = best_of(path) if path.is_dir() else path
     if not path.is_file():
         raise CheckpointNotFound(f"no file {path} (model.init_from); expected {_EXPECTED}")
     return path

@@ -21,16 +21,25 @@ CALLBACK, LOGGER = "[Callback]", "[Logger]"
 """Prefixes of the actions of callbacks and loggers; the class and the method follow."""
 
 
-def saves(trainer: Trainer) -> Callable[[str], bool]:
-    """A predicate for actions that belong to saving: the save, each `on_save_checkpoint`, and every hook of this
-    trainer's `Checkpoint` callbacks."""
+def phases(trainer: Trainer) -> Callable[[str], str]:
+    """A function from an action to the phase of the main process that it belongs to: "fetch", "checkpoint" (the save,
+    each `on_save_checkpoint`, and every hook of this trainer's `Checkpoint` callbacks), "logging", "callback CLASS", or
+    else "step"."""
     # The state key of a callback begins with its class name, as the name of an action does.
     savers = tuple(f"{CALLBACK}{callback.state_key}." for callback in trainer.checkpoint_callbacks)
 
-    def is_save(action: str) -> bool:
-        return action == SAVE or action.endswith(".on_save_checkpoint") or action.startswith(savers)
+    def phase_of(action: str) -> str:
+        if action == FETCH:
+            return "fetch"
+        if action == SAVE or action.endswith(".on_save_checkpoint") or action.startswith(savers):
+            return "checkpoint"
+        if action.startswith(LOGGER):
+            return "logging"
+        if action.startswith(CALLBACK):
+            return f"callback {action.removeprefix(CALLBACK).partition('{')[0].partition('.')[0]}"
+        return "step"
 
-    return is_save
+    return phase_of
 
 
 class HookTimer(Profiler):

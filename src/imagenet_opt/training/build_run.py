@@ -39,7 +39,7 @@ from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
-from imagenet_opt.run.checkpoint import mirror, restore
+from imagenet_opt.run.checkpoint import mirror, names, restore
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
 from imagenet_opt.run.numbers import METRICS, SUMMARY
 from imagenet_opt.run.stop.ranks import RankCheck
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _OF_A_RUN = (
-    *(checkpoints.FOLDER, checkpoints.LAST, checkpoints.BEST, timeline.FOLDER),
+    *(names.FOLDER, names.LAST, names.BEST, timeline.FOLDER),
     *(METRICS, SUMMARY, ID_FILE, STEP_FILE),
 )
 """What a later start of a run reads, and would take for its own."""
@@ -91,7 +91,7 @@ def build_run(config: DictConfig) -> Run:
     found = restore.find(resume_from, folder, url=url)
     put_back = _set_old_run_aside(folder, is_new=resume_from is None)
     try:
-        with found.removed_if_refused():
+        with found.without_downloads_if_refused():
             run = replace(_build(config, folder, found.path), goes_on=resume_from == "auto", put_back=put_back)
     except BaseException:
         put_back()

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from imagenet_opt.config.compose import record_configuration
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import ConfigError, Preempted, WorkerDied
-from imagenet_opt.run.checkpoint.files import step_files
+from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
 from imagenet_opt.run.numbers import SUMMARY, read_summary, write_summary

@@ -10,6 +10,7 @@ from torch import nn
 
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.run.checkpoint import files, restore
+from imagenet_opt.run.checkpoint.names import step_file
 
 
 def network(num_classes: int = 3) -> nn.Module:
@@ -44,7 +45,7 @@ def truncate(file: Path) -> None:
 def folder(tmp_path: Path) -> Path:
     """A run's folder with the steps 10, 20 and 30, which is the last."""
     for step in (10, 20, 30):
-        file = save(files.step_file(tmp_path, step), step)
+        file = save(step_file(tmp_path, step), step)
     files.link(file, tmp_path / "last.ckpt")
     return tmp_path
 
@@ -107,7 +108,7 @@ def test_the_command_that_began_a_run_goes_on(
 ) -> None:
     """Also with other overrides, if a scheduler has started its job again."""
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-    newest = files.step_file(folder, 40)
+    newest = step_file(folder, 40)
     begun = {"resume_from": None, "overrides": ["seed=1"]}
     torch.save(state(40, network().state_dict()) | {"begun": begun}, newest)
     now = {"resume_from": resume_from, "overrides": [f"seed={seed}"]}

@@ -13,8 +13,9 @@ from psutil import process_iter
 
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
-from imagenet_opt.run.checkpoint import files, mirror, restore
+from imagenet_opt.run.checkpoint import mirror, restore
 from imagenet_opt.run.checkpoint.mirror import call
+from imagenet_opt.run.checkpoint.names import COMPILED_CODE, step_file
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.training.build_run import build_run
@@ -96,7 +97,7 @@ def test_an_upload_that_ends_at_any_request_leaves_the_newest_checkpoint_whole(
     bucket: str, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     save(tmp_path, None, 1, 2, 3, best=3)
-    local = {step: files.step_file(tmp_path, step) for step in (2, 3)}
+    local = {step: step_file(tmp_path, step) for step in (2, 3)}
     shared: dict[str, Any] = {"others": [], "keep": 1, "replaced": []}
     for last in itertools.count():
         storage = ObjectStorage(f"{bucket}/{last}", mirror.KEY)
@@ -149,7 +150,7 @@ def test_a_failed_upload_is_one_warning_and_the_next_save_tries_again(
 def test_only_the_user_can_write_the_compiled_code_of_a_mirror(bucket: str, tmp_path: Path) -> None:
     lost, new = tmp_path / "lost", tmp_path / "new"
     lost.mkdir()
-    (lost / files.COMPILED_CODE).write_bytes(b"code")
+    (lost / COMPILED_CODE).write_bytes(b"code")
     (lost / "wandb_id.txt").write_text("abc\n")
     save(lost, bucket, 4)
     before = os.umask(0o002)
@@ -158,7 +159,7 @@ def test_only_the_user_can_write_the_compiled_code_of_a_mirror(bucket: str, tmp_
     finally:
         os.umask(before)
     assert (new / "wandb_id.txt").read_text() == "abc\n"
-    code = new / files.COMPILED_CODE
+    code = new / COMPILED_CODE
     assert code.read_bytes() == b"code" and code.stat().st_mode & 0o777 == 0o600
 
 
@@ -168,11 +169,11 @@ def test_the_newest_of_run_folder_and_mirror_is_used(
 ) -> None:
     save(tmp_path / "other", bucket, *mirrored)
     save(tmp_path / "run", None, *local)
-    before = files.step_file(tmp_path / "run", *local).stat().st_mtime_ns
+    before = step_file(tmp_path / "run", *local).stat().st_mtime_ns
     found = restore.find("auto", tmp_path / "run", url=bucket)
     assert step_of(found.path) == max(*local, *mirrored)
     assert (found.source is not None) is downloaded
-    assert files.step_file(tmp_path / "run", *local).stat().st_mtime_ns == before
+    assert step_file(tmp_path / "run", *local).stat().st_mtime_ns == before
 
 
 def damage(url: str, name: str) -> None:

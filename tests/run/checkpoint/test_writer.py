@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from imagenet_opt.run.checkpoint import files
+from imagenet_opt.run.checkpoint.names import BEST, LAST, step_file, step_files
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from tests.processes import Forked
 from tests.run.checkpoint import test_files
@@ -47,10 +48,10 @@ def test_incomplete_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
 def test_a_run_that_went_back_leaves_no_later_steps_but_copies_of_the_user(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=2)
     write(writer, 10, 20, 30)
-    mine = shutil.copy(files.step_file(tmp_path, 20), tmp_path / "checkpoints/step_before_the_change.ckpt")
+    mine = shutil.copy(step_file(tmp_path, 20), tmp_path / "checkpoints/step_before_the_change.ckpt")
     assert step_of(files.find("auto", tmp_path)) == 30
     write(writer, 12)
-    assert [step_of(file) for file in files.step_files(tmp_path)] == [12]
+    assert [step_of(file) for file in step_files(tmp_path)] == [12]
     assert step_of(mine) == 20
     assert step_of(tmp_path / "last.ckpt") == 12
 
@@ -73,9 +74,9 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
     reason = f"{tmp_path}/checkpoints: {os.strerror(code)}; the checkpoint needs 17 MB. "
     assert f"step 2 could not be written to {reason}" in warning
     assert "The next save, if one is due, tries again" in warning
-    assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
+    assert [file.name for file in step_files(tmp_path)] == ["step_00000001.ckpt"]
     assert not list(tmp_path.rglob("*.new"))
-    assert {step_of(tmp_path / name) for name in (files.BEST, files.LAST)} == {1}
+    assert {step_of(tmp_path / name) for name in (BEST, LAST)} == {1}
     write(writer, 3)
     assert step_of(tmp_path / "last.ckpt") == writer.written_step == 3
 
@@ -133,7 +134,7 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-    newest = max(step_of(file) for file in files.step_files(tmp_path))
+    newest = max(step_of(file) for file in step_files(tmp_path))
     assert step_of(files.find("auto", tmp_path)) == newest
     CheckpointWriter(tmp_path, keep=2)
     assert not list(tmp_path.rglob("*.new"))

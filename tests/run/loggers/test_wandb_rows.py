@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.run.checkpoint.files import step_file
+from imagenet_opt.run.checkpoint.names import step_file
 from imagenet_opt.run.loggers.wandb_logger import WandbRunLogger
 from tests.processes import run_forked, run_script
 
@@ -15,7 +15,7 @@ LIFE = """
 import json, logging, os, signal, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import psutil
-from imagenet_opt.run.checkpoint.files import step_file
+from imagenet_opt.run.checkpoint.names import step_file
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 

@@ -16,11 +16,12 @@ from imagenet_opt.measure.telemetry.thread_time import thread_time
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
-from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, HookTimer, attach, detach, saves
+from imagenet_opt.run.hook_timer import HookTimer, attach, detach, phases
 from imagenet_opt.run.rows import is_logging_step
 
 _LEAST_STEPS = 8
 _PROFILED_STEPS = 5
+_WAITING = ("callback Rehearsal", "callback FitTimer")
 
 
 @dataclass
@@ -185,8 +186,8 @@ class FitTimer(Callback):
     def _end(self, trainer: Trainer) -> None:
         timing, num_steps = self.timing, self._num_steps
         timing.has_rate = self._has_rate(trainer)
-        phases = phase_seconds(self._clock, self._actions, saves(trainer))
-        timing.phases = {name: seconds / num_steps for name, seconds in phases.items()}
+        seconds = phase_seconds(self._clock, self._actions, phases(trainer))
+        timing.phases = {name: each / num_steps for name, each in seconds.items()}
         timing.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         main = thread_time().since(self._main)
         timing.main_slowdown = 1 + main.queued / main.cpu if main.cpu else 1.0
@@ -224,26 +225,14 @@ def _made_at(batch: Any) -> float:
     return batch.stats.made_at if hasattr(batch, "stats") else 0.0
 
 
-def phase_seconds(clock: HookTimer, before: dict[str, float], is_save: Callable[[str], bool]) -> dict[str, float]:
-    """Seconds of each phase of the main process. before: seconds of Lightning's actions when the measurement began."""
-    phases = defaultdict[str, float](float)
+def phase_seconds(clock: HookTimer, before: dict[str, float], phase_of: Callable[[str], str]) -> dict[str, float]:
+    """Seconds of each phase of the main process. before: seconds of Lightning's actions when the measurement began.
+    phase_of: see `hook_timer.phases`; here the callbacks that wait for the device are the phase "device"."""
+    seconds_of = defaultdict[str, float](float)
     for action, seconds in clock.own_seconds.items():
-        phases[phase_of(action, is_save)] += seconds - before.get(action, 0.0)
-    return dict(phases)
-
-
-def phase_of(action: str, is_save: Callable[[str], bool]) -> str:
-    """Name of the phase that an action of Lightning belongs to. is_save: see `hook_timer.saves`."""
-    if action == FETCH:
-        return "fetch"
-    if is_save(action):
-        return "checkpoint"
-    if action.startswith(LOGGER):
-        return "logging"
-    if not action.startswith(CALLBACK):
-        return "step"
-    callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0]
-    return "device" if callback in ("Rehearsal", "FitTimer") else f"callback {callback}"
+        phase = phase_of(action)
+        seconds_of["device" if phase in _WAITING else phase] += seconds - before.get(action, 0.0)
+    return dict(seconds_of)
 
 
 def compile_seconds(trainer: Trainer) -> float | None:

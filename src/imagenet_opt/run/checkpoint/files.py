@@ -17,17 +17,12 @@ from torch import Tensor, nn
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
+from imagenet_opt.run.checkpoint.names import BEST, LAST, step_files
 
 log = logging.getLogger(__name__)
 
-LAST = "last.ckpt"
-BEST = "best.ckpt"
-FOLDER = "checkpoints"
-COMPILED_CODE = "compiled_code.bin"
-"""What torch.compile made for a run, beside its checkpoints; the callback `acceleration` writes and reads it."""
 _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of a file of torch.save before torch 1.6, a pickled number."""
-_STEP_FILE = re.compile(r"step_[0-9]{8,18}\.ckpt")
 _Setting = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 
@@ -71,16 +66,6 @@ class _Resumable(BaseModel):
     train_sums: Tensor | None = None
     recipes: dict[StrictInt, dict[str, JsonValue]] = {}
     begun: dict[str, JsonValue] = {}
-
-
-def step_file(run_folder: Path, global_step: int) -> Path:
-    return run_folder / FOLDER / f"step_{global_step:08d}.ckpt"
-
-
-def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints under the names of `step_file`, ordered by step. Other files in the folder are the user's own."""
-    named = [file for file in (run_folder / FOLDER).glob("step_*.ckpt") if _STEP_FILE.fullmatch(file.name)]
-    return sorted(named, key=lambda file: int(file.stem.removeprefix("step_")))
 
 
 def all_files(run_folder: Path) -> list[Path]:

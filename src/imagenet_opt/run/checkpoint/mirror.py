@@ -12,7 +12,6 @@ process start in about a second, and arguments and results are values of JSON.
 
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -33,11 +32,10 @@ from imagenet_opt.errors import (
 )
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_url, is_web
 from imagenet_opt.processes import end_with_parent
+from imagenet_opt.run.checkpoint.names import BEST, FOLDER, step_of
 
 KEY = "callbacks.checkpoint.mirror"
-BEST = "best.ckpt"
 _PROBE = "write_probe"
-_NAME = re.compile(r"checkpoints/step_([0-9]{8,18})\.ckpt")
 _PIECE_BYTES = 16 * 2**20
 _MODULE = "imagenet_opt.run.checkpoint.mirror"
 
@@ -58,15 +56,9 @@ def probe(storage: ObjectStorage) -> None:
     _remove(storage, [_PROBE])
 
 
-def step_of(name: str) -> int:
-    """The step in the name of a checkpoint in the mirror; -1 for other names."""
-    found = _NAME.fullmatch(name)
-    return -1 if found is None else int(found[1])
-
-
 def steps(storage: ObjectStorage) -> list[FoundObject]:
     """The checkpoints with a step in their name, the latest step first."""
-    found = [each for portion in storage.objects("checkpoints") for each in portion if step_of(each.path) >= 0]
+    found = [each for portion in storage.objects(FOLDER) for each in portion if step_of(each.path) >= 0]
     return sorted(found, key=lambda each: step_of(each.path), reverse=True)
 
 

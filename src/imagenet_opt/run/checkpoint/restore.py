@@ -14,7 +14,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.object_storage import FoundObject, is_url
-from imagenet_opt.run.checkpoint import files, mirror
+from imagenet_opt.run.checkpoint import files, mirror, names
 from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.checkpoint.uploads import OTHERS
 
@@ -37,14 +37,14 @@ class Found:
     replaced: list[FoundObject] = field(default_factory=list)
 
     @contextmanager
-    def removed_if_refused(self) -> Iterator[None]:
+    def without_downloads_if_refused(self) -> Iterator[None]:
         """Remove the downloaded files after an ImagenetOptError; a CheckpointError then names the URL too."""
         try:
             yield
         except ImagenetOptError as error:
             for file in self.downloaded:
                 file.unlink(missing_ok=True)
-                if file.parent.name == files.FOLDER:
+                if file.parent.name == names.FOLDER:
                     with suppress(OSError):  # not empty
                         file.parent.rmdir()
             if self.source is None or not isinstance(error, CheckpointError):
@@ -71,7 +71,7 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
     else:
         found = _newest(url, mirrored, run_folder)
     step = _step(found.path)
-    replaced = [each for each in mirrored if mirror.step_of(each.path) > step]
+    replaced = [each for each in mirrored if names.step_of(each.path) > step]
     if replaced and resume_from != "auto":
         log.warning(
             f"resume_from={resume_from or 'null'}: this run replaces the later checkpoints in {mirror.KEY}={url}"
@@ -116,10 +116,10 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:
     except CheckpointError as error:
         log.warning(f"{error}; the checkpoint in {mirror.KEY}={url} is used")
     step = _step(local)
-    others = [*OTHERS, files.BEST]
-    downloaded = [run_folder / name for name in (*others, files.LAST)]
+    others = [*OTHERS, names.BEST]
+    downloaded = [run_folder / name for name in (*others, names.LAST)]
     for i, each in enumerate(mirrored):
-        if mirror.step_of(each.path) <= step:
+        if names.step_of(each.path) <= step:
             break
         downloaded.append(path := run_folder / each.path)
         _download(url, each, path, () if i else others)
@@ -129,12 +129,12 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:
             log.warning(f"checkpoint skipped: {url}/{each.path}: {error}")
             continue
         if is_first():
-            files.link(path, run_folder / files.LAST)
+            files.link(path, run_folder / names.LAST)
         return Found(path, url, downloaded if is_new else [])
     if local is not None:
         return Found(local)
     found = Found(None, url, downloaded if is_new else [])
-    with found.removed_if_refused():
+    with found.without_downloads_if_refused():
         return replace(found, path=files.find("auto", run_folder))  # best.ckpt, if it is intact
 
 
@@ -143,19 +143,19 @@ def _download(url: str, checkpoint: FoundObject, path: Path, others: Sequence[st
     if not is_first():
         _wait_for(path, checkpoint.size, url)
         return
-    run_folder, step = path.parent.parent, mirror.step_of(checkpoint.path)
+    run_folder, step = path.parent.parent, names.step_of(checkpoint.path)
     log.info(f"{mirror.KEY}: step {step} ({checkpoint.size / 1e6:.0f} MB) is downloaded from {url}")
     more = [(name, str(run_folder / name)) for name in others]
     call("download", url, name=checkpoint.path, target=str(path), others=more)
-    if files.COMPILED_CODE in others:
+    if names.COMPILED_CODE in others:
         with suppress(FileNotFoundError):
-            (run_folder / files.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
-    best = run_folder / files.BEST
+            (run_folder / names.COMPILED_CODE).chmod(0o600)  # whatever the umask; code that others can write is not run
+    best = run_folder / names.BEST
     try:
-        if files.BEST in others and best.exists():
+        if names.BEST in others and best.exists():
             files.verify(best)
     except CheckpointError as error:
-        log.warning(f"{files.BEST} is not restored: {error}")
+        log.warning(f"{names.BEST} is not restored: {error}")
         best.unlink()
 
 
@@ -171,7 +171,7 @@ def local_checkpoint(ckpt: Path | str, key: str = "ckpt") -> Iterator[tuple[Path
         return
     folder, _, name = ckpt.rpartition("/")
     if not name.endswith(".ckpt"):
-        raise ConfigError(f"{key}={ckpt} is no checkpoint; expected an object such as {ckpt.rstrip('/')}/{files.BEST}")
+        raise ConfigError(f"{key}={ckpt} is no checkpoint; expected an object such as {ckpt.rstrip('/')}/{names.BEST}")
     with ExitStack() as stack:
         try:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagenet_opt_")), name)

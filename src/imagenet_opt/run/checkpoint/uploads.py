@@ -13,14 +13,14 @@ from lightning.pytorch import Trainer
 from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ImagenetOptError, first_line
 from imagenet_opt.object_storage import FoundObject
-from imagenet_opt.run.checkpoint import files, mirror
+from imagenet_opt.run.checkpoint import files, mirror, names
 from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE
 from imagenet_opt.run.numbers import METRICS
 
 log = logging.getLogger(__name__)
 
-OTHERS = (METRICS, ID_FILE, files.COMPILED_CODE)
+OTHERS = (METRICS, ID_FILE, names.COMPILED_CODE)
 """Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its id in W&B,
 and compiled code."""
 
@@ -45,11 +45,11 @@ class CheckpointUploads:
 
     def add(self, step: int) -> None:
         """Upload the checkpoint of `step`, if there is one. The caller may remove or replace the file meanwhile."""
-        if not self.url or not files.step_file(self.run_folder, step).exists():
+        if not self.url or not names.step_file(self.run_folder, step).exists():
             return
         self._newest = step
         try:
-            held = self._hold(files.step_file(self.run_folder, step))
+            held = self._hold(names.step_file(self.run_folder, step))
         except OSError as error:
             self._fail(step, error.strerror or str(error))
             return
@@ -76,7 +76,7 @@ class CheckpointUploads:
             waited = "" if ended else f" after {seconds:.0f} s"
             log.error(
                 f"{mirror.KEY}={self.url} lacks step {self._newest}{waited}; the run folder has it: "
-                f"{files.step_file(self.run_folder, self._newest)}"
+                f"{names.step_file(self.run_folder, self._newest)}"
             )
 
     def _run(self) -> None:
@@ -100,15 +100,15 @@ class CheckpointUploads:
     def _upload(self, step: int, held: Path) -> None:
         best, best_now = None, None
         with suppress(FileNotFoundError):
-            status = (self.run_folder / files.BEST).stat()
+            status = (self.run_folder / names.BEST).stat()
             best_now = status.st_mtime_ns, status.st_size
             if best_now != self._best_there:
-                best = self._hold(self.run_folder / files.BEST)
+                best = self._hold(self.run_folder / names.BEST)
         try:
             problem = call(
                 "upload",
                 self.url,
-                name=str(files.step_file(Path(), step)),
+                name=str(names.step_file(Path(), step)),
                 checkpoint=str(held),
                 best=None if best is None else str(best),
                 others=[str(self.run_folder / name) for name in OTHERS if (self.run_folder / name).exists()],

@@ -18,7 +18,7 @@ from torch import Tensor
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
 from imagenet_opt.errors import CheckpointError, first_line
 from imagenet_opt.measure.storage.page_cache import drop_pages
-from imagenet_opt.run.checkpoint import files
+from imagenet_opt.run.checkpoint import files, names
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self.written_step, self.lost_best = -1, False
         with contextlib.suppress(OSError):  # left by a killed run; the first save reports a broken folder
-            for leftover in (*run_folder.glob(f"{files.FOLDER}/.*{NEW}"), *run_folder.glob(f".*.ckpt.*{NEW}")):
+            for leftover in (*run_folder.glob(f"{names.FOLDER}/.*{NEW}"), *run_folder.glob(f".*.ckpt.*{NEW}")):
                 leftover.unlink()
 
     @property
@@ -131,13 +131,13 @@ class CheckpointWriter:
         except Exception as problem:  # no failed save may end the training
             self.lost_best = is_best
             log.warning(
-                f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: "
+                f"the checkpoint of step {step} could not be written to {self.run_folder / names.FOLDER}: "
                 f"{_reason(problem)}; the checkpoint needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB. "
                 "The next save, if one is due, tries again"
             )
 
     def _write(self, step: int, snapshot: HostCopy, is_best: bool) -> int:
-        path = files.step_file(self.run_folder, step)
+        path = names.step_file(self.run_folder, step)
         path.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(path.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
             raise OSError("the disk is full")
@@ -146,18 +146,18 @@ class CheckpointWriter:
             files.verify(fresh)
             size = fresh.stat().st_size
             if is_best:  # before last.ckpt, whose state already names this step as the best
-                files.link(fresh, self.run_folder / files.BEST)
+                files.link(fresh, self.run_folder / names.BEST)
         try:
-            steps = files.step_files(self.run_folder)
+            steps = names.step_files(self.run_folder)
             place = steps.index(path) + 1
             # Later steps are there if the run resumed from an earlier checkpoint.
             for old in (*steps[place:], *steps[: max(0, place - self.keep)]):
                 old.unlink()
-            files.link(path, self.run_folder / files.LAST)
+            files.link(path, self.run_folder / names.LAST)
             sync_to_disk(self.run_folder)
         except OSError as error:  # the checkpoint itself is safe on the disk
             log.warning(
-                f"{path} is written, but {files.LAST} could not be updated or older checkpoints not removed: {error}"
+                f"{path} is written, but {names.LAST} could not be updated or older checkpoints not removed: {error}"
             )
         return size
 

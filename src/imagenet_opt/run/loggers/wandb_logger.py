@@ -14,7 +14,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.run.checkpoint.files import step_file, step_files
+from imagenet_opt.run.checkpoint.names import step_file, step_files
 from imagenet_opt.run.numbers import METRICS, read_rows
 
 log = logging.getLogger(__name__)

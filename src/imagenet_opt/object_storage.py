@@ -112,11 +112,12 @@ class ObjectStorage:
             for portion in obstore.list(client, prefix or None, chunk_size=_LISTED_AT_A_TIME):
                 yield [_found(each["path"], each) for each in portion]
 
-    def folders(self, prefix: str = "") -> list[str]:
-        """Names of the folders directly below the folder `prefix`."""
+    def entries(self, prefix: str = "") -> tuple[list[str], list[FoundObject]]:
+        """Names of the folders directly below the folder `prefix`, and the objects there."""
         with self._request(prefix) as (obstore, client):
-            found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+            found = obstore.list_with_delimiter(client, prefix or None)
+        folders = sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+        return folders, sorted(_found(each["path"], each) for each in found["objects"])
 
     def read(
         self, path: str, *, start: int = 0, size: int | None = None, etag: str = "", most: int | None = None

@@ -3,13 +3,13 @@
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.pack.pack import pack
+from tests.data.index.tars import header
 from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, tree
 
 
@@ -76,43 +76,23 @@ def test_a_bad_member_of_an_archive_is_listed_with_the_archive(tmp_path: Path) -
     assert rejected(tmp_path / "out/train")[1:] == [[f"{tmp_path}/data/train/n02.tar: bad.JPEG", "the file is empty"]]
 
 
-def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any) -> bytes:
-    """A tar file of one header and no content."""
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.type = size, kind
-    for key, value in more.items():
-        setattr(entry, key, value)
-    return entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (member("../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
-        (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of the archive"),
-        (member("x.JPEG", 2**62), "claims 4611686018427387904 bytes"),
-        (member("x.JPEG", -512), "claims -512 bytes"),
-        (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link or a sparse file"),
-        (
-            member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"),
-            r"'x\x1b[2J\n.JPEG' is a link or a sparse file",
-        ),
-        (member("x", 2**62, tarfile.XHDTYPE), "a header claims 4611686018427387904 bytes"),
-        (member("x", 14, tarfile.XHDTYPE)[:512] * 4000, "recursion"),
-        (member("x.JPEG", 4000), "claims 4000 bytes, more than the file has"),  # cut within an image
-        (member("x.JPEG")[:512], "no end mark"),  # cut between two images
-        (b"not a tar file at all" * 100, "not a tar file"),
+        (b"not a tar file at all" * 100, "is not a tar file"),
+        (header("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y") + bytes(1024), r"'x\x1b[2J\n.JPEG'"),
+        (header("x.JPEG", 4000) + bytes(1000), "claims 4000 bytes: it was cut off"),
+        (header("x.JPEG"), "still being written"),  # without an end mark
+        (header("x.txt") + bytes(1024), "no images but 1 .txt"),
     ],
 )
-def test_an_archive_that_is_cut_short_or_has_unsafe_members_is_refused(
-    content: bytes, words: str, tmp_path: Path
-) -> None:
+def test_an_archive_that_is_cut_short_or_has_no_images_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     ilsvrc(tmp_path / "data")
     (tmp_path / "data/train/n02.tar").write_bytes(content)
     with pytest.raises(DataError) as caught:
-        pack(tmp_path / "data", tmp_path / "out", SMALL)
+        pack(tmp_path / "data", tmp_path / "out", SMALL, cache_dir=str(tmp_path / "cache"))
     message = str(caught.value)
-    assert words in message and "n02.tar is truncated or not a tar file" in message and message.isprintable()
+    assert words in message and "n02.tar" in message and "data.root" in message and message.isprintable()
 
 
 @pytest.mark.parametrize(

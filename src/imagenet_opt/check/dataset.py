@@ -74,7 +74,7 @@ def _files(data: DataSet, train: Split, val: Split, rows: list[Rows]) -> list[Ch
         with progress(f"decoding, {name}", "images") as show:
             workers = usable_cpus() if len(decoded) > _FEW else 1
             results += judge_decoding(name, index, decoded, workers=workers, loading=data.loading, on_progress=show)
-    if train.place == val.place:
+    if (train.place, train.containers) == (val.place, val.containers):
         text = f"train and val are the same folder, {train.place}: accuracy will be meaningless (data.val_folder)"
         return [*results, CheckResult("val in train", "error", text)]
     compared = np.arange(len(val)) if len(val.checksums) and len(train.checksums) else rows[1]

@@ -10,6 +10,7 @@ from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of, split_folder
 from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package
 from imagenet_opt.processes import start_server
@@ -46,7 +47,8 @@ def check_folders(config: DictConfig) -> None:
         return
     try:
         for split in (config.data.train_folder, config.data.val_folder):
-            split_folder(root, str(split))
+            if find_tars(root, str(split)) is None:
+                split_folder(root, str(split))
     except DatasetNotFound as error:
         if root is not None and root.expanduser().exists():
             raise

@@ -50,11 +50,12 @@ class Tally:
 def hydrate(data: DataSet, *, in_flight: int) -> Tally:
     """Fetch both splits, and print the result. Raises StorageFailed where all files fail; of a URL also ReadTimeout,
     and ConfigError if the cache cannot be written."""
-    indexes = {str(index.place): index for index in map(data.open, ("train", "val"))}
+    found = map(data.open, ("train", "val"))
+    indexes = list({(index.place, index.containers): index for index in found}.values())
+    timeout = data.loading.read_timeout
     if is_url(data.root):
-        timeout = data.loading.read_timeout
-        return fetch([CacheFiller(url, store_of(i, data.loading), timeout) for url, i in indexes.items()], in_flight)
-    return fetch([FileReader(files_of(i), data.loading.read_timeout / 2) for i in indexes.values()], in_flight)
+        return fetch([CacheFiller(i.place, store_of(i, data.loading), timeout) for i in indexes], in_flight)
+    return fetch([FileReader(files_of(i), timeout / 2) for i in indexes], in_flight)
 
 
 def fetch(splits: Sequence["CacheFiller | FileReader"], in_flight: int) -> Tally:

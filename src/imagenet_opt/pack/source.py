@@ -1,8 +1,6 @@
-"""Images to pack: those that training reads, a tar file per class, or a flat folder with a list of labels."""
+"""Images to pack: those that training reads, or a flat folder with a list of labels."""
 
-import io
 import os
-import tarfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,36 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.flat_folder import open_flat
-from imagenet_opt.data.index.layout import foreign_tars, is_image, split_place
+from imagenet_opt.data.index.layout import is_image, split_place
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import is_packed
-from imagenet_opt.data.index.split import Split, joined
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.errors import (
     ConfigError,
-    DataError,
-    DatasetNotFound,
-    EmptyClass,
     StorageFailed,
 )
-from imagenet_opt.regular_file import MOST_BYTES, open_regular
+from imagenet_opt.regular_file import MOST_BYTES
 
 READ_TIMEOUT = 120.0
 """Default of data.read_timeout, in seconds. Reads that fail are repeated for half of this time."""
 _READS_IN_FLIGHT, _THREADS = 16, 32
-_HEADER_BYTES = 2**16
-_CLASS_TARS = ({"archive"}, {"archive", "image"})
-"""Kinds of entries of a folder with a tar file for each class."""
 
 
 def open_train(root: Path | str, split: str, cache_dir: Path) -> Split:
-    """Open `root`/`split` as for training, or with a tar file per class. Raises DatasetNotFound, EmptyClass, DataError;
-    ConfigError for a pack."""
-    if isinstance(root, Path) and _kinds(folder := split_place(root, split)) in _CLASS_TARS:
-        return _open_archives(folder)
+    """Open `root`/`split` as for training. Raises DataError; ConfigError for a pack."""
     found = open_index(root, split, cache_dir)
     if len(found.checksums):
         raise ConfigError(f"{found.place} is packed already; set data.root to the folder with the original images")
@@ -69,76 +58,6 @@ def _kinds(folder: Path) -> set[str]:
         for e in os.scandir(folder)
         if e.is_dir() or is_image(e.name) or e.name.lower().endswith(".tar")
     }
-
-
-def _open_archives(folder: Path) -> Split:
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
-    if foreign := foreign_tars([path.name for path in paths], folder):
-        raise DatasetNotFound(f"{foreign} (data.root)")
-    with ThreadPoolExecutor(_THREADS) as threads:
-        archives = list(threads.map(_members, paths))
-    members = [member for archive in archives for member in archive]
-    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in archives])
-    offsets, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
-    return Split(
-        place=str(folder),
-        classes=tuple(path.stem for path in paths),
-        labels=labels,
-        **joined([name for name, _, _ in members]),
-        sizes=sizes,
-        containers=tuple(path.name for path in paths),
-        container_ids=labels,
-        offsets=offsets,
-    )
-
-
-def _members(path: Path) -> list[tuple[bytes, int, int]]:
-    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for a damaged file."""
-    try:
-        images = retry_transient(lambda: _read_members(path), str(path), READ_TIMEOUT / 2)
-    except OSError as error:
-        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
-    except (ValueError, RecursionError, tarfile.TarError) as error:
-        raise DataError(f"{path} is truncated or not a tar file ({error}); download it again (data.root)") from error
-    if not images:
-        raise EmptyClass(f"no images in {path}; remove the file or download it again (data.root)")
-    return images
-
-
-def _read_members(path: Path) -> list[tuple[bytes, int, int]]:
-    with _Headers(open(path, "rb", 0, opener=open_regular)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-        num_bytes = os.fstat(file.fileno()).st_size
-        images = [image for member in archive if (image := _image(member, num_bytes))]
-        file.seek(archive.offset)
-        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise tarfile.ReadError("no end mark")
-    return images
-
-
-class _Headers(io.BufferedReader):
-    """A tar file of which only headers are read. No header needs more than 64 KiB: extended ones hold a path."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or not 0 <= size <= _HEADER_BYTES:
-            raise tarfile.ReadError(f"a header claims {size} bytes")
-        return super().read(size)
-
-
-def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | None:
-    """Name, offset and size of a member; None for a member that has no image suffix. num_bytes: size of the tar file.
-
-    Raises tarfile.ReadError for a member whose data lie outside of the file, or whose path is outside of the archive.
-    """
-    name = os.path.normpath(member.name)
-    if not 0 <= member.size <= num_bytes - member.offset_data:
-        raise tarfile.ReadError(f"{name!r} claims {member.size} bytes, more than the file has")
-    if member.isdir() or not is_image(name):
-        return None
-    if os.path.isabs(name) or name.startswith("../"):
-        raise tarfile.ReadError(f"the path {name!r} lies outside of the archive")
-    if not member.isfile() or member.issparse():
-        raise tarfile.ReadError(f"{name!r} is a link or a sparse file")
-    return os.fsencode(name), member.offset_data, member.size
 
 
 def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:

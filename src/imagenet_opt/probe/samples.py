@@ -73,7 +73,8 @@ class Samples:
 
     @property
     def is_packed(self) -> bool:
-        return bool(self.index.containers)
+        """Whether the samples are of `imagenet-opt pack`, which alone keeps checksums."""
+        return len(self.index.checksums) > 0
 
     def take(self, num: int) -> Rows:
         """Samples that no experiment has read, in whole blocks; once all are used, the least recently used ones."""

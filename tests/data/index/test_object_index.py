@@ -66,7 +66,7 @@ def test_objects_are_listed_once(
     with faulty_proxy(object_server) as proxy, caplog.at_level(logging.INFO):
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
         first = open_index(url, "train", tmp_path)
-        listed, looks_for_shards = len(proxy.paths), 3
+        listed, looks_for_shards = len(proxy.paths), 2
         put(f"{url}/train/class0/new.JPEG", b"")
         the_put = 1
         second = open_index(url, "train", tmp_path)
@@ -171,9 +171,9 @@ def test_mistakes_are_named_in_one_line(
 
     upload(images_root, f"{bucket}/in1k")
     assert "no such bucket" in message("s3://no-such-bucket/in1k", StorageFailed)
-    put(f"{bucket}/in1k/valid/shard-0000.tar", b"")
+    put(f"{bucket}/in1k/valid/shard-0000.parquet", b"")
     text = message(f"{bucket}/in1k", DatasetNotFound, "valid")
-    assert text.startswith(f"no class folders below {bucket}/in1k/valid") and "holds 1 tars without labels" in text
+    assert text.startswith(f"no class folders below {bucket}/in1k/valid") and "holds 1 Parquet files" in text
     put(f"{bucket}/in1k/train/empty/readme.txt", b"")
     assert message(f"{bucket}/in1k", EmptyClass).startswith(f"no images in {bucket}/in1k/train/empty")
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):

@@ -2,17 +2,14 @@
 
 import os
 import posixpath
-import re
-import tarfile
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.errors import DataError, DatasetNotFound
 from imagenet_opt.object_storage import is_url
-from imagenet_opt.regular_file import open_regular
 
 IMAGE_SUFFIXES = (
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
@@ -23,13 +20,8 @@ _ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-c
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
 _LIST = "LOC_val_solution.csv"
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
-_LABELS = (".cls", ".json", ".txt")
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
-_LOOKED_AT = 64
-"""Headers of a tar that are read to find labels."""
-_SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
-_WORDNET = re.compile(r"n\d+")
 _WRITE = "write their images into folders train/<class>/ and val/<class>/ (docs/data.md)"
 
 
@@ -149,11 +141,9 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
     if parquet:
         return f"{place} holds {parquet} Parquet files, which this version does not read: {_WRITE}"
     if tars:
-        is_root = str(place) == str(root)  # as ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar
-        first = f"unpack them into {root}/train/ and {root}/val/, then" if is_root else "if each is a class, pack them:"
-        return foreign_tars(tars, place) or (
-            f"{place} holds {len(tars)} tars, such as {tars[0]}; {first} imagenet-opt pack data.root={root} "
-            "out=PACKED, then data.root=PACKED"
+        return (
+            f"{place} holds {len(tars)} tars, such as {tars[0]}; put the tars of each split into {root}/train/ and "
+            f"{root}/val/, or name them after it (NAME-train-0000.tar, NAME-val-0000.tar); unpack tars of tars there"
         )
     if num_images:
         return (
@@ -166,45 +156,3 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
         _ARCHIVES & {*kinds}
     )
     return f"{place} holds {len(names)} files: {numbers(kinds)}{unpack}" if names else ""
-
-
-def foreign_tars(tars: Sequence[str], place: Path | str) -> str:
-    """What the tars in `place` are, with the remedy, if they are not one for each class; else ""."""
-    first = f"{place} holds {len(tars)} tars"
-    if isinstance(place, Path) and (labels := _labels_beside(_first_names(place / tars[0]))):
-        return f"{first} with {labels} files beside the images (WebDataset), which this version does not read: {_WRITE}"
-    if _are_shards([os.path.basename(name)[:-4] for name in tars]):
-        return (
-            f"{first} without labels, whose names are numbers of shards ({tars[0]}) and not classes: {_WRITE}, or "
-            "name each tar after its class and run imagenet-opt pack"
-        )
-    return ""
-
-
-def _first_names(path: Path) -> list[str]:
-    try:
-        with open(path, "rb", opener=open_regular) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            return [member.name for member in islice(archive, _LOOKED_AT)]
-    except (OSError, ValueError, RecursionError, tarfile.TarError):
-        return []
-
-
-def _labels_beside(names: Iterable[str]) -> str:
-    """The ending of label files whose names up to the first dot are those of images; "" without such files."""
-    endings = defaultdict[str, set[str]](set)
-    for name in names:
-        key, dot, ending = name[(start := name.rfind("/") + 1) :].partition(".")
-        endings[name[:start] + key].add(f"{dot}{ending}".lower())
-    beside = [found for found in endings.values() if any(map(is_image, found))]
-    return next((label for label in _LABELS if any(label in found for found in beside)), "")
-
-
-def _are_shards(stems: list[str]) -> bool:
-    """Whether names such as shard-0007 count without a gap. Names of ImageNet's classes, n01440764, are none."""
-    counts = defaultdict[str, list[int]](list)
-    for stem in stems:
-        match = _SHARD.fullmatch(stem)
-        if match is None or _WORDNET.fullmatch(stem):
-            return False
-        counts[match[1]].append(int(match[2]))
-    return all(max(found) - min(found) == len(found) - 1 for found in counts.values())

@@ -1,10 +1,12 @@
-"""Index of the images below a URL, a folder per class: listed once, then kept in data.cache_dir."""
+"""Splits below a URL, of a folder for each class or of tars: listed once, then kept in data.cache_dir."""
 
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +16,11 @@ from imagenet_opt.data.index.folder_index import check_not_empty, tell_listed
 from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
 from imagenet_opt.data.index.layout import describe, is_image, kind
 from imagenet_opt.data.index.split import Split, joined
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars
+from imagenet_opt.data.index.tar_members import Read, StreamBytes
+from imagenet_opt.data.index.webdataset import is_named, words_of
+from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
+from imagenet_opt.display.progress import size as size_text
 from imagenet_opt.errors import DatasetNotFound
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
 
@@ -24,6 +30,8 @@ T = TypeVar("T")
 KEY = "data.root"
 """The config key of the URL, for messages."""
 _LIST_THREADS = 32
+_PART = 2**23
+"""Bytes of a request for a part of a tar."""
 _PATIENCE = 60.0
 """Seconds for which a request is retried while an index is opened."""
 _warn = SparseWarnings(log)
@@ -44,7 +52,7 @@ def open_objects(url: str, cache_dir: Path) -> Split:
     place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
 
     def make(cached: Path) -> Split:
-        return save(cached, _list(url), {})
+        return save(cached, _list(url), {"url": url})
 
     split, is_new = load_or_make(cache_dir, place.encode(), lambda cached: load(cached, _is_of(url)), make)
     if is_new or split.origin is None:
@@ -55,17 +63,20 @@ def open_objects(url: str, cache_dir: Path) -> Split:
 
 
 def _is_of(url: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda about: about["place"] == url
+    return lambda about: bool(about["url"] == url)
 
 
 def _list(url: str) -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
-    classes = tuple(patiently(storage.folders, url))
+    folders, files = patiently(storage.entries, url)
+    classes = tuple(folders)
     if not classes:
-        files = [each.path for each in patiently(lambda: next(storage.objects(), []), url)]
+        if tars := _find_tars(url, files):
+            return _read_tars(*tars)
+        names = [each.path for each in files]
         raise DatasetNotFound(
             f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
-            f"{describe(files, url, url.rpartition('/')[0])}"
+            f"{describe(names, url, url.rpartition('/')[0])}"
         )
     log.info(f"listing {url}")
     with ThreadPoolExecutor(_LIST_THREADS) as threads:
@@ -95,3 +106,55 @@ def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject],
     folders = {each for each in found if not each.size and "." not in each.path.rpartition("/")[2]}  # of consoles
     others = Counter(kind(each.path) for each in found if not is_image(each.path) and each not in folders)
     return sorted(each for each in found if is_image(each.path)), others
+
+
+def _find_tars(url: str, files: Sequence[FoundObject]) -> tuple[Tars, list[FoundObject]] | None:
+    """The tars of a split and their objects, where `find_tars` would find them in folders. files: those of `url`."""
+    root, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
+    above = _entries(root)[1] if root != url else list(files)
+    for name in (split, *sorted(words_of(split) - {split})):
+        place = f"{root}/{name}" if name != split else url
+        folders, below = _entries(place) if name != split else ([], list(files))
+        if not folders and (found := [each for each in below if each.path.lower().endswith(".tar")]):
+            return _tars(place, split, found, below, above), found
+    found = [each for each in above if each.path.lower().endswith(".tar") and is_named(each.path, split)]
+    return (_tars(root, split, found, above, above), found) if found else None
+
+
+def _entries(url: str) -> tuple[list[str], list[FoundObject]]:
+    return patiently(ObjectStorage(url, KEY, retries=False).entries, url)
+
+
+def _tars(
+    place: str, split: str, tars: Sequence[FoundObject], files: Sequence[FoundObject], above: Sequence[FoundObject]
+) -> Tars:
+    """The tars with the files that may tell about them: `files` beside them, and `above` in the root."""
+    beside = dict[str, bytes]()
+    for url, found in ((place, files), (place.rpartition("/")[0], above)):
+        storage = ObjectStorage(url, KEY, retries=False)
+        for each in found:
+            if each.path not in beside and is_about_tars(each.path, of_split=url == place):
+                beside[each.path] = patiently(partial(storage.read, each.path, most=MOST_BESIDE), url)
+    return Tars(place, split, tuple(each.path for each in tars), beside)
+
+
+def _read_tars(tars: Tars, objects: Sequence[FoundObject]) -> Split:
+    """Read each tar once, in large parts, because a request for each header would take longer."""
+    storage, by_name = ObjectStorage(tars.place, KEY, retries=False), {each.path: each for each in objects}
+
+    def parts(tar: FoundObject) -> Iterator[bytes]:
+        for start in range(0, tar.size, _PART):
+            size = min(_PART, tar.size - start)
+            with storage.explained():
+                yield patiently(
+                    partial(storage.read, tar.path, start=start, size=size, etag=tar.etag), storage.name(tar.path)
+                )
+
+    @contextmanager
+    def open_tar(name: str) -> Iterator[tuple[Read, int]]:
+        yield StreamBytes(parts(by_name[name])).read, by_name[name].size
+
+    total = sum(tar.size for tar in objects)
+    tell_once(f"reading {len(objects)} tars of {tars.place}, {size_text(total)}, once, for the places of their images")
+    samples = scan_tars(tars, open_tar, patience=0.0)
+    return split_of_tars(tars, samples, etags=np.array([tar.etag.encode() for tar in objects], np.bytes_))

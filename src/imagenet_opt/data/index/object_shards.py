@@ -16,6 +16,7 @@ from imagenet_opt.data.index.shard_index import (
     PLAN,
     About,
     damaged_columns,
+    is_of_wids,
     open_columns,
     parse_about,
     shard_name,
@@ -37,8 +38,10 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> Split | 
     try:
         content = patiently(lambda: storage.read(INDEX, most=MOST_BYTES), url)
     except FileNotFoundError:
-        if any(patiently(partial(storage.head, name), url) for name in (PLAN, shard_name(0))):
+        if patiently(partial(storage.head, PLAN), url):
             raise _mismatch(storage, f"{url} is no finished pack: it has no {INDEX}") from None
+        return None
+    if is_of_wids(content):
         return None
     try:
         about = parse_about(content, f"{url}/{INDEX}")

@@ -9,14 +9,15 @@ from imagenet_opt.data.index.object_index import open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.index.tar_index import find_tars, open_tars
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import StorageFailed
 from imagenet_opt.object_storage import connection_remedy
 
 
 def open_index(root: Path | str | None, split: str, cache_dir: Path) -> Split:
-    """Open `root`/`split`: a pack, a folder per class, or images with a list of their classes. root: a folder, or the
-    URL of objects. Raises DataError, ConfigError."""
+    """Open `root`/`split`: a pack, tars, a folder per class, or images with a list of their classes. root: a folder, or
+    the URL of objects. Raises DataError, ConfigError."""
     if isinstance(root, str):
         url = split_url(root, split)
         try:
@@ -25,6 +26,8 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path) -> Split:
             raise StorageFailed(
                 f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"
             ) from error
+    if tars := find_tars(root, split):
+        return open_tars(tars, cache_dir)
     folder = split_folder(root, split)
     if root is not None and folder != (root.expanduser() / split).resolve():
         tell_once(f"{split}/ of data.root={root} is {folder}")

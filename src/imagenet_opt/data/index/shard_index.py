@@ -62,7 +62,12 @@ def shard_name(i: int) -> str:
 
 def is_packed(folder: Path) -> bool:
     """Whether `folder` contains a packed split, complete or not."""
-    return any((folder / name).is_file() for name in (INDEX, PLAN, shard_name(0)))
+    return (folder / PLAN).is_file() or ((folder / INDEX).is_file() and not is_of_wids(read_file(folder / INDEX)))
+
+
+def is_of_wids(content: bytes) -> bool:
+    """Whether an index.json is that of wids, which lists the tars of WebDataset."""
+    return b'"__kind__"' in content[:4096]
 
 
 def open_shards(folder: Path) -> Split:

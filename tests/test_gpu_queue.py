@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from suites.gpu import fits, run
+from tests.gpu import fits, run
 
 JOBS = yaml.safe_load((run.HERE / "jobs.yaml").read_text())
 

@@ -1,0 +1,273 @@
+"""Splits of tars: those of WebDataset, with labels beside the images, or a tar for each class, as of ILSVRC."""
+
+import logging
+import os
+import re
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from imagenet_opt.data.index.folder_index import tell_listed
+from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
+from imagenet_opt.data.index.layout import is_image, split_place, unreadable
+from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.index.split import Split, joined
+from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark, members
+from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, read_images, read_samples
+from imagenet_opt.data.index.webdataset import (
+    CLASS_NAMES,
+    INFO,
+    NUM_TARS,
+    class_names,
+    compare,
+    expectations,
+    is_named,
+    number_labels,
+    words_of,
+)
+from imagenet_opt.data.storage.retry import retry_transient, tell_once
+from imagenet_opt.display.progress import progress
+from imagenet_opt.errors import DataError
+from imagenet_opt.regular_file import open_regular, read_part
+
+_THREADS = 16
+_SLOW = 2.0
+"""Seconds after which a scan shows its progress."""
+_PATIENCE = 60.0
+"""Seconds for which the reading of a tar is retried."""
+_CLOCK_STEP_NS = 2 * 10**9
+"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
+_STILL_WRITTEN = 60.0
+"""Seconds since its last change after which a tar without an end mark is taken for finished."""
+_LOOKED_AT = 64
+"""Members of a tar among which labels are looked for."""
+MOST_BESIDE = 2**26
+"""Most bytes of a file with names of classes or numbers of samples."""
+_SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
+_WORDNET = re.compile(r"n\d+")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tars:
+    """The tars of a split. place: their folder or URL. names: sorted. beside: files that may tell about the tars ->
+    content."""
+
+    place: str
+    split: str
+    names: tuple[str, ...]
+    beside: Mapping[str, bytes]
+
+
+def find_tars(root: Path | None, split: str) -> Tars | None:
+    """The tars in `root`/`split`, in `root`/validation for val, or those in `root` whose names have the word; None
+    without any, and for a pack. Raises DataError for folders that cannot be listed."""
+    if root is None:
+        return None
+    root = root.expanduser().resolve()
+    try:
+        for name in (split, *sorted(words_of(split) - {split})):
+            if (names := _tars_in(folder := split_place(root, name))) and not is_packed(folder):
+                return Tars(str(folder), split, names, _beside(folder, root))
+            if folder.is_dir() and name == split:
+                return None
+        names = tuple(name for name in _tars_in(root, beside_folders=True) if is_named(name, split))
+        return Tars(str(root), split, names, _beside(root, root)) if names else None
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def _tars_in(folder: Path, *, beside_folders: bool = False) -> tuple[str, ...]:
+    """Sorted names of the tars in a folder; () if it is missing or, unless `beside_folders`, has folders, which are
+    classes."""
+    names = []
+    if not folder.is_dir():
+        return ()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir() and not beside_folders:
+                return ()
+            if entry.name.lower().endswith(".tar"):
+                names.append(entry.name)
+    return tuple(sorted(names))
+
+
+def _beside(folder: Path, root: Path) -> dict[str, bytes]:
+    """Files that may tell about the tars in `folder`; of those in `root` only what is for all splits."""
+    found = {}
+    for place in (folder, root):
+        for name in sorted(os.listdir(place)):
+            if name not in found and is_about_tars(name, of_split=place == folder):
+                with open(place / name, "rb", 0, opener=open_regular) as file:
+                    found[name] = read_part(file.fileno(), 0, MOST_BESIDE)
+    return found
+
+
+def is_about_tars(name: str, *, of_split: bool) -> bool:
+    """Whether a file may tell about tars: of their own folder, or of the folder above."""
+    return name in (CLASS_NAMES, INFO) or (of_split and (name == NUM_TARS or name.endswith(".json")))
+
+
+def open_tars(tars: Tars, cache_dir: Path) -> Split:
+    """Index of tars in a folder; from the cache while their sizes and times are the same.
+
+    Only headers and labels are read. Raises DataError for a tar that cannot be used, with the remedy.
+    """
+    about = {"tars": list(tars.names), "beside": zlib.crc32(repr(sorted(tars.beside.items())).encode())}
+
+    def make(cached: Path) -> Split:
+        started_ns, marks = time.time_ns(), _marks(tars)
+        scanned = scan_tars(tars, partial(_opened, tars), patience=_PATIENCE)
+        _tell_open_ends(tars, scanned, [(started_ns - mark[1]) / 1e9 for mark in marks])
+        split = split_of_tars(tars, scanned)
+        if max(max(mark[1:3]) for mark in marks) < started_ns - _CLOCK_STEP_NS:
+            split = save(cached, split, {**about, "marks": marks})
+        tell_listed(split)
+        return split
+
+    def is_current(kept: Mapping[str, Any]) -> bool:
+        is_same = kept["place"] == tars.place and all(kept[name] == value for name, value in about.items())
+        return bool(is_same and kept["marks"] == _marks(tars))
+
+    def of_cache(cached: Path) -> Split | None:
+        found = load(cached, is_current)
+        if found is not None:
+            tell_listed(found, listed(cached), cached)
+        return found
+
+    return load_or_make(cache_dir, os.fsencode(f"{tars.place} {tars.split}"), of_cache, make)[0]
+
+
+def _marks(tars: Tars) -> list[list[int]]:
+    """Size, modification time, change time and inode of each tar. Raises DataError."""
+
+    def mark(name: str) -> list[int]:
+        status = os.stat(f"{tars.place}/{name}")
+        return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+    try:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return list(threads.map(mark, tars.names))
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+@contextmanager
+def _opened(tars: Tars, name: str) -> Iterator[tuple[Read, int]]:
+    with open(f"{tars.place}/{name}", "rb", 0, opener=open_regular) as file:
+        source = FileBytes(file.fileno())
+        yield source.read, source.num_bytes
+
+
+def _tell_open_ends(tars: Tars, samples: Sequence[TarSamples], ages: Sequence[float]) -> None:
+    """Tell about tars without an end mark; raise DataError for one that changed less than a minute ago. ages: seconds
+    since each tar changed."""
+    cut = [i for i, each in enumerate(samples) if not each.has_end_mark]
+    if not cut:
+        return
+    what = f"{tars.place}: {len(cut)} of {len(samples)} tars have no end mark, such as {tars.names[cut[0]]}"
+    if min(ages[i] for i in cut) < _STILL_WRITTEN:
+        raise DataError(f"{what}, and changed less than a minute ago: they are still being written (data.root); wait")
+    tell_once(f"{what}: they are complete, unless copies were cut off between two files (data.root)", logging.WARNING)
+
+
+def scan_tars(
+    tars: Tars, open_tar: Callable[[str], AbstractContextManager[tuple[Read, int]]], *, patience: float
+) -> list[TarSamples]:
+    """The samples of each tar. open_tar: opens a tar by its name for reading, with its size in bytes. patience: seconds
+    for which a tar is read again after a temporary error. Raises DataError."""
+    has_labels = are_shards(tars.names)
+
+    def look() -> bool:
+        with open_tar(tars.names[0]) as (read, num_bytes):
+            return has_labels_beside(read, num_bytes)
+
+    def scan(name: str) -> TarSamples:
+        with open_tar(name) as (read, num_bytes):
+            samples = read_samples(read, num_bytes) if has_labels else read_images(read, num_bytes, name[:-4])
+            samples.has_end_mark = has_end_mark(read, num_bytes)
+            return samples
+
+    def patiently(work: Callable[[], T], name: str) -> T:
+        path = f"{tars.place}/{name}"
+        which = path + f", one of {len(tars.names)} tars," * (len(tars.names) > 1)
+        try:
+            return retry_transient(work, path, patience)
+        except TarError as error:
+            raise DataError(f"{which} {error} (data.root)") from error
+        except OSError as error:
+            raise DataError(f"{which} cannot be read: {error.strerror or error} (data.root)") from error
+
+    has_labels = has_labels or patiently(look, tars.names[0])
+    threads, began, found = ThreadPoolExecutor(_THREADS), time.monotonic(), list[TarSamples]()
+    try:
+        with progress("reading tars", "tars") as show:
+            for each in threads.map(lambda name: patiently(partial(scan, name), name), tars.names):
+                found.append(each)
+                if time.monotonic() - began > _SLOW:
+                    show(len(found), len(tars.names))
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return found
+
+
+def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Split:
+    """The split of all samples. more: further columns. Raises DataError for labels that cannot be used, and for other
+    numbers of samples than the files beside the tars tell."""
+    labels = [label for each in samples for label in each.labels]
+    if not labels:
+        raise DataError(
+            f"{tars.place} has only labels below 0, as a test set without labels (data.root); use another split"
+        )
+    positions, classes = number_labels(labels, class_names(tars.beside), tars.place)
+    lengths = {n: len(each.labels) + each.others[BELOW_ZERO] for n, each in zip(tars.names, samples, strict=True)}
+    for expected in expectations(tars.beside, tars.split):
+        compare(expected, lengths, tars.place)
+    return Split(
+        place=tars.place,
+        classes=classes,
+        labels=positions,
+        **joined([name for each in samples for name in each.names]),
+        sizes=np.array([size for each in samples for size in each.sizes], np.int64),
+        containers=tars.names,
+        container_ids=np.repeat(np.arange(len(samples), dtype=np.int32), [len(each.labels) for each in samples]),
+        offsets=np.array([start for each in samples for start in each.starts], np.int64),
+        others=sum((each.others for each in samples), Counter[str]()),
+        **more,
+    )
+
+
+def has_labels_beside(read: Read, num_bytes: int) -> bool:
+    """Whether the first members of a tar have labels or captions beside images."""
+    endings = defaultdict[bytes, set[str]](set)
+    for name, *_ in islice(members(read, num_bytes), _LOOKED_AT):
+        start = name.rfind(b"/") + 1
+        key, dot, ending = name[start:].partition(b".")
+        endings[name[:start] + key].add(os.fsdecode(dot + ending).lower())
+    return any(
+        not found.isdisjoint((".cls", ".json")) or (".txt" in found and any(map(is_image, found)))
+        for found in endings.values()
+    )
+
+
+def are_shards(names: Iterable[str]) -> bool:
+    """Whether names of tars, such as shard-0007.tar, count without a gap. Names of ImageNet's classes are none."""
+    counts = defaultdict[str, list[int]](list)
+    for name in names:
+        match = _SHARD.fullmatch(name[:-4])
+        if match is None or _WORDNET.fullmatch(name[:-4]):
+            return False
+        counts[match[1]].append(int(match[2]))
+    return all(max(found) - min(found) == len(found) - 1 for found in counts.values())

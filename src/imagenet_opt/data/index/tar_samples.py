@@ -1,0 +1,192 @@
+"""Samples of a WebDataset tar: files KEY.jpg and KEY.cls or KEY.json; KEY ends at the first dot of a file's name
+(webdataset.github.io/webdataset, "The WebDataset Format").
+
+The label is the number or the name of a class, in KEY.cls or as "label" in KEY.json.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, is_image, kind, numbers
+from imagenet_opt.data.index.tar_members import Read, TarError, members
+
+Label = int | str
+_Place = tuple[bytes, int, int]
+
+BELOW_ZERO = "images with a label below 0"
+"""A kind of what is left out: sets without labels have -1."""
+_IMAGES = {ending.encode() for ending in IMAGE_SUFFIXES}
+_MOST_TEXT = 2**20
+"""Most bytes of a .cls or .json file."""
+
+
+@dataclass
+class TarSamples:
+    """Samples of a tar, in the order of their images. names: of the images. starts, sizes: place of each image, in
+    bytes. others: kinds of members that were left out -> number. has_end_mark: see the function of this name."""
+
+    names: list[bytes]
+    starts: list[int]
+    sizes: list[int]
+    labels: list[Label]
+    others: Counter[str]
+    has_end_mark: bool = True
+
+
+@dataclass
+class _Found:
+    """The members of a tar by their keys: (name, start, size) of images; labels. more: images whose endings have
+    another dot, as KEY.left.jpg. others: endings of other members -> number."""
+
+    images: dict[bytes, _Place] = field(default_factory=dict)
+    cls: dict[bytes, Label] = field(default_factory=dict)
+    json: dict[bytes, Label | None] = field(default_factory=dict)
+    more: dict[bytes, list[_Place]] = field(default_factory=dict)
+    others: Counter[bytes] = field(default_factory=Counter)
+
+
+def read_samples(read: Read, num_bytes: int) -> TarSamples:
+    """The samples of a tar, see `members`. Raises TarError for a tar without images, for an image without a label or
+    with two of them, and for a key with two images."""
+    found = _find(read, num_bytes)
+    images = found.images
+    if only := {key: places for key, places in found.more.items() if key not in images}:
+        images = dict(sorted((images | _first_of_each(only)).items(), key=lambda item: item[1][1]))
+    others = Counter({os.fsdecode(ending) or "no ending": num for ending, num in found.others.items()})
+    if not images:
+        raise TarError(_without_images(others + Counter({".cls": len(found.cls), ".json": len(found.json)})))
+    labels: list[Any] = [found.cls.get(key, found.json.get(key)) for key in images]
+    if None in labels:
+        raise TarError(_without_labels(found, images, labels))
+    places = list(images.values())
+    if left_out := {i for i, label in enumerate(labels) if isinstance(label, int) and label < 0}:
+        others[BELOW_ZERO] = len(left_out)
+        places, labels = ([each for i, each in enumerate(of) if i not in left_out] for of in (places, labels))
+    names, starts, sizes = map(list, zip(*places, strict=True)) if places else ([], [], [])
+    return TarSamples(names, starts, sizes, labels, others)
+
+
+def read_images(read: Read, num_bytes: int, class_name: str) -> TarSamples:
+    """The images of a tar of one class. Raises TarError for a tar without images, see `members`."""
+    places, others = list[_Place](), Counter[str]()
+    for name, start, size, is_file in members(read, num_bytes):
+        if not is_image(file := os.fsdecode(name)):
+            others[kind(file)] += 1
+        elif not is_file:
+            raise _link(name)
+        else:
+            places.append((name, start, size))
+    if not places:
+        raise TarError(_without_images(others))
+    names, starts, sizes = map(list, zip(*places, strict=True))
+    return TarSamples(names, starts, sizes, [class_name] * len(places), others)
+
+
+def _find(read: Read, num_bytes: int) -> _Found:
+    found = _Found()
+    images = found.images
+    for name, start, size, is_file in members(read, num_bytes):
+        dot = name.find(b".", slash := name.rfind(b"/") + 1)
+        key, ending = (name[:dot], name[dot:].lower()) if dot > slash else (b"", b"")  # a hidden file has no key
+        if ending in _IMAGES:
+            if not is_file or key in images:
+                raise _twice(images[key][0], name) if is_file else _link(name)
+            images[key] = name, start, size
+        elif ending in (b".cls", b".json"):
+            if size > _MOST_TEXT:
+                raise TarError(f"has {size} bytes in {_shown(name)}, which is no label; leave it out")
+            _add_label(found, key, ending, name, read(start, size))
+        elif ending and is_file and is_image(os.fsdecode(ending)):
+            found.more.setdefault(key, []).append((name, start, size))
+        else:
+            found.others[ending] += 1
+    return found
+
+
+def _add_label(found: _Found, key: bytes, ending: bytes, name: bytes, text: bytes) -> None:
+    """Add the label in a .cls or .json file. Raises TarError for one that differs from another one of the key."""
+    cls, of_json = found.cls, found.json
+    if key in (cls if ending == b".cls" else of_json):
+        raise _twice(name, name)
+    if ending == b".cls":
+        cls[key] = _number_or_name(text, name)
+    else:
+        is_same = key in cls and b'"label": %b,' % str(cls[key]).encode() in text  # as json.dumps writes a number
+        of_json[key] = None if is_same else _label_of_json(text, name)
+    first, second = cls.get(key), of_json.get(key)
+    if first != second and type(first) is type(second):
+        raise TarError(
+            f"has two labels for {_shown(key)}: {first!r} in .cls and {second!r} in .json; remove one of them"
+        )
+
+
+def _number_or_name(text: bytes, file: bytes) -> Label:
+    word = text.strip()
+    if word.isdigit() or (word[:1] == b"-" and word[1:].isdigit()):
+        return int(word[:20])
+    name = word[:1000].decode("utf-8", "replace")
+    if not name or not name.isprintable() or "\ufffd" in name:
+        raise TarError(f"has the label {text[:20]!r} in {_shown(file)}; expected the number or the name of a class")
+    return name
+
+
+def _label_of_json(text: bytes, file: bytes) -> Label | None:
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TarError(f"has no JSON in {_shown(file)}; write it again") from error
+    label = about.get("label") if isinstance(about, dict) else None
+    if isinstance(label, str):
+        return _number_or_name(label.encode("utf-8", "replace"), file)
+    if isinstance(label, bool) or not isinstance(label, int | None):
+        shown = repr(label)[:40]
+        raise TarError(f"has the label {shown} in {_shown(file)}; expected the number or the name of a class")
+    return label
+
+
+def _first_of_each(places: Mapping[bytes, list[_Place]]) -> dict[bytes, _Place]:
+    for first, *more in places.values():
+        if more:
+            raise _twice(first[0], more[0][0])
+    return {key: first for key, (first,) in places.items()}
+
+
+def _link(name: bytes) -> TarError:
+    return TarError(
+        f"has {_shown(name)}, which is a link or a sparse file; write the image itself (tar --dereference "
+        "--hard-dereference, without --sparse)"
+    )
+
+
+def _twice(first: bytes, second: bytes) -> TarError:
+    if first == second:
+        return TarError(f"has {_shown(first)} twice; keep one of them")
+    return TarError(
+        f"has two images for one key, {_shown(first)} and {_shown(second)}; keep one image for each key, which ends at "
+        "the first dot of the file's name"
+    )
+
+
+def _without_images(others: Counter[str]) -> str:
+    if not others:
+        return "is empty; copy it again, or remove it"
+    remedy = "unpack it; its tars are the data" if ".tar" in others else "write encoded images (.jpg, .png, .webp)"
+    return f"holds no images but {numbers(others)}: {remedy}"
+
+
+def _without_labels(found: _Found, images: Mapping[bytes, _Place], labels: list[Label | None]) -> str:
+    missing, key = labels.count(None), list(images)[labels.index(None)]
+    of = f"{missing} of {len(images)} images" if missing < len(images) else f"{missing} images"
+    captions = "; its .txt files are captions and not classes" if b".txt" in found.others else ""
+    return (
+        f"has {of} without a label (.cls, or .json with label), such as {_shown(images[key][0])}{captions}; write the "
+        "number of its class into KEY.cls"
+    )
+
+
+def _shown(name: bytes) -> str:
+    return repr(os.fsdecode(name)[:200])

@@ -1,0 +1,176 @@
+"""Splits of tars beside the folder with the same files."""
+
+import json
+import logging
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.index.split import Split, with_classes_of
+from imagenet_opt.data.index.tar_index import find_tars
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.errors import DataError, StorageFailed
+from tests.data.conftest import MakeLoader, assert_equal, batches
+from tests.data.index.tars import header, shards_of, tar
+from tests.faulty_proxy import faulty_proxy
+from tests.object_server import put, upload
+
+
+def contents(split: Split) -> list[bytes]:
+    return RecordStore(split).read_many(np.arange(len(split)))
+
+
+def shard(root: Path, name: str, *files: tuple[str, bytes], age: float = 100.0) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar(files))
+    os.utime(path, (path.stat().st_mtime - age,) * 2)
+    return path
+
+
+def test_images_labels_and_batches_are_those_of_the_folder_with_the_same_files(
+    images_root: Path, loader: MakeLoader, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):
+        shards_of(tmp_path / "tars" / split, images_root / split)
+    folder, tars = (open_index(root, "train", tmp_path) for root in (images_root, tmp_path / "tars"))
+    assert tars.labels.tolist() == folder.labels.tolist() and tars.classes == ("0", "1", "2")
+    assert contents(tars) == contents(folder) == contents(pickle.loads(pickle.dumps(tars)))
+    assert tars.path(0) == f"{tmp_path}/tars/train/s-0000.tar: 000000.jpeg"
+    for split in ("train", "val"):
+        made = [loader(root, split=split, batch_size=4, num_workers=2) for root in (images_root, tmp_path / "tars")]
+        assert_equal(*map(batches, made))
+
+
+def test_the_list_of_tars_is_kept_until_one_of_them_or_a_file_beside_them_changes(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    root, cache = tmp_path / "d", tmp_path / "cache"
+    first, _ = shards_of(root / "train", images_root / "train")
+    monkeypatch.setattr("imagenet_opt.data.index.tar_index._CLOCK_STEP_NS", -(10**12))  # as if the tars were old
+    assert len(open_index(root, "train", cache)) == len(open_index(root, "train", cache)) == 39
+    assert "39 images below" in caplog.text and "as listed on" in caplog.text
+    (root / "classnames.txt").write_text("cat\ndog\ncow\n")
+    assert open_index(root, "train", cache).classes == ("cat", "dog", "cow")
+    first.write_bytes(tar([("a.jpg", b"1"), ("a.cls", b"1")]))
+    assert len(open_index(root, "train", cache)) == 21
+    first.unlink()
+    assert len(open_index(root, "train", cache)) == 20
+    (kept,) = (cache / "index").iterdir()
+    (kept / "offsets.npy").write_bytes(b"")
+    assert len(open_index(root, "train", cache)) == 20
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        (["train/0.tar", "val/0.tar", ".cache/huggingface/x"], "train", "train/0.tar"),
+        (["train/0.tar", "validation/0.tar"], "val", "validation/0.tar"),
+        (["in1k-train-0000.tar", "in1k-validation-00.tar"], "val", "in1k-validation-00.tar"),
+        (["in1k-train-0000.tar", "in1k-validation-00.tar"], "train", "in1k-train-0000.tar"),
+        (["train-0.tar", "test-0.tar"], "test", "test-0.tar"),
+        (["train-0.tar", "test-0.tar"], "val", None),
+        (["train/a/1.jpg", "train/0.tar"], "train", None),
+        (["train/shard-00000.tar", "train/plan.json"], "train", None),
+    ],
+)
+def test_tars_of_a_split_lie_in_its_folder_or_have_its_name(
+    names: list[str], split: str, expected: str | None, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = find_tars(tmp_path, split)
+    assert (found and f"{found.place}/{found.names[0]}") == (expected and f"{tmp_path}/{expected}")
+
+
+def test_names_of_labels_are_classes_and_train_numbers_them(tmp_path: Path) -> None:
+    names = ("b.png", b"2"), ("b.json", b'{"label": "cat"}')
+    shard(tmp_path, "x-train-0.tar", ("a.jpg", b"1"), ("a.cls", b"dog"), *names)
+    shard(tmp_path, "x-val-0.tar", ("a.jpg", b"3"), ("a.cls", b"dog"))
+    train, val = (open_index(tmp_path, split, tmp_path / "cache") for split in ("train", "val"))
+    assert train.classes == ("cat", "dog") and train.labels.tolist() == [1, 0]
+    assert with_classes_of(train, val).labels.tolist() == [1]
+
+
+def test_tars_without_labels_are_classes_unless_their_names_count(tmp_path: Path) -> None:
+    for name in ("n02", "n01"):
+        shard(tmp_path, f"train/{name}.tar", (f"{name}_1.JPEG", name.encode()), (f"{name}_1.png", b""))
+    found = open_index(tmp_path, "train", tmp_path / "cache")
+    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1] and contents(found)[2] == b"n02"
+    shard(tmp_path, "val/s-0.tar", ("1.jpg", b"1"))
+    with pytest.raises(DataError, match=r"s-0.tar has 1 images without a label \(.cls.*data\.root"):
+        open_index(tmp_path, "val", tmp_path / "cache")
+
+
+def test_a_tar_without_an_end_mark_is_told_or_still_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, age in (("train", 100.0), ("val", 1.0)):
+        path = shard(tmp_path, f"{name}/0.tar", ("a.cls", b"0"), ("a.jpg", b"1" * 512))
+        path.write_bytes(path.read_bytes().rstrip(b"\0"))
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    assert len(open_index(tmp_path, "train", tmp_path / "cache")) == 1
+    assert "no end mark, such as 0.tar" in caplog.text
+    with pytest.raises(DataError, match=r"no end mark, such as 0.tar, .*still being written"):
+        open_index(tmp_path, "val", tmp_path / "cache")
+
+
+WIDS = {"__kind__": "wids-shard-index-v1", "shardlist": [{"url": "0.tar", "nsamples": 2}]}
+
+
+def labelled(label: str) -> bytes:
+    return tar([("a.jpg", b""), ("a.cls", label.encode())])
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"0.tar": labelled("-1")}, "only labels below 0"),
+        ({"0.tar": labelled("0"), "1.tar": b""}, "train/1.tar, one of 2 tars, is empty"),
+        ({"0.tar": labelled("0"), "1.tar": b"x" * 600}, "1.tar, one of 2 tars, is not a tar"),
+        ({"0.tar": labelled("x"), "1.tar": labelled("0")}, "numbers and names"),
+        ({"0.tar": header("a\x1b[2J.jpg", kind=b"2", linkname="x") + bytes(1024)}, r"a\x1b[2J.jpg"),
+        ({"0.tar": labelled("0"), "index.json": json.dumps(WIDS).encode()}, "index.json says 2"),
+    ],
+)
+def test_tars_that_cannot_be_used_are_one_line(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for name, content in files.items():
+        (tmp_path / "train" / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        open_index(tmp_path, "train", tmp_path / "cache")
+    assert words in str(caught.value) and "data.root" in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_tars_below_a_url_are_read_once_and_have_the_samples_of_the_folder(
+    images_root: Path, bucket: str, object_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards_of(tmp_path / "tars/train", images_root / "train")
+    shard(tmp_path / "tars", "x-test-0.tar", ("a.jpg", b"1"), ("a.cls", b"1"))
+    (tmp_path / "tars/classnames.txt").write_text("cat\ndog\ncow")
+    url = upload(tmp_path / "tars", f"{bucket}/in1k")
+    folder, local = open_index(tmp_path / "tars", "train", tmp_path / "a"), open_index(images_root, "train", tmp_path)
+    with faulty_proxy(object_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        found = open_index(url, "train", tmp_path / "b")
+        assert sum(path.endswith(".tar") for path in proxy.paths) == 2
+        again = open_index(url, "train", tmp_path / "b")
+        assert sum(path.endswith(".tar") for path in proxy.paths) == 2
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_server)
+    for split in (found, again, pickle.loads(pickle.dumps(again))):
+        assert split.classes == folder.classes == ("cat", "dog", "cow")
+        assert split.labels.tolist() == folder.labels.tolist() and contents(split) == contents(local)
+    test = open_index(url, "test", tmp_path / "b")
+    assert (test.place, test.containers, contents(test)) == (url, ("x-test-0.tar",), [b"1"])
+    put(f"{url}/x-test-0.tar", tar([("a.jpg", b"2"), ("a.cls", b"1")]))
+    with pytest.raises(StorageFailed, match="replaced"):
+        contents(test)
+    put(f"{url}/valid/0.tar", b"short")
+    with pytest.raises(DataError, match=r"valid/0.tar is not a tar file.*data\.root"):
+        open_index(url, "val", tmp_path / "b")

@@ -1,4 +1,4 @@
-"""Makes a machine ready for the jobs, and prints facts about it as JSON: `python tests/gpu/prepare.py WORK --help`.
+"""Makes a machine ready for the jobs, and prints facts about it as JSON: `python suites/gpu/prepare.py WORK --help`.
 
 WORK gets images/ (links), and cifar10/ and imagenette/ if there is such data. A bare machine without internet can be
 given .bench/ in the root of the repository: images/ (class folders), cifar10.tar.xz, nette1.tar to nette3.tar (a third

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.model.loss import ClassificationMetrics, losses_of
-from tests.gpu.augments import timed
-from tests.gpu.ceiling import DEVICE, ON_GPU, captured, images_of, keep, milliseconds, mixed, network
+from suites.gpu.augments import timed
+from suites.gpu.ceiling import DEVICE, ON_GPU, captured, images_of, keep, milliseconds, mixed, network
 
 NUM, WINDOWS = (128, 12) if ON_GPU else (2, 2)
 Way = Callable[..., tuple[Tensor, Tensor, Tensor]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.gpu import fits, run
+from suites.gpu import fits, run
 
 JOBS = yaml.safe_load((run.HERE / "jobs.yaml").read_text())
 

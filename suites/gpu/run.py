@@ -1,4 +1,4 @@
-"""Runs the due GPU jobs that fit into the time: `python tests/gpu/run.py OUT --seconds 3600`.
+"""Runs the due GPU jobs that fit into the time: `python suites/gpu/run.py OUT --seconds 3600`.
 
 jobs.yaml beside this file has the jobs, the most valuable first; results/ has a file for each job that was run, which
 git tracks. A job is due on a card (its name) until a run of its version has ended well there, or was cut and left
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--commit", help="of the code, where git cannot tell")
     parser.add_argument("--work", type=Path, help="default: imagenet-opt-gpu-UID in the folder for temporary files")
     parser.add_argument("--jobs", type=Path, default=HERE / "jobs.yaml", help="another file of jobs")
-    parser.add_argument("--take", action="store_true", help="put the results of OUT into tests/gpu/results instead")
+    parser.add_argument("--take", action="store_true", help="put the results of OUT into suites/gpu/results instead")
     given = parser.parse_args()
     jobs, done, out = yaml.safe_load(given.jobs.read_text()), given.jobs.parent / "results", given.out.absolute()
     if given.take:

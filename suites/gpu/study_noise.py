@@ -24,7 +24,7 @@ OVERRIDES = (
 
 
 def whole_run(name: str) -> float:
-    from tests.gpu.fits import RATE, fit, words_of
+    from suites.gpu.fits import RATE, fit, words_of
 
     return float(fit(words_of(OVERRIDES), Path(os.environ["KEEP"], name))[0][RATE])
 
@@ -65,7 +65,7 @@ def main() -> None:
             end - ALONE_SECONDS,
             partial(write, found, "fresh processes, whole runs"),
         )
-    from tests.gpu import ceiling  # after the runs, which need the GPU for themselves
+    from suites.gpu import ceiling  # after the runs, which need the GPU for themselves
 
     num = 128 if ceiling.ON_GPU else 2
     net, images = ceiling.network(), ceiling.images_of(num)

@@ -1,4 +1,4 @@
-"""Writes the queue's results into docs/results_gpu.md: `python -m tests.gpu.report`.
+"""Writes the queue's results into docs/results_gpu.md: `python -m suites.gpu.report`.
 
 The part of the page below the line QUEUE is written anew: a table for each result, and a list of what is due.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from tests.gpu.run import CUT, is_done, known
+from suites.gpu.run import CUT, is_done, known
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "results_gpu.md"
-QUEUE = "<!-- Below this line tests/gpu/report.py writes. -->"
+QUEUE = "<!-- Below this line suites/gpu/report.py writes. -->"
 RATE, WAIT = "throughput/images_per_second", "throughput/data_wait_fraction"
 COLUMNS = {
     RATE: "images/s",

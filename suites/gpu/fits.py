@@ -1,4 +1,4 @@
-"""Trains the rows of a job, one run after the other in this process: `python tests/gpu/fits.py JOB`, see --help.
+"""Trains the rows of a job, one run after the other in this process: `python suites/gpu/fits.py JOB`, see --help.
 
 jobs.yaml has the job's `overrides` of train.py, and `rows`: name -> further overrides. Two words are of this script:
 KEY*=FACTOR multiplies a number, and alone=true trains on one batch that stays on the device, which is resized in each

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from imagenet_opt.model.network import build_network
-from tests.gpu.ceiling import DEVICE, ON_GPU, captured, keep, mixed
+from suites.gpu.ceiling import DEVICE, ON_GPU, captured, keep, mixed
 
 PAD, CUTOUT, BATCH, MOST_LR, DECAY = 4, 12, 512, 0.4, 5e-4
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

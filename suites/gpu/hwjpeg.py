@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from imagenet_opt.data.decode.decoder import Decoder
-from tests.gpu.ceiling import DEVICE, ON_GPU, keep, settle
+from suites.gpu.ceiling import DEVICE, ON_GPU, keep, settle
 
 BATCHES, THREADS, SECONDS = ((64, 128, 384), (1, 2, 4), 1.5) if ON_GPU else ((4,), (1, 2), 0.1)
 

@@ -17,10 +17,16 @@ message as one line, without a traceback, and exits with status 2 (Preempted: 75
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+Name = str | Callable[[], str]
+"""A name for an error, or what makes the name: an image needs none as long as nothing fails."""
 _ERROR_LINE = re.compile(r"(\[rank\d+\]:\s*)?(?P<module>(\w+\.)*)(?P<name>[A-Z]\w*)(?P<message>(:\s.*)?)$")
 _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
+
+
+def named(name: Name) -> str:
+    return name if isinstance(name, str) else name()
 
 
 def printable(text: str) -> str:

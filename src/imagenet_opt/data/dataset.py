@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -188,7 +189,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
                 bad[row] = sample
                 continue
             try:
-                opened.append((place, self.decoder.open(sample, self.reader.store.name(index))))
+                opened.append((place, self.decoder.open(sample, partial(self.reader.store.name, index))))
             except BadSample as error:
                 bad[row] = error
         if not opened:

@@ -27,7 +27,7 @@ from imagenet_opt.data.decode.image_file import (
     upright,
 )
 from imagenet_opt.data.decode.stderr import CapturedStderr, no_stderr
-from imagenet_opt.errors import BadSample, first_line
+from imagenet_opt.errors import BadSample, Name, first_line, named
 
 Pixels = NDArray[np.uint8]
 """RGB, (height, width, 3)."""
@@ -47,7 +47,7 @@ class Opened:
     """
 
     encoded: bytes
-    name: str
+    name: Name
     height: int
     width: int
     stream: Any = None
@@ -70,10 +70,10 @@ class Decoder:
     region_decode: bool = True
     notes: list[str] = field(default_factory=list)
 
-    def open(self, encoded: bytes, name: str) -> Opened:
+    def open(self, encoded: bytes, name: Name) -> Opened:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
         if not encoded:
-            raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
+            raise BadSample(f"{named(name)} is empty (0 bytes); restore the file or remove it (data.root)")
         stream = region_codec().parse(encoded)
         try:
             width, height = open_image(encoded).size if stream is None else (stream.width, stream.height)
@@ -94,12 +94,12 @@ class Decoder:
             warning = region_codec().take_warning()
         if time.thread_time() - began > SLOW_SECONDS:
             self.notes.append(
-                f"{image.name}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the image "
-                "smaller or remove the file (data.root)"
+                f"{named(image.name)}: decoding takes over {SLOW_SECONDS:.0f} s of CPU time, in each epoch; make the "
+                "image smaller or remove the file (data.root)"
             )
         if warning:
             remedy = "restore the file or remove it (data.root)"
-            self.notes.append(f"{image.name} is decoded, but a part may be damaged: {warning}; {remedy}")
+            self.notes.append(f"{named(image.name)} is decoded, but a part may be damaged: {warning}; {remedy}")
         return pixels
 
     def take_notes(self) -> list[str]:
@@ -136,7 +136,7 @@ def decode_whole(image: Opened) -> Pixels:
     return pixels
 
 
-def _decoded_by_pillow(encoded: bytes, name: str) -> Pixels:
+def _decoded_by_pillow(encoded: bytes, name: Name) -> Pixels:
     """All pixels. 16 bits per channel become 8; of an animation the first frame counts. Raises BadSample."""
     try:
         image = open_image(encoded)
@@ -175,10 +175,10 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
     return np.array(crop.reduce(factor))  # a copy, because torch needs writable arrays
 
 
-def _bad(name: str, error: Exception) -> BadSample:
+def _bad(name: Name, error: Exception) -> BadSample:
     unknown = isinstance(error, UnidentifiedImageError)
     reason = "no decoder knows this file format" if unknown else str(error) or type(error).__name__
-    return BadSample(f"cannot decode {name}: {reason}; replace the file or remove it (data.root)")
+    return BadSample(f"cannot decode {named(name)}: {reason}; replace the file or remove it (data.root)")
 
 
 def load_codec() -> Any:

@@ -232,7 +232,7 @@ class ReadPool:
             self._running.discard(task)
 
     def _make(self, task: ReadTask, indices: Indices, patience: float) -> list[Sample | None]:
-        name = self.store.name(int(indices[0]))
+        name = partial(self.store.name, int(indices[0]))
         try:
             return list(retry_transient(partial(self._read, task, indices), name, patience, self._warn))
         except BadSample as error:
@@ -255,7 +255,7 @@ class ReadPool:
                 remedy = "restore the file or remove it (data.root)"
                 if error.errno == errno.EBUSY:
                     remedy = "the storage is busy: lower data.reads_in_flight, or raise data.read_timeout"
-                return [BadSample(f"cannot read {name}: {reason}; {remedy}")]
+                return [BadSample(f"cannot read {name()}: {reason}; {remedy}")]
         return [sample for index in indices for sample in self._make(task, np.array([index]), patience)]
 
     def _read(self, task: ReadTask, indices: Indices) -> list[bytes]:

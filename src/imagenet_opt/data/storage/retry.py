@@ -13,7 +13,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TypeVar
 
-from imagenet_opt.errors import BadSample, StorageForbidden
+from imagenet_opt.errors import BadSample, Name, StorageForbidden, named
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _NUM_OTHERS = 3
 _QUIET_SECONDS = 1.0
 
 
-def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
+def retry_transient(read: Callable[[], T], name: Name, patience: float, warn: Callable[[str], None] = log.warning) -> T:
     """Result of `read`. After a temporary OSError `read` is repeated for `patience` seconds, with random pauses that
     grow; the first error is a warning. name: for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE
@@ -49,7 +49,7 @@ def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Cal
             if error.errno not in TRANSIENT or left <= 0:
                 raise
             if is_first:
-                warn(f"{name}: {error.strerror or error}; retrying for up to {patience:.3g} s")
+                warn(f"{named(name)}: {error.strerror or error}; retrying for up to {patience:.3g} s")
         time.sleep(min(pause * _RANDOM.uniform(0.5, 1), left))
         pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -32,7 +32,7 @@ class DataSet:
         """The split's index; from the cache if the files did not change. Raises DataError."""
         from imagenet_opt.data.index.open_index import open_index
 
-        return open_index(self.root, self.folders[split], self.cache)
+        return open_index(self.root, self.folders[split], self.cache, cache_gb=self.loading.cache_gb)
 
 
 def check_folders(config: DictConfig) -> None:

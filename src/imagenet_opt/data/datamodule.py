@@ -133,8 +133,9 @@ def folder_data(
     place, cache = root_of(root), cache_folder(cache_dir)
     if isinstance(place, str):
         start_server()  # imports torch while the splits are listed
-    train, val = (open_index(place, split, cache) for split in (train_folder, val_folder))
-    return ImageData(train, val, LoaderOptions(**loading))
+    options = LoaderOptions(**loading)
+    train, val = (open_index(place, split, cache, cache_gb=options.cache_gb) for split in (train_folder, val_folder))
+    return ImageData(train, val, options)
 
 
 def demo_data(

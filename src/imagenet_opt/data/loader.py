@@ -35,7 +35,7 @@ from imagenet_opt.data.order import (
 )
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
-from imagenet_opt.data.storage.cache_folder import open_cache
+from imagenet_opt.data.storage.cache_folder import cache_of
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import tell_once
@@ -143,11 +143,7 @@ def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False, 
     if not index.is_remote or not use_cache:
         return _plain_store(index, options, drop_pages=drop_pages)
     whole, rows = (index, None) if index.whole is None else (index.whole, index.rows)
-    if options.cache_gb == 0 or whole.origin is None:
-        return _plain_store(index, options)
-    most_bytes = np.inf if options.cache_gb is None else options.cache_gb * 1e9
-    path = whole.origin.about.parents[2] / "samples" / whole.fingerprint  # in data.cache_dir
-    cache = open_cache(path, whole.place, whole.sizes, most_bytes=most_bytes, drop_pages=drop_pages)
+    cache = cache_of(whole, options.cache_gb, drop_pages=drop_pages)
     if cache is None:
         return _plain_store(index, options)
     return CachedStore(_plain_store(whole, options), cache, rows=rows)

@@ -97,7 +97,7 @@ def loader(
     made_for = _rank_info(device, dtype, rank, world_size)
     is_training = _is_training(split, training)
     settings = LoaderOptions(**options)
-    index = open_index(root_of(str(root)), split, cache_folder(cache_dir))
+    index = open_index(root_of(str(root)), split, cache_folder(cache_dir), cache_gb=settings.cache_gb)
     if split != "train" and not is_training and targets is None:
         index = _numbered_as_in_train(index, root_of(str(root)), cache_folder(cache_dir))
     if (not is_training and weights is not None) or (is_training and pad):

@@ -12,6 +12,7 @@ import pytest
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, with_classes_of
 from imagenet_opt.data.index.tar_index import find_tars
+from imagenet_opt.data.storage.cache_folder import cache_of
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError, StorageFailed
 from tests.data.conftest import MakeLoader, assert_equal, batches
@@ -158,7 +159,7 @@ def test_tars_below_a_url_are_read_once_and_have_the_samples_of_the_folder(
     folder, local = open_index(tmp_path / "tars", "train", tmp_path / "a"), open_index(images_root, "train", tmp_path)
     with faulty_proxy(object_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
-        found = open_index(url, "train", tmp_path / "b")
+        found = open_index(url, "train", tmp_path / "b", cache_gb=None)
         assert sum(path.endswith(".tar") for path in proxy.paths) == 2
         again = open_index(url, "train", tmp_path / "b")
         assert sum(path.endswith(".tar") for path in proxy.paths) == 2
@@ -166,7 +167,10 @@ def test_tars_below_a_url_are_read_once_and_have_the_samples_of_the_folder(
     for split in (found, again, pickle.loads(pickle.dumps(again))):
         assert split.classes == folder.classes == ("cat", "dog", "cow")
         assert split.labels.tolist() == folder.labels.tolist() and contents(split) == contents(local)
-    test = open_index(url, "test", tmp_path / "b")
+    cache = cache_of(again, None)
+    assert cache is not None and [cache.read(i) for i in range(39)] == contents(local)
+    test = open_index(url, "test", tmp_path / "b", cache_gb=1e-10)
+    assert not cache_of(test, None).holds(np.arange(1)).any() and not list(tmp_path.glob("b/samples/*.spool"))
     assert (test.place, test.containers, contents(test)) == (url, ("x-test-0.tar",), [b"1"])
     put(f"{url}/x-test-0.tar", tar([("a.jpg", b"2"), ("a.cls", b"1")]))
     with pytest.raises(StorageFailed, match="replaced"):

@@ -19,7 +19,9 @@ from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
 from imagenet_opt.data.index.webdataset import is_named, words_of
+from imagenet_opt.data.storage.cache_folder import bytes_of, cache_of
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
+from imagenet_opt.data.storage.tar_spool import TarSpool
 from imagenet_opt.display.progress import size as size_text
 from imagenet_opt.errors import DatasetNotFound
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
@@ -37,12 +39,13 @@ _PATIENCE = 60.0
 _warn = SparseWarnings(log)
 
 
-def open_objects(url: str, cache_dir: Path) -> Split:
+def open_objects(url: str, cache_dir: Path, cache_gb: float | None = 0.0) -> Split:
     """Index of the images below `url`, in the order that a folder with the same files has; from the cache if the
     images were listed earlier, since each read checks that its object is still the listed object.
 
-    If several processes have one cache folder, one process lists the objects and the others wait. Raises
-    DatasetNotFound, EmptyClass, StorageFailed.
+    cache_gb: data.cache_gb, for the local cache of samples, which tars fill when they are read for their index. If
+    several processes have one cache folder, one process lists the objects and the others wait. Raises
+    DatasetNotFound, EmptyClass, StorageFailed; DataError for tars that cannot be used.
     """
     if is_web(url):
         raise DatasetNotFound(
@@ -52,7 +55,14 @@ def open_objects(url: str, cache_dir: Path) -> Split:
     place = f"{os.environ.get('AWS_ENDPOINT_URL', '')} {url}"  # another service may have the same names
 
     def make(cached: Path) -> Split:
-        return save(cached, _list(url), {"url": url})
+        spool = TarSpool(cache_dir / "samples" / f"{cached.name}.spool", bytes_of(cache_gb))
+        try:
+            split = save(cached, _list(url, spool), {"url": url})
+            if split.containers and (cache := cache_of(split, cache_gb)) is not None:
+                spool.move(split, cache)
+            return split
+        finally:
+            spool.close()
 
     split, is_new = load_or_make(cache_dir, place.encode(), lambda cached: load(cached, _is_of(url)), make)
     if is_new or split.origin is None:
@@ -66,13 +76,13 @@ def _is_of(url: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda about: bool(about["url"] == url)
 
 
-def _list(url: str) -> Split:
+def _list(url: str, spool: TarSpool) -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
     folders, files = patiently(storage.entries, url)
     classes = tuple(folders)
     if not classes:
         if tars := _find_tars(url, files):
-            return _read_tars(*tars)
+            return _read_tars(*tars, spool)
         names = [each.path for each in files]
         raise DatasetNotFound(
             f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
@@ -138,21 +148,22 @@ def _tars(
     return Tars(place, split, tuple(each.path for each in tars), beside)
 
 
-def _read_tars(tars: Tars, objects: Sequence[FoundObject]) -> Split:
+def _read_tars(tars: Tars, objects: Sequence[FoundObject], spool: TarSpool) -> Split:
     """Read each tar once, in large parts, because a request for each header would take longer."""
-    storage, by_name = ObjectStorage(tars.place, KEY, retries=False), {each.path: each for each in objects}
+    storage = ObjectStorage(tars.place, KEY, retries=False)
 
-    def parts(tar: FoundObject) -> Iterator[bytes]:
+    def parts(number: int, tar: FoundObject) -> Iterator[bytes]:
         for start in range(0, tar.size, _PART):
-            size = min(_PART, tar.size - start)
+            read = partial(storage.read, tar.path, start=start, size=min(_PART, tar.size - start), etag=tar.etag)
             with storage.explained():
-                yield patiently(
-                    partial(storage.read, tar.path, start=start, size=size, etag=tar.etag), storage.name(tar.path)
-                )
+                content = patiently(read, storage.name(tar.path))
+            spool.add(number, start, content)
+            yield content
 
     @contextmanager
     def open_tar(name: str) -> Iterator[tuple[Read, int]]:
-        yield StreamBytes(parts(by_name[name])).read, by_name[name].size
+        number = tars.names.index(name)
+        yield StreamBytes(parts(number, objects[number])).read, objects[number].size
 
     total = sum(tar.size for tar in objects)
     tell_once(f"reading {len(objects)} tars of {tars.place}, {size_text(total)}, once, for the places of their images")

@@ -15,13 +15,16 @@ from imagenet_opt.errors import StorageFailed
 from imagenet_opt.object_storage import connection_remedy
 
 
-def open_index(root: Path | str | None, split: str, cache_dir: Path) -> Split:
-    """Open `root`/`split`: a pack, tars, a folder per class, or images with a list of their classes. root: a folder, or
-    the URL of objects. Raises DataError, ConfigError."""
+def open_index(root: Path | str | None, split: str, cache_dir: Path, *, cache_gb: float | None = 0.0) -> Split:
+    """Open `root`/`split`: a pack, tars, a folder per class, or images with a list of their classes.
+
+    root: a folder, or the URL of objects. cache_gb: data.cache_gb; tars below a URL are read whole once, and
+    then fill the local cache. Raises DataError, ConfigError.
+    """
     if isinstance(root, str):
         url = split_url(root, split)
         try:
-            return open_object_shards(url, cache_dir) or open_objects(url, cache_dir)
+            return open_object_shards(url, cache_dir) or open_objects(url, cache_dir, cache_gb)
         except OSError as error:
             raise StorageFailed(
                 f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"

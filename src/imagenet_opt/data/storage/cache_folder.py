@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imagenet_opt.atomic_file import replacing
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.shared_buffers import shared_bytes
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.display.progress import size as size_text
@@ -115,7 +116,7 @@ class CacheFolder:
         if not self.keeps(np.asarray(index)) or len(encoded) != size:
             return
         try:
-            if _free_bytes(self.path) < 0:
+            if free_bytes(self.path) < 0:
                 raise OSError(errno.ENOSPC, f"less than {100 * _FREE_SHARE:g} % of the disk is free")
             _pwrite(segment, offset, encoded)
         except OSError as error:
@@ -149,7 +150,7 @@ class CacheFolder:
             )
 
 
-def _free_bytes(path: Path) -> float:
+def free_bytes(path: Path) -> float:
     """Bytes that may be written to the disk; negative if less than 5 % of the disk is free."""
     disk = os.statvfs(path)
     return disk.f_frsize * (disk.f_bavail - _FREE_SHARE * disk.f_blocks)
@@ -171,6 +172,19 @@ def _pwrite(segment: str, offset: int, content: bytes) -> None:
         os.close(descriptor)
 
 
+def cache_of(split: Split, cache_gb: float | None, *, drop_pages: bool = False) -> CacheFolder | None:
+    """The cache of a whole split below a URL; None if it has no index in data.cache_dir, or with cache_gb=0."""
+    if cache_gb == 0 or split.origin is None:
+        return None
+    path = split.origin.about.parents[2] / "samples" / split.fingerprint  # in data.cache_dir
+    return open_cache(path, split.place, split.sizes, most_bytes=bytes_of(cache_gb), drop_pages=drop_pages)
+
+
+def bytes_of(cache_gb: float | None) -> float:
+    """data.cache_gb in bytes."""
+    return np.inf if cache_gb is None else cache_gb * 1e9
+
+
 def open_cache(
     path: Path, url: str, sizes: NDArray[np.int64], *, most_bytes: float, drop_pages: bool = False
 ) -> CacheFolder | None:
@@ -183,7 +197,7 @@ def open_cache(
     try:
         _make_sure(path, starts)
         on_disk = sum(512 * segment.stat().st_blocks for segment in (path / _SEGMENTS).iterdir())
-        room = on_disk + _free_bytes(path)
+        room = on_disk + free_bytes(path)
         num_kept = max(0, int(np.searchsorted(starts, min(most_bytes, room), "right")) - 1)
         cache = CacheFolder(path, num_kept, drop_pages=drop_pages)
     except OSError as error:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.bench.turn import CEILING, REGION
-from imagenet_opt.cli.bench import main, parse
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.cli.bench import main
 
 
 @pytest.mark.slow
@@ -24,16 +23,3 @@ def test_a_run_beside_another_loader(images_root: Path, tmp_path: Path, capsys: 
     assert "torchvision" in report["versions"] and report["command"].startswith("imagenet-opt bench data.root=")
     assert "region decode / nvImageCodec alone" in capsys.readouterr().out
     assert not list((tmp_path / "cache").glob("bench*"))
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--repeats", "0"], "--repeats 0"),
-        (["--against", "dalli"], "--against dalli: .*did you mean dali"),
-        (["--json", "/nowhere/found.json"], "--json /nowhere/found.json"),
-    ],
-)
-def test_wrong_arguments_are_named(argv: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parse(argv)

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.check.files import judge_decoding
-from imagenet_opt.cli.check import parse
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.pack import pack
 from imagenet_opt.pack.image import PackOptions
 from tests.cli.conftest import Check
@@ -133,15 +131,6 @@ def test_several_processes_find_the_same_files_as_one_process(root: Path) -> Non
     one, two = (list(judge_decoding("train", index, rows, workers=workers, **options)) for workers in (1, 2))
     assert one == two and len(one[0].details) == 8
     assert progress == [(64, 144), (128, 144), (144, 144)] * 2
-
-
-@pytest.mark.parametrize(
-    ("argv", "key"),
-    [(["--sample", "0"], "--sample 0"), (["ckpt="], "ckpt")],
-)
-def test_unsuitable_arguments_are_refused(argv: list[str], key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        parse(argv)
 
 
 @pytest.mark.slow

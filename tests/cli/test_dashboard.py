@@ -8,11 +8,6 @@ from imagenet_opt.cli.dashboard import SECTIONS, SWEEP, main, workspace
 from imagenet_opt.errors import ConfigError
 
 
-def test_a_workspace_needs_an_owner() -> None:
-    with pytest.raises(ConfigError, match="--entity is missing"):
-        main([])
-
-
 def test_without_its_package_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     with pytest.raises(ConfigError, match=r"imagenet-opt\[dashboard\]"):

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import imagenet_opt
-from imagenet_opt.cli.export import main, parse
+from imagenet_opt.cli.export import main
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
@@ -109,19 +109,6 @@ def test_onnx_gives_the_same_logits_for_any_batch_size(ckpt: Path, network: nn.M
     assert session.get_modelmeta().custom_metadata_map["mean"] == "[0.485, 0.456, 0.406]"
     assert str(Path(timm.__file__).parent).encode() not in out.read_bytes()  # stack traces would name folders
     assert list(out.parent.iterdir()) == [out]
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "ckpt is missing"),
-        (["ckpt=a.ckpt", "fromat=onnx"], "did you mean format=?"),
-        *((["ckpt=a.ckpt", wrong], wrong) for wrong in ("format=torchscript", "out=model.onnx", "image_size=0")),
-    ],
-)
-def test_mistakes_in_the_arguments(argv: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        parse(argv)
 
 
 def test_a_missing_damaged_incomplete_or_other_checkpoint_is_refused(network: nn.Module, tmp_path: Path) -> None:

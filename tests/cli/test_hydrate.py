@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_opt.cli.hydrate import main
 from imagenet_opt.data.index.files import SplitFiles
-from imagenet_opt.errors import ConfigError, StorageFailed
+from imagenet_opt.errors import StorageFailed
 from imagenet_opt.hydrate.hydrate import FileReader, Tally
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
@@ -40,14 +40,6 @@ def test_shards_are_files_too(tiny_root: Path, tmp_path: Path, capsys: pytest.Ca
     num_bytes = sum(shard.stat().st_size for shard in shards)
     assert f"fetched {len(shards)} files, {num_bytes / 1e6:.2f} MB" in capsys.readouterr().out
     assert len(shards) > 4
-
-
-@pytest.mark.parametrize(
-    ("argv", "key"), [(["--in-flight", "0"], "--in-flight 0"), (["--inflight"], "--inflight"), ([], r"data\.root")]
-)
-def test_unsuitable_arguments_are_refused(argv: list[str], key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        main(argv)
 
 
 def test_on_lustre_only_files_without_data_are_fetched(

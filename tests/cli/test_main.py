@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from imagenet_opt.cli.main import main
 from imagenet_opt.config.compose import composed
 
 
@@ -17,14 +16,6 @@ def test_a_reader_that_stops_reading_ends_the_command_without_a_traceback(words:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
-
-
-def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["imagenet-opt", "exprot"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    line = "ConfigError: there is no command exprot; did you mean export?\n"
-    assert (ended.value.code, *capsys.readouterr()) == (2, "", line)
 
 
 def test_help_and_the_check_of_the_data_root_import_no_heavy_module() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli.main import run
-from imagenet_opt.cli.report import parse
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.errors import ConfigError
 from tests.cli.reports import report
@@ -48,15 +47,6 @@ def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -
     page = report(folder)
     assert "plot-timeline" in page.drawings
     assert "doctor.json is not a file of imagenet-opt doctor" in page.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["nowhere"], "nowhere: "), ([".", "--baseline", "nowhere"], "--baseline nowhere: ")],
-)
-def test_unsuitable_arguments_are_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(arguments)
 
 
 def test_an_empty_run_folder_and_an_unwritable_file_are_refused(tmp_path: Path) -> None:

@@ -37,27 +37,6 @@ def mine(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["study=laddr"], "study=laddr: there is no such study; did you mean ladder?"),
-        (["study=nosuch.yaml"], r"study=nosuch\.yaml: no such file \(/.*/nosuch\.yaml\)$"),
-        (["ladder", "data=demo"], r"ladder: expected KEY=VALUE; did you mean study=ladder\?"),
-        (["--repeats", "1"], "--repeats 1 must be a whole number from 2 to 1000"),
-        (["--repeats", "3", "--budget", "5m"], "--budget and --repeats both set how long to measure"),
-        (["--budget", "5m", "study=read"], "--budget has no effect .* which takes --repeats and --seconds"),
-        (["study=read", "study.num_workers=[4"], "study=read: "),
-        (["study=read", "study.kind=queue"], "study=read: kind=queue must be one of steps, read, scaling"),
-        (["study=read", "study.num_wokers=[4]"], "study=read: there is no key num_wokers; did you mean num_workers?"),
-        (["study=read", "study.num_workers=[0]"], "study=read: num_workers.0=0: "),
-        (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
-    ],
-)
-def test_mistakes_are_found_before_any_measurement(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(words)
-
-
 def test_defaults() -> None:
     ladder, scaling = parse([]), parse(["study=scaling"])
     assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 0, 3.0, 200)

@@ -11,28 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.cli import arguments
-from imagenet_opt.cli.tune import main, parse
+from imagenet_opt.cli.tune import main
 from imagenet_opt.config.compose import leave_out_idle
-from imagenet_opt.config.experiment_file import how_to_train, write_tuned
+from imagenet_opt.config.experiment_file import how_to_train
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.memory import most_images
-from imagenet_opt.training.build_run import build_run
 from imagenet_opt.tune.climb import Setting
 from tests.conftest import write_images
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--budget=soon"], "--budget soon"),
-        (["--aply"], r"--aply.*imagenet-opt tune --help"),
-        (["--json=/nowhere/found.json"], r"--json .* cannot be written"),
-    ],
-)
-def test_bad_input_is_an_error_before_measuring(argv: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parse(argv)
 
 
 def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
@@ -40,21 +25,6 @@ def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
         config = compose("train", ["~hydra", *complete(overrides)])
     leave_out_idle(config, overrides)
     return config
-
-
-def test_tuned_settings_become_an_experiment_that_trains(own_conf: Path, images_root: Path, tmp_path: Path) -> None:
-    changes = ("data.batch_size=4", "callbacks.acceleration.channels_last=false", "+model.micro_batch_size=2")
-    file = write_tuned("tune", changes, ["measured: 100 -> 130 images/s", "a\nname \x1b[31m"])
-    assert yaml.safe_load(file.read_text())["model"] == {"micro_batch_size": 2}
-    assert "\x1b" not in file.read_text() and "# measured: 100 -> 130 images/s\n" in file.read_text()
-    words = [f"+experiment=[aggressive,{file.stem}]", f"data.root={images_root}", "model.name=test_resnet"]
-    words += [f"run_folder={tmp_path}/run", f"data.cache_dir={tmp_path}/cache", "logger=csv", "data.image_size=32"]
-    words += ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.max_steps=1"]
-    config = composed_from(own_conf, [*words, "callbacks.acceleration.compile=false"])
-    assert (config.data.batch_size, config.callbacks.acceleration.channels_last) == (4, False)
-    run = build_run(config)
-    run.trainer.fit(run.model, datamodule=run.data)
-    assert run.trainer.global_step == 1 and run.model.micro_batch_size == 2
 
 
 def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[str, Any]:

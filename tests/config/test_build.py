@@ -11,9 +11,8 @@ from imagenet_opt import errors
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.config.trust import entries
 from imagenet_opt.training.build_run import build_run
-from tests.config.configs import composed, tiny
+from tests.config.configs import tiny
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 MOST = ("cifar10", "fixres", "imagenette", "rn18_ffcv", "rn50_a2", "rn50_mild")
@@ -48,20 +47,6 @@ def test_validation_on_smaller_images_than_training_is_reported(
     schedule = [f"callbacks.resolution_schedule.{key}" for key in ("start=32", "end=64")]
     build_run(tiny(tmp_path, images_root, *schedule, f"data.val_image_size={size}"))
     assert ("set data.val_image_size=64" in caplog.text) is is_warned
-
-
-def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
-    names = ("baseline", "aggressive")
-    configs = [composed(tmp_path, "data.root=/data", f"experiment={name}") for name in names]
-    baseline, aggressive = (
-        {path: value for path, _, value in entries(OmegaConf.to_container(config, resolve=True))} for config in configs
-    )
-    assert {key for key in baseline | aggressive if baseline.get(key) != aggressive.get(key)} == {
-        *(f"callbacks.acceleration.{key}" for key in ("channels_last", "tf32", "cudnn_benchmark", "compile")),
-        *(f"data.{key}" for key in ("batch_size", "num_workers", "prefetch_factor")),
-        *("optimizer.fused", "trainer.precision", "callbacks.mixing.mode"),
-    }
-    assert aggressive["optimizer.lr"] * aggressive["data.batch_size"] / 256 == 0.75
 
 
 WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.weight_decay=-1")

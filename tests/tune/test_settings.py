@@ -14,7 +14,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, job_of
-from imagenet_opt.tune.settings import BATCH, KEYS, axes, formats, larger_batches, ways
+from imagenet_opt.tune.settings import formats, ways
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images
 
@@ -59,25 +59,6 @@ def test_every_way_to_compile_for_a_gpu_is_tried_but_the_configured_one(on_gpu: 
         Acceleration(**{key.rpartition(".")[2]: value for key, value in way.items()})
         again = list(ways(other))
         assert way not in again and len(again) == len(tried)
-
-
-@pytest.mark.parametrize(
-    ("best", "tried"),
-    [
-        (("auto", "auto", "auto"), ([], [6, 4, 2], [8], [2, 1], [64, 256])),
-        ((2, 4, 16), ([8], [1], [8], [2, 1], ["auto", 64, 256])),
-        ((32, 1, 64), ([], [6, 4, 2], [2], [], ["auto", 256])),
-        ((0, 2, 64), ([8], [], [4], [1], ["auto", 256])),
-    ],
-)
-def test_more_and_fewer_than_the_configured_numbers_are_tried(best: tuple[object, ...], tried: tuple[object]) -> None:
-    settings = [list(axis(dict(zip(KEYS, best, strict=True)))) for axis in axes(cpus=8)]
-    keys = (KEYS[0], KEYS[0], KEYS[1], KEYS[1], KEYS[2])
-    assert tuple([one[key] for one in axis] for key, axis in zip(keys, settings, strict=True)) == tried
-
-
-def test_batches_double_up_to_the_most() -> None:
-    assert [setting[BATCH] for setting in larger_batches({BATCH: 96}, 800)({})] == [192, 384, 768]
 
 
 @dataclass

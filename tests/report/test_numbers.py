@@ -1,18 +1,9 @@
-"""Tiles show the numbers of the diagnosis, and figures say when an accelerator was simulated."""
-
-import pytest
+"""The numbers of a page are those of the diagnosis."""
 
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.report import charts
 from imagenet_opt.report.numbers import ceiling_rows, tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import make_diagnosis
-
-
-@pytest.mark.parametrize("draw", [charts.ceilings, charts.waterfall, charts.phases])
-def test_the_title_names_a_simulated_accelerator(draw) -> None:
-    assert "simulated" in draw(make_diagnosis(simulated="a10g")).layout.title.text
-    assert "simulated" not in draw(make_diagnosis()).layout.title.text
 
 
 def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:

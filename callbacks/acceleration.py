@@ -235,7 +235,7 @@ class Acceleration(Callback):
         names = ["channels_last", "gradient_checkpointing"]
         if device.type == "cuda":
             names += ["tf32"] * (self.tf32 and torch.cuda.get_device_capability(device) >= (8, 0))
-            names += ["cudnn_benchmark"] * (not torch.are_deterministic_algorithms_enabled())
+            names += [] if torch.are_deterministic_algorithms_enabled() else ["cudnn_benchmark"]
         modes = {"cuda_graph": self.compiler.cuda_graph, f"compile ({self.compiler.mode})": self.compiler.compile}
         return [name for name in names if getattr(self, name)] + [name for name, is_on in modes.items() if is_on]
 

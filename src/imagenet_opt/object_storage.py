@@ -267,4 +267,4 @@ def _explain(error: BaseException, name: str, key: str) -> Exception:
 
 def _failed(name: str, key: str, remedy: str, reason: str = "") -> StorageFailed:
     kind = StorageForbidden if remedy == "403" else StorageFailed
-    return kind(f"{name} ({key}): {f'{reason}: ' * bool(reason)}{_REMEDIES[remedy]}")
+    return kind(f"{name} ({key}): {f'{reason}: ' if reason else ''}{_REMEDIES[remedy]}")

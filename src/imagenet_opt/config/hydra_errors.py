@@ -46,4 +46,4 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))
-    return f"there is no {group} '{option}'; {similar}{' ' * bool(similar)}options: {', '.join(options)}{hint}"
+    return f"there is no {group} '{option}'; {f'{similar} ' if similar else ''}options: {', '.join(options)}{hint}"

@@ -155,7 +155,7 @@ def unknown(key: str, value: Any = None) -> str:
         group = key.partition(".")[0]
         files = [file.stem for file in _files(group) if key in dict(_flat(_content(file), group))]
         hint = f"add {group}={files[0]}" if files and files != ["loading"] else "--cfg job shows the keys that it has"
-        hint += f", or +{key}{typed} if its class takes it" * (group == "optimizer")
+        hint += f", or +{key}{typed} if its class takes it" if group == "optimizer" else ""
         return f"there is no key {key} in the {group} of this configuration; {hint}"
     if last in _REFUSED:
         hint = _REFUSED[last][1]

@@ -115,9 +115,11 @@ def _fewer_requests(e: Evidence) -> Texts:
 
 def _passes(e: Evidence, otherwise: str) -> str:
     """The remedy; of a cause that passes after the first epoch, first that it passes."""
-    then = ", which fills the local cache" * (e.setup.cache_room is not None)
-    once = f"this passes after the first epoch{then}; to wait once and not in each run, hydrate before training; or "
-    return once * _is_slow_at_first(e) + otherwise
+    if not _is_slow_at_first(e):
+        return otherwise
+    then = ", which fills the local cache" if e.setup.cache_room is not None else ""
+    once = f"this passes after the first epoch{then}; to wait once and not in each run, hydrate before training"
+    return f"{once}; or {otherwise}"
 
 
 def _nearer(e: Evidence) -> str:
@@ -161,7 +163,7 @@ def _latency_says(e: Evidence) -> str:
     text = f"files arrive {1000 * e.fact('storage', 'latency_median'):.0f} ms after their request, and the loader has "
     text += f"{e.requests_in_flight:.0f} requests in flight: {e.rate('loader'):.0f} img/s"
     is_stalling = e.longest_gap_seconds >= STALL_SECONDS
-    return text + f", with pauses of up to {e.longest_gap_seconds:.1f} s" * is_stalling
+    return f"{text}, with pauses of up to {e.longest_gap_seconds:.1f} s" if is_stalling else text
 
 
 _STORAGE_RULES = (
@@ -242,7 +244,7 @@ _STORAGE_RULES = (
         frees="storage",
         when=lambda e: e.is_slow_reading,
         says=_latency_says,
-        remedy=lambda e: _passes(e, "keep more requests in flight, or " * bool(_deeper(e)) + _nearer(e)),
+        remedy=lambda e: _passes(e, f"keep more requests in flight, or {_nearer(e)}" if _deeper(e) else _nearer(e)),
         overrides=_deeper,
         commands=lambda e: (*_hydrate(e), pack(e)),
         reaches=_with_more_reads,

@@ -150,7 +150,7 @@ CPU_RULES = (
         cause="CPU-bound: other processes take the CPUs",
         frees="cpu",
         when=lambda e: e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus and e.is_idle,
-        unknown=lambda e: NO_RUN_QUEUE * (not e.setup.sees_run_queue),
+        unknown=lambda e: "" if e.setup.sees_run_queue else NO_RUN_QUEUE,
         says=lambda e: (
             f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs, so that a worker takes "
             f"{e.worker_slowdown:.1f} times as long as it computes, and launches {e.main_slowdown:.1f} times as long"

@@ -83,14 +83,11 @@ SLOW_COPY = Rule(
     name="slow_copy",
     cause="Copy-bound: the copy to the GPU is the limit",
     frees="copy",
-    unknown=lambda e: "nothing is copied to a GPU" * (e.copy_rate == math.inf),
+    unknown=lambda e: "nothing is copied to a GPU" if e.copy_rate == math.inf else "",
     when=lambda e: e.is_idle,
     says=lambda e: f"the copy to the GPU reaches {e.copy_rate:.0f} img/s",
     remedy="copy batches while the step before computes, send uint8 crops, check the PCIe link",
-    overrides=lambda e: (
-        "data.copies=ahead",
-        *(("data.resize_on=device",) * (e.setup.resize_on == "worker")),
-    ),
+    overrides=lambda e: ("data.copies=ahead", *(["data.resize_on=device"] if e.setup.resize_on == "worker" else [])),
     commands=lambda e: (
         "nvidia-smi --format=csv --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current",
     ),
@@ -100,11 +97,13 @@ LAUNCH_BOUND = Rule(
     name="launch_bound",
     cause="Launch-bound: the host launches kernels more slowly than the GPU computes them",
     frees="launches",
-    unknown=lambda e: e.no_kernels or "other processes compute on the GPU, so its gaps may be theirs" * _is_shared(e),
+    unknown=lambda e: (
+        e.no_kernels or ("other processes compute on the GPU, so its gaps may be theirs" if _is_shared(e) else "")
+    ),
     when=_has_gaps,
     says=lambda e: f"with its batch resident the GPU computes {_busy_alone_share(e):.0%} of the time",
     remedy="launch fewer kernels: compile, CUDA graphs, a larger batch",
-    overrides=lambda e: _GRAPHS * (not _has_graphs(e)),
+    overrides=lambda e: () if _has_graphs(e) else _GRAPHS,
     commands=lambda e: (f"imagenet-opt tune {data_words(e)}",),
     reaches=lambda e: e.reach(device=kernel_rate(e), host=math.inf),
 )
@@ -148,16 +147,18 @@ def _slowest_callback(e: Evidence) -> str:
     return max(phases, key=lambda phase: e.phases[phase], default="callback")
 
 
+def _save_rarely(e: Evidence) -> tuple[str, ...]:
+    is_often = _number(e, "callbacks.checkpoint.every_minutes") < 15
+    return ("callbacks.checkpoint.every_n_steps=null", *(["callbacks.checkpoint.every_minutes=15"] if is_often else []))
+
+
 PROCESS_RULES = (
     _stall(
         "checkpoint_stall",
         "checkpoints delay",
         lambda e: "checkpoint",
         "save less often (callbacks.checkpoint.every_minutes, or your own callback), or to a faster disk",
-        overrides=lambda e: (
-            "callbacks.checkpoint.every_n_steps=null",
-            *(("callbacks.checkpoint.every_minutes=15",) * (_number(e, "callbacks.checkpoint.every_minutes") < 15)),
-        ),
+        overrides=_save_rarely,
     ),
     _stall(
         "slow_logging",

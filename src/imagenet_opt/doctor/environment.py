@@ -55,7 +55,7 @@ def _page_cache_says(e: Evidence) -> str:
 def _not_released(e: Evidence) -> str:
     if e.host.mount_kind != "lustre":
         return f"the data is not on Lustre but on {e.host.mount_kind}"
-    return "the state of the files cannot be read" * (not e.host.checked_files)
+    return "" if e.host.checked_files else "the state of the files cannot be read"
 
 
 # The GPU
@@ -78,7 +78,7 @@ def _unreported(e: Evidence, name: str) -> str:
     """Why a check of a value of NVML cannot be made."""
     if e.gpu is None:
         return "there is no CUDA GPU here, or NVML is missing"
-    return f"{e.gpu.name} does not report this" * (getattr(e.gpu, name) is None)
+    return f"{e.gpu.name} does not report this" if getattr(e.gpu, name) is None else ""
 
 
 def _clocks_say(e: Evidence) -> str:
@@ -103,7 +103,7 @@ ENVIRONMENT = (
     SMALL_MEMORY,
     Rule(
         name="page_cache",
-        unknown=lambda e: "the local cache of a URL is on a disk" * (e.setup.cache_room is not None),
+        unknown=lambda e: "" if e.setup.cache_room is None else "the local cache of a URL is on a disk",
         # A page is often evicted before a shuffled epoch reads it again: with room for 35 % of the data, 15 % were hits
         # (Mohan et al., VLDB 2021).
         when=lambda e: e.page_cache_bytes < e.data_bytes and not e.host.keeps_data_in_memory,

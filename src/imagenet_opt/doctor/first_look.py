@@ -184,7 +184,7 @@ def _cache_evidence(samples: RemoteSamples) -> str:
     kept, place = round(samples.cache_room * total), printable(str(samples.cache.path))
     limit = "data.cache_gb" if samples.loading.cache_gb is not None else "the disk, of which 5 % stay free"
     text = f"the local cache {place} keeps {size(kept)} of the {size(total)}"
-    return text + f"; the limit is {samples.cache.stopped or limit}" * (kept < total)
+    return f"{text}; the limit is {samples.cache.stopped or limit}" if kept < total else text
 
 
 class Neighbours:

@@ -118,7 +118,7 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
         rows.append(("top-5 accuracy", 100 * result.top5, "%"))
     rows.append(("negative log-likelihood", result.nll, "nats"))
     title = f"{name}, {view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
-    title += ", with the mirror image" * view.tta + f", {result.precision}"
+    title += f", with the mirror image, {result.precision}" if view.tta else f", {result.precision}"
     if len(classes) < result.num_logits:
         title += f", logits restricted to {len(classes)} of {result.num_logits} classes"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))

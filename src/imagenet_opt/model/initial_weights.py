@@ -147,4 +147,4 @@ def _load(
 
 
 def _few(classes: Sequence[str]) -> str:
-    return ", ".join(printable(str(name)) for name in classes[:3]) + ", ..." * (len(classes) > 3)
+    return ", ".join([*(printable(str(name)) for name in classes[:3]), *(["..."] if len(classes) > 3 else [])])

@@ -38,7 +38,7 @@ def conclusion(tuning: Tuning) -> list[str]:
 def page(tuning: Tuning, facts: dict[str, Any]) -> str:
     """The results as an HTML page. facts: of the machine before the tuning, with the command."""
     num = len(tuning.overrides)
-    changes = f"{num} setting{'s' * (num != 1)} should change; the tables say why."
+    changes = f"{num} {'setting' if num == 1 else 'settings'} should change; the tables say why."
     return page_of_tables(
         "Tuning" if tuning.simulated is None else f"Tuning for a simulated {tuning.simulated}",
         changes if num else "No setting was found that is certain to be faster.",

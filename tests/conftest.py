@@ -23,6 +23,7 @@ from imagenet_opt.config.compose import leave_out_idle
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
 from tests.faulty_proxy import proxy  # noqa: F401 (fixture)
+from tests.hub_server import hub  # noqa: F401 (fixture)
 from tests.object_server import bucket, object_server  # noqa: F401 (fixtures)
 
 torch.set_num_threads(1)

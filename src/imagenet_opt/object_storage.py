@@ -66,6 +66,11 @@ def is_url(place: object) -> bool:
     return bool(separator) and scheme in SCHEMES
 
 
+def is_hub(place: object) -> bool:
+    """Whether `place` is a data set on the Hugging Face Hub."""
+    return str(place).startswith("hf://")
+
+
 def is_web(url: str) -> bool:
     """Whether the URL is of a web server, which does not list its files."""
     return url.startswith("http")

@@ -198,5 +198,5 @@ def test_a_packed_set_is_not_for_peers(images_root: Path, tmp_path: Path) -> Non
     index = open_shards(tmp_path / "out" / "train")
     job = job_of(index, HOW, 4)
     assert [job.long_index().path(i) for i in (3, 42, 81)] == [index.path(3)] * 3
-    with pytest.raises(ConfigError, match=r"--same-bytes .*\(data\.root\) is packed"):
+    with pytest.raises(ConfigError, match=r"--same-bytes .*\(data\.root\) has many images in a file"):
         check_files(index, "--same-bytes")

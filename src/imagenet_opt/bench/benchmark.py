@@ -128,8 +128,8 @@ def _prepare(job: Job) -> None:
 def check_files(index: Split, option: str) -> None:
     """Raise ConfigError unless the data set is a folder of files. option: the option that needs them."""
     if index.is_remote or index.containers:
-        what = "a URL" if index.is_remote else "in tars"
-        raise ConfigError(f"{option} needs a folder of files, but {index.place} (data.root) is {what}")
+        what = "is a URL" if index.is_remote else "has many images in a file"
+        raise ConfigError(f"{option} needs a folder of files, but {index.place} (data.root) {what}")
 
 
 def encoded_again(index: Split, folder: Path) -> Split:

@@ -13,7 +13,7 @@ from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
 from imagenet_opt.errors import ConfigError, did_you_mean
-from imagenet_opt.object_storage import check_package, is_url
+from imagenet_opt.object_storage import check_package, is_hub, is_url
 from imagenet_opt.run.checkpoint.names import best_of
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
@@ -79,9 +79,10 @@ def write_file(file: Path | None, text: Callable[[], str], flag: str = "--json")
 def local_or_url(place: str, key: str) -> Path | str:
     """A path, or a URL without a slash at its end. key: the option that has the value `place`. Raises ConfigError if
     the package that reads URLs is not installed."""
-    if not is_url(place):
+    if not is_url(place) and not is_hub(place):
         return Path(place).expanduser()
-    check_package(place, key)
+    if is_url(place):
+        check_package(place, key)
     return place.rstrip("/")
 
 

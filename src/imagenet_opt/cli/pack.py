@@ -29,7 +29,8 @@ Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader op
 only read.
 
   data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC;
-                     or the URL of a bucket with a folder per class
+                     or the URL of a bucket with a folder per class; or Parquet files, in a folder or on the Hugging
+                     Face Hub (hf://datasets/OWNER/NAME)
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
                      bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets

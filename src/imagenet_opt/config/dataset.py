@@ -9,10 +9,11 @@ from omegaconf import DictConfig
 from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of, split_folder
+from imagenet_opt.data.index.parquet import parquet_files
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.errors import ConfigError, DatasetNotFound
-from imagenet_opt.object_storage import check_package
+from imagenet_opt.object_storage import check_package, is_url
 from imagenet_opt.processes import start_server
 
 if TYPE_CHECKING:  # imports torch
@@ -42,12 +43,13 @@ def check_folders(config: DictConfig) -> None:
         return
     root = root_of(str(config.data.root)) if config.data.root else None
     if isinstance(root, str):
-        check_package(root, "data.root")
+        if is_url(root):
+            check_package(root, "data.root")
         start_server()  # its imports take as long as those of this process
         return
     try:
         for split in (config.data.train_folder, config.data.val_folder):
-            if find_tars(root, str(split)) is None:
+            if find_tars(root, str(split)) is None and not parquet_files(root, str(split)):
                 split_folder(root, str(split))
     except DatasetNotFound as error:
         if root is not None and root.expanduser().exists():

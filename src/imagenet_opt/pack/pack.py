@@ -35,6 +35,7 @@ from imagenet_opt.data.index.split import with_classes_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_web
+from imagenet_opt.pack.compressed import in_blocks
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.plan import PackSplit, plan
 from imagenet_opt.pack.shard_writer import ShardPart, make_shards
@@ -82,11 +83,12 @@ def pack(
     cache = cache_folder(cache_dir)
     train = open_train(root, train_folder, cache)
     val = with_classes_of(train, open_val(root, val_folder, val_labels, cache))
-    shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
+    draw = np.random.Generator(np.random.Philox(key_of(options.seed)))
+    shuffled = in_blocks(train, draw) if train.codec else draw.permutation(len(train))
     targets = _targets(out, cache)
     with pack_lock(targets):
         splits = plan(
-            PackSplit(targets[0], train, shuffled, options, read_timeout),
+            PackSplit(targets[0], train, shuffled, options, read_timeout, is_shuffled=bool(train.codec)),
             PackSplit(targets[1], val, np.arange(len(val)), options, read_timeout),
         )
         missing = [_missing(split) for split in splits]

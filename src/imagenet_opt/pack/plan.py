@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.shard_index import FORMAT, PLAN
 from imagenet_opt.data.index.split import Split, subset
+from imagenet_opt.data.randomness import key_of
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.errors import BadSample, ConfigError
 from imagenet_opt.pack.image import PackOptions, prepare
@@ -25,7 +26,8 @@ _NUM_SIZED, _NUM_SHRUNK = 1000, 100
 
 @dataclass(frozen=True)
 class PackSplit:
-    """A split to pack into `target`. order[i]: number of the image that becomes sample i."""
+    """A split to pack into `target`. order[i]: number of the image that becomes sample i. is_shuffled: whether the
+    samples of each shard are shuffled too, as those of compressed files are read together."""
 
     target: FolderTarget
     index: Split
@@ -33,11 +35,15 @@ class PackSplit:
     options: PackOptions
     read_timeout: float = READ_TIMEOUT
     num_shards: int = 0
+    is_shuffled: bool = False
 
     def task(self, shard: int) -> ShardTask:
         """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
-        index = self.take(self.order[first:end])
+        rows = self.order[first:end]
+        if self.is_shuffled:
+            rows = np.random.Generator(np.random.Philox(key_of(self.options.seed, shard))).permutation(rows)
+        index = self.take(rows)
         return ShardTask(self.target, shard, index, first, self.options, self.read_timeout)
 
     def take(self, rows: NDArray[np.int64]) -> Split:

@@ -22,6 +22,7 @@ from imagenet_opt.errors import (
     ConfigError,
     StorageFailed,
 )
+from imagenet_opt.pack.compressed import read_rows
 from imagenet_opt.regular_file import MOST_BYTES
 
 READ_TIMEOUT = 120.0
@@ -31,7 +32,7 @@ _READS_IN_FLIGHT, _THREADS = 16, 32
 
 def open_train(root: Path | str, split: str, cache_dir: Path) -> Split:
     """Open `root`/`split` as for training. Raises DataError; ConfigError for a pack."""
-    found = open_index(root, split, cache_dir)
+    found = open_index(root, split, cache_dir, to_pack=True)
     if len(found.checksums):
         raise ConfigError(f"{found.place} is packed already; set data.root to the folder with the original images")
     return found
@@ -65,6 +66,9 @@ def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:
 
     Raises StorageFailed, ReadTimeout if the storage fails.
     """
+    if index.codec:
+        yield from read_rows(index)
+        return
     pool = ReadPool(RecordStore(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
     running: deque[ReadTask] = deque()
 

@@ -124,7 +124,7 @@ def tar(root: Path, name: str, *members: str) -> None:
         (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b, but 1 .txt", "data.root"]),
         ([("ILSVRC2012_img_val.tar", "1.JPEG")], DatasetNotFound, ["d holds 1 tars", "/d/train/ and ", "data.root"]),
         (["imagenet.tar.gz"], DatasetNotFound, ["d holds 1 files: 1 .gz; unpack", "data.root"]),
-        (["data/train-00000-of-00002.parquet"], DatasetNotFound, ["data holds 1 Parquet files", "docs/data.md"]),
+        (["data/images.parquet"], DatasetNotFound, ["holds Parquet files, such as images", "data.train_folder"]),
     ],
 )
 def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(

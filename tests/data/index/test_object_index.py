@@ -173,7 +173,7 @@ def test_mistakes_are_named_in_one_line(
     assert "no such bucket" in message("s3://no-such-bucket/in1k", StorageFailed)
     put(f"{bucket}/in1k/valid/shard-0000.parquet", b"")
     text = message(f"{bucket}/in1k", DatasetNotFound, "valid")
-    assert text.startswith(f"no class folders below {bucket}/in1k/valid") and "holds 1 Parquet files" in text
+    assert text.startswith(f"no class folders below {bucket}/in1k/valid") and "holds Parquet files" in text
     put(f"{bucket}/in1k/train/empty/readme.txt", b"")
     assert message(f"{bucket}/in1k", EmptyClass).startswith(f"no images in {bucket}/in1k/train/empty")
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):

@@ -1,8 +1,7 @@
-"""Parquet files as datasets, pyarrow and others write them: images in place, labels, and refusals."""
+"""Splits of Parquet files: the same samples as the folder with the same images, and refusals of what is not whole."""
 
-import json
-import os
-import random
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,155 +9,127 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.parquet import numbered, read_all, rows_of
-from imagenet_opt.data.index.parquet_codec import unsnapped
-from imagenet_opt.data.index.parquet_footer import ParquetError, read_footer
-from imagenet_opt.data.index.parquet_pages import ColumnPages
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.index.parquet import names_of_split
+from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError
-
-pa = pytest.importorskip("pyarrow", reason="needs pyarrow, which writes the files")
-pq = pytest.importorskip("pyarrow.parquet")
-
-NAMES = ["tench", "gold fish", "shark"]
-LABELS = [i * 7 % 3 for i in range(250)]
-IMAGES = [random.Random(i % 200).randbytes(i % 200 * 97) for i in range(250)]
-"""Of 0 to 19,303 bytes; fifty are there twice."""
+from imagenet_opt.pack.image import PackOptions
+from imagenet_opt.pack.pack import pack
+from tests.data.conftest import MakeLoader, assert_equal, batches
+from tests.data.parquet.files import UNCOMPRESSED, pq, table, write_set
 
 
-def table(
-    images: list[bytes | None] = IMAGES, labels: list[Any] = LABELS, *, features: bool = True, **more: Any
-) -> "pa.Table":
-    """As datasets writes it: struct<bytes, path>, int64, and the names of the classes in the metadata."""
-    struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    values = [{"bytes": image, "path": f"{i}.jpg"} for i, image in enumerate(images)]
-    found = pa.table({"image": pa.array(values, struct), "label": pa.array(labels, pa.int64()), **more})
-    about = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": NAMES}}
-    return found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})} if features else {})
-
-
-CHUNKS = {"min_chunk_size": 16 * 1024, "max_chunk_size": 64 * 1024, "norm_level": 0}
-UNCOMPRESSED: dict[str, dict[str, Any]] = {
-    "dictionary": {"compression": "none", "row_group_size": 100},
-    "plain": {"compression": "none", "use_dictionary": False, "data_page_size": 40_000},
-    "version 2": {"compression": "none", "use_dictionary": False, "data_page_version": "2.0", "data_page_size": 40_000},
-    "version 2, dictionary": {"compression": "none", "data_page_version": "2.0"},
-    "dictionary, then plain": {"compression": "none", "dictionary_pagesize_limit": 50_000, "write_batch_size": 20},
-    "datasets 4.6": {
-        "compression": {"image.bytes": "none", "image.path": "snappy", "label": "snappy"},
-        "use_dictionary": ["label", "image.path"],
-        "use_content_defined_chunking": CHUNKS,
-        "write_page_index": True,
-        "row_group_size": 120,
-    },
-}
+def samples(split: Split) -> list[tuple[str, bytes]]:
+    images = RecordStore(split).read_many(np.arange(len(split)))
+    return [(split.classes[label], image) for label, image in zip(split.labels, images, strict=True)]
 
 
 @pytest.mark.parametrize("options", UNCOMPRESSED.values(), ids=UNCOMPRESSED)
-def test_uncompressed_images_are_read_in_place(options: dict[str, Any], tmp_path: Path) -> None:
-    pq.write_table(table(), tmp_path / "a.parquet", **options)
-    (rows,) = read_all(tmp_path, ["a.parquet"])
-    content = (tmp_path / "a.parquet").read_bytes()
-    assert rows.codec == "uncompressed"
-    assert [content[start : start + size] for start, size in rows.places.T.tolist()] == IMAGES
-    labels, classes = numbered([rows], ["a.parquet"])
-    assert labels.tolist() == LABELS and labels.dtype == np.int32 and classes == tuple(NAMES)
+def test_samples_are_those_of_the_folder_in_its_order(
+    options: dict[str, Any], images_root: Path, tmp_path: Path
+) -> None:
+    root, cache = write_set(tmp_path / "hub", images_root, **options), tmp_path / "cache"
+    for split in ("train", "val"):
+        expected = samples(open_index(images_root, split, cache))
+        assert samples(open_index(root, split, cache)) == expected
+        assert samples(open_index(root, split, cache)) == expected, "from the cache"
 
 
-@pytest.mark.parametrize("codec", ["snappy", "gzip", "zstd", "brotli", "lz4"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_compressed_images_are_known_as_such_and_read_page_by_page(codec: str, version: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(table(), path, compression=codec, data_page_version=version, row_group_size=120)
-    (rows,) = read_all(tmp_path, [path.name])
-    assert rows.codec == {"lz4": "lz4_raw"}.get(codec, codec) and rows.labels.tolist() == LABELS
-    with path.open("rb") as file:
-        chunks = [group["image", "bytes"] for group in read_footer(file.fileno()).groups]
-        pages = [page for chunk in chunks for page in ColumnPages(file.fileno(), chunk).values()]
-        assert [value for page in pages for value in page] == IMAGES
-        assert [value for page in ColumnPages(file.fileno(), chunks[0]).values(90) for value in page] == IMAGES[90:120]
+def test_batches_are_those_of_the_folder(images_root: Path, tmp_path: Path, loader: MakeLoader) -> None:
+    root = write_set(tmp_path / "hub", images_root, **UNCOMPRESSED["datasets 4.6"])
+    for split in ("train", "val"):
+        assert_equal(batches(loader(root, split=split)), batches(loader(images_root, split=split)))
 
 
-@pytest.mark.parametrize("content", [b"", b"a", b"ab" * 5000, bytes(10**5), random.Random(0).randbytes(70_000) * 3])
-def test_snappy(content: bytes) -> None:
-    assert unsnapped(pa.Codec("snappy").compress(content, asbytes=True), len(content)) == content
+def test_a_changed_file_is_read_anew(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.data.index.parquet._CLOCK_STEP_NS", -(10**18))  # files are kept at once
+    root, cache = write_set(tmp_path / "hub", images_root, compression="none"), tmp_path / "cache"
+    first = open_index(root, "train", cache)
+    assert first.origin is not None
+    write_set(tmp_path / "other", images_root, compression="none", num_files=3)
+    shutil.copy(tmp_path / "other/data/train-00000-of-00003.parquet", root / "data/train-00000-of-00002.parquet")
+    assert len(open_index(root, "train", cache)) < len(first)
 
 
-def test_columns_may_have_other_names_and_types(tmp_path: Path) -> None:
-    names = [NAMES[label] for label in LABELS]
-    flat = pa.table({"img": pa.array(IMAGES, pa.large_binary()), "cls": names, "caption": ["x"] * len(names)})
-    pq.write_table(flat, tmp_path / "a.parquet", compression="none")
-    pq.write_table(flat.slice(0, 50), tmp_path / "b.parquet", compression="none")
-    rows = read_all(tmp_path, ["a.parquet", "b.parquet"])
-    labels, classes = numbered(rows, ["a", "b"])
-    assert [classes[label] for label in labels] == names + names[:50] and list(classes) == sorted(NAMES)
-    pq.write_table(table(features=False), tmp_path / "a.parquet", compression="none")
-    labels, classes = numbered(read_all(tmp_path, ["a.parquet"]), ["a"])
-    assert labels.tolist() == LABELS and classes == ("0", "1", "2")
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+def test_compressed_files_are_packed_and_the_pack_resumes(codec: str, images_root: Path, tmp_path: Path) -> None:
+    root, out = write_set(tmp_path / "hub", images_root, compression=codec, row_group_size=5), tmp_path / "out"
+    with pytest.raises(DataError) as caught:
+        open_index(root, "train", tmp_path / "cache")
+    assert f"imagenet-opt pack data.root={root} out=PACKED" in str(caught.value)
+
+    pack(root, out, options := PackOptions(shard_mb=0.02))
+    for split in ("train", "val"):
+        expected = samples(open_index(images_root, split, tmp_path / "cache"))
+        packed = samples(open_index(out, split, tmp_path / "cache"))
+        assert sorted(packed) == sorted(expected) and (packed == expected) == (split == "val"), "only train is shuffled"
+
+    shards = {file: file.read_bytes() for file in sorted(out.rglob("*.tar"))}
+    gone = list(shards)[1]
+    gone.unlink()
+    assert pack(root, out, options).images_seen < len(expected)
+    assert gone.read_bytes() == shards[gone]
 
 
-def without(column: str) -> "pa.Table":
-    return table(features=False).drop_columns([column])
+def test_a_row_without_an_image_is_rejected_by_a_pack(images_root: Path, tmp_path: Path) -> None:
+    root, out = write_set(tmp_path / "hub", images_root, num_files=1), tmp_path / "out"
+    file = root / "data/train-00000-of-00001.parquet"
+    images = pq.read_table(file)["image"].combine_chunks().field("bytes").to_pylist()
+    pq.write_table(table([None, *images[1:]], [0] * len(images), names=["class0", "class1", "class2"]), file)
+    pack(root, out, PackOptions())
+    assert f"{file}: row-0" in (out / "train/rejected.csv").read_text()
 
 
-TEXTS = pa.array(["https://a.b/c.jpg"] * 250)
-REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
-    ("250 of 250 labels in label that are null or below 0", lambda: table(labels=[-1] * 250)),
-    ("1 of 250 labels in label that are null", lambda: table(labels=[None, *LABELS[1:]])),
-    ("the first is row 7", lambda: table(images=[*IMAGES[:7], None, *IMAGES[8:]])),
-    ("no column of images, but label", lambda: without("image")),
-    ("URLs", lambda: without("image").append_column("image", TEXTS)),
-    ("no column of labels, but image.bytes, image.path", lambda: without("label")),
-    ("several columns of labels: label, cls", lambda: table(features=False, cls=LABELS)),
-    ("several columns of images: image.bytes, mask", lambda: table(features=False, mask=pa.array(IMAGES))),
-    ("several images a row", lambda: without("image").append_column("i", pa.array([[image] for image in IMAGES]))),
-    ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([0.5] * 250))),
-    ("has no rows", lambda: table().slice(0, 0)),
+def test_names_say_the_split() -> None:
+    hub = ["data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet", "data/test-00000.parquet"]
+    assert names_of_split(hub, "train") == (hub[0],) and names_of_split(hub, "val") == (hub[1],)
+    assert names_of_split(hub, "test") == (hub[2],) and names_of_split([hub[0], hub[2]], "val") == (hub[2],)
+    converted = ["train/0001.parquet", "train/0000.parquet", "trainer.parquet", "a/train.parquet", "train.parquet.tmp"]
+    assert names_of_split(converted, "train") == ("train/0000.parquet", "train/0001.parquet")
+    assert names_of_split(["train.parquet"], "train") == ("train.parquet",)
+
+
+def rename(root: Path) -> None:
+    (root / "data/validation-00001-of-00002.parquet").rename(root / "data/validation-00002-of-00003.parquet")
+
+
+def lose(root: Path) -> None:
+    (root / "data/validation-00000-of-00002.parquet").unlink()
+
+
+def other_names(root: Path) -> None:
+    for file in sorted((root / "data").glob("validation*")):
+        file.rename(root / f"data/x{file.name}")
+
+
+DAMAGE: list[tuple[str, Callable[[Path], object]]] = [
+    ("number 0 is missing", lose),
+    ("several versions", rename),
+    ("none of this split", other_names),
+    ("keep one of them", lambda root: (root / "val/class0").mkdir(parents=True)),
 ]
 
 
-@pytest.mark.parametrize(("words", "make"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_what_is_no_set_of_images_with_labels_is_refused(
-    words: str, make: Callable[[], "pa.Table"], tmp_path: Path
+@pytest.mark.parametrize(("words", "damage"), DAMAGE, ids=[words for words, _ in DAMAGE])
+def test_a_split_that_is_not_whole_is_refused(
+    words: str, damage: Callable[[Path], object], images_root: Path, tmp_path: Path
 ) -> None:
-    pq.write_table(make(), tmp_path / "a.parquet", compression="none")
+    root = write_set(tmp_path / "hub", images_root, compression="none")
+    damage(root)
     with pytest.raises(DataError) as caught:
-        read_all(tmp_path, ["a.parquet"])
-    for word in (words, str(tmp_path / "a.parquet"), "data.root"):
-        assert word in str(caught.value)
+        open_index(root, "val", tmp_path / "cache")
+    assert words in str(caught.value) and "data.root" in str(caught.value) and str(root) in str(caught.value)
 
 
-def test_files_of_a_split_have_the_same_classes(tmp_path: Path) -> None:
-    pq.write_table(table(), tmp_path / "a.parquet")
-    pq.write_table(table(features=False), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"b has other classes than a"):
-        numbered(read_all(tmp_path, ["a.parquet", "b.parquet"]), ["a", "b"])
-    pq.write_table(table(labels=[3] * 250), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="the label 3, but 3 names of classes"):
-        numbered(read_all(tmp_path, ["a.parquet"]), ["a"])
-
-
-def test_a_file_without_its_end_is_still_being_written(tmp_path: Path) -> None:
-    pq.write_table(table(), tmp_path / "a.parquet")
-    os.truncate(tmp_path / "a.parquet", 4000)
-    with pytest.raises(DataError, match="still being written"):
-        read_all(tmp_path, ["a.parquet"])
-
-
-@pytest.mark.parametrize("options", [*UNCOMPRESSED.values(), {"compression": "snappy"}], ids=[*UNCOMPRESSED, "snappy"])
-def test_a_damaged_file_is_refused_or_read(options: dict[str, Any], tmp_path: Path) -> None:
-    small = table([image[:50] for image in IMAGES[:40]], LABELS[:40])
-    pq.write_table(small, path := tmp_path / "a.parquet", **options)
-    good, draw = path.read_bytes(), random.Random(0)
-    for _ in range(200):
-        content = bytearray(good)
-        for _ in range(draw.randint(1, 3)):
-            content[draw.randrange(len(content))] = draw.choice([0, 255, 127, draw.randrange(256)])
-        path.write_bytes(content)
-        with path.open("rb") as file:
-            try:
-                places = rows_of(file.fileno()).places
-                assert ((places >= 0) & (places <= len(content))).all()
-                for group in read_footer(file.fileno()).groups:
-                    list(ColumnPages(file.fileno(), group["image", "bytes"]).values())
-            except (ParquetError, KeyError):
-                pass
+def test_the_rows_are_compared_with_the_card(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_set(tmp_path / "hub", images_root, compression="none")
+    card = "---\ndataset_info:\n  splits:\n  - name: {}\n    num_bytes: 1.5\n    num_examples: {}\n---\n"
+    (root / "README.md").write_text(card.format("train", 39))
+    open_index(root, "train", tmp_path / "cache")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    (root / "README.md").write_text(card.format("validation", 40))
+    open_index(root, "val", tmp_path / "cache")
+    assert "39 rows" in caplog.text and "says 40" in caplog.text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.errors import DataError, DatasetNotFound
-from imagenet_opt.object_storage import is_url
+from imagenet_opt.object_storage import is_hub, is_url
 
 IMAGE_SUFFIXES = (
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
@@ -22,14 +22,13 @@ _LIST = "LOC_val_solution.csv"
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
-_WRITE = "write their images into folders train/<class>/ and val/<class>/ (docs/data.md)"
 
 
 def root_of(configured: str | None) -> Path | str | None:
     """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
     if not configured:
         return None
-    return configured if is_url(configured) else Path(configured)
+    return configured if is_url(configured) or is_hub(configured) else Path(configured)
 
 
 def split_url(root: str, split: str) -> str:
@@ -137,9 +136,15 @@ def instead_of_classes(folder: Path, root: Path | str) -> str:
 def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
     """What the files `names` in `place`, a folder or a URL, are, with the remedy; "" if there are none."""
     tars = sorted(name for name in names if name.lower().endswith(".tar"))
-    num_images, parquet = sum(map(is_image, names)), sum(name.lower().endswith(".parquet") for name in names)
+    num_images, parquet = sum(map(is_image, names)), [name for name in names if name.lower().endswith(".parquet")]
     if parquet:
-        return f"{place} holds {parquet} Parquet files, which this version does not read: {_WRITE}"
+        if isinstance(place, str):
+            return f"{place} holds Parquet files, which are read from a local folder only; copy them to one"
+        return (
+            f"{place} holds Parquet files, such as {min(parquet)}, but none of this split; expected train-*.parquet "
+            "and val-*.parquet in data.root, or in data/ in it. If names begin with other words, set data.train_folder "
+            "and data.val_folder to these words"
+        )
     if tars:
         return (
             f"{place} holds {len(tars)} tars, such as {tars[0]}; put the tars of each split into {root}/train/ and "

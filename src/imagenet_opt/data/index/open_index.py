@@ -1,34 +1,42 @@
 """Opens a split, whatever its data are: finds what lies there, and asks the source of such data."""
 
+import shlex
+from functools import partial
 from pathlib import Path
 
 from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.hub import hub_folder
 from imagenet_opt.data.index.layout import list_of_classes, split_folder, split_url
 from imagenet_opt.data.index.object_index import open_objects
 from imagenet_opt.data.index.object_shards import open_object_shards
+from imagenet_opt.data.index.parquet import codec_of, open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import find_tars, open_tars
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.errors import StorageFailed
-from imagenet_opt.object_storage import connection_remedy
+from imagenet_opt.errors import DataError, StorageFailed
+from imagenet_opt.object_storage import connection_remedy, is_hub
 
 
-def open_index(root: Path | str | None, split: str, cache_dir: Path, *, cache_gb: float | None = 0.0) -> Split:
-    """Open `root`/`split`: a pack, tars, a folder per class, or images with a list of their classes.
+def open_index(
+    root: Path | str | None, split: str, cache_dir: Path, *, cache_gb: float | None = 0.0, to_pack: bool = False
+) -> Split:
+    """Open `root`/`split`: a pack, tars, Parquet files, a folder per class, or images with a list of their classes.
 
-    root: a folder, or the URL of objects. cache_gb: data.cache_gb; tars below a URL are read whole once, and
-    then fill the local cache. Raises DataError, ConfigError.
+    root: a folder, or the URL of objects or of a data set of the Hub. cache_gb: data.cache_gb; tars below a URL are
+    read whole once, and then fill the local cache. to_pack: images may be compressed together, which only `imagenet-opt
+    pack` reads. Raises DataError, ConfigError.
     """
+    check_codec = partial(_check_codec, root, to_pack)
+    if is_hub(root):
+        root = hub_folder(str(root), split, lambda file: check_codec(codec_of(file)))
     if isinstance(root, str):
-        url = split_url(root, split)
-        try:
-            return open_object_shards(url, cache_dir) or open_objects(url, cache_dir, cache_gb)
-        except OSError as error:
-            raise StorageFailed(
-                f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"
-            ) from error
+        return _open_objects(split_url(root, split), cache_dir, cache_gb)
+    if files := parquet_files(root, split):
+        found = open_parquet(files, cache_dir)
+        check_codec(found.codec)
+        return found
     if tars := find_tars(root, split):
         return open_tars(tars, cache_dir)
     folder = split_folder(root, split)
@@ -39,3 +47,22 @@ def open_index(root: Path | str | None, split: str, cache_dir: Path, *, cache_gb
     if list_ := list_of_classes(folder):
         return open_flat(folder, list_)
     return open_split(root, split, cache_dir)
+
+
+def _open_objects(url: str, cache_dir: Path, cache_gb: float | None) -> Split:
+    try:
+        return open_object_shards(url, cache_dir) or open_objects(url, cache_dir, cache_gb)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot read {url} (data.root): {error.strerror or error}; {connection_remedy(url)}"
+        ) from error
+
+
+def _check_codec(root: Path | str | None, to_pack: bool, codec: str) -> None:
+    """Raise DataError, unless single images can be read or are not needed."""
+    if codec and not to_pack:
+        pack = shlex.join(["imagenet-opt", "pack", f"data.root={root}", "out=PACKED"])
+        raise DataError(
+            f"the images of {root} are compressed together ({codec}), so that each read would decompress many "
+            f"(data.root); pack them: {pack}, then data.root=PACKED"
+        )

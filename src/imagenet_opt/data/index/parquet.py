@@ -1,184 +1,188 @@
-"""The samples of Parquet files as on the Hugging Face Hub: a column of images and a column of labels.
+"""Splits of Parquet files, named as on the Hugging Face Hub: data/train-00000-of-00294.parquet, train/0000.parquet.
 
-Images whose pages are not compressed are read in place, like the records of a tar. Others can only be packed.
+Images whose pages are not compressed are records of the files. Of compressed ones, which only a pack reads, each row
+group is a container, and the offset of a sample is the number of its row in the file.
 """
 
+import logging
 import os
-from collections.abc import Callable, Sequence
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from imagenet_opt.data.index.parquet_footer import (
-    BYTE_ARRAY,
-    INT32,
-    INT64,
-    Chunk,
-    Column,
-    Footer,
-    ParquetError,
-    damaged,
-    read_footer,
-)
-from imagenet_opt.data.index.parquet_pages import ColumnPages
-from imagenet_opt.data.storage.retry import retry_transient
-from imagenet_opt.errors import ClassMismatch, DataError
-from imagenet_opt.regular_file import open_regular
+from imagenet_opt.data.index.folder_index import tell_listed
+from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
+from imagenet_opt.data.index.layout import unreadable
+from imagenet_opt.data.index.split import Split, joined
+from imagenet_opt.data.index.tar_index import find_tars
+from imagenet_opt.data.parquet.rows import ParquetRows, image_codec, numbered, rows_of, with_file
+from imagenet_opt.data.storage.retry import tell_once
+from imagenet_opt.display.progress import progress
+from imagenet_opt.errors import DataError
+from imagenet_opt.regular_file import read_file
 
-_LABELS = ("label", "labels", "cls", "class", "class_label", "target", "fine_label")
-"""Names of columns of labels, for files that do not say which column has classes."""
-_MOST_CLASSES = 10**6
-_FEWEST_ROW_BYTES = 8
-"""A row with an image has more. A column of equal values could claim billions of rows."""
+CARD = "README.md"
+_NAMES = {"train": ("train", "training"), "val": ("val", "validation", "valid", "test")}
+"""Names of each split, of which the first with files counts."""
+_FOLDER = "data"
+_SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-\w+)?\.parquet$")
+_NUM_EXAMPLES = re.compile(rb"- name: (\S+)\s+num_bytes: \S+\s+num_examples: (\d+)")
 _THREADS = 8
-_PATIENCE = 60.0
-_KEEP_ONE = 'keep one (datasets: remove_columns(["..."])) and write the files again'
+_SLOW = 2.0
+"""Seconds after which the reading of footers and labels shows its progress."""
+_CLOCK_STEP_NS = 2 * 10**9
+"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
 
 
 @dataclass(frozen=True)
-class ParquetRows:
-    """Rows of one file. labels: of each row, a number or a name. names: of numbered classes; () without any. places:
-    int64 (2, num_rows), offset and size of each image in the file, in bytes; of compressed images, number of the row
-    and mean size. codec: how images are compressed, or "uncompressed"."""
+class ParquetFiles:
+    """The files of a split: names below `folder`, sorted."""
 
-    labels: NDArray[Any]
+    folder: Path
+    split: str
     names: tuple[str, ...]
-    places: NDArray[np.int64]
-    codec: str
 
 
-def read_all(folder: Path, files: Sequence[str]) -> list[ParquetRows]:
-    """The rows of each file. Raises DataError."""
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(lambda file: _with_name(folder / file, rows_of), files))
+def names_of_split(names: Iterable[str], split: str) -> tuple[str, ...]:
+    """The Parquet files of a split, sorted. names: paths below the root of a data set."""
+    names = list(names)
+    for word in _NAMES.get(split, (split,)):
+        pattern = re.compile(rf"({_FOLDER}/)?{re.escape(word)}([-_.][^/]*|/[^/]+)?\.parquet", re.IGNORECASE)
+        if found := sorted(name for name in names if pattern.fullmatch(name)):
+            return tuple(found)
+    return ()
 
 
-def rows_of(descriptor: int) -> ParquetRows:
-    """Raises ParquetError, OSError."""
-    footer = read_footer(descriptor)
-    if not footer.num_rows:
-        raise ParquetError("has no rows; remove it, or write it again")
-    image, (label, names) = _image(footer), _label(footer)
-    if footer.num_rows > (size := os.fstat(descriptor).st_size) // _FEWEST_ROW_BYTES:
-        raise damaged(f"it claims {footer.num_rows} rows in {size} bytes")
-    labels = np.concatenate([_labels(descriptor, group[label.path]) for group in footer.groups])
-    chunks = [group[image.path] for group in footer.groups]
-    packed = next((chunk.codec for chunk in chunks if chunk.codec != "uncompressed"), None)
-    if packed is not None:
-        return ParquetRows(labels, names, _means(chunks), packed)
-    places = np.concatenate([ColumnPages(descriptor, chunk).places() for chunk in chunks], axis=1)
-    if len(empty := np.flatnonzero(places[1] < 0)):
-        raise ParquetError(
-            f"has {len(empty)} rows without the bytes of an image, the first is row {empty[0]}: the images are other "
-            "files; write them into the Parquet files (datasets: push_to_hub embeds them)"
-        )
-    return ParquetRows(labels, names, places, "uncompressed")
-
-
-def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Labels int32 (num_rows of all files,), positions in the classes; and the classes: the names in the files, or all
-    numbers up to the largest label, or the labels themselves if they are names. places: of the files, for messages.
-    Raises DataError."""
-    for other, place in zip(rows, places, strict=True):
-        if (other.names, other.labels.dtype) != (rows[0].names, rows[0].labels.dtype):
-            raise ClassMismatch(
-                f"{place} has other classes than {places[0]} (data.root); files of one split need the same classes in "
-                "the same order"
-            )
-    labels = np.concatenate([each.labels for each in rows])
-    if labels.dtype == object:
-        found, numbers = np.unique(labels.astype(str), return_inverse=True)
-        return numbers.astype(np.int32), tuple(found.tolist())
-    names, largest = rows[0].names, int(labels.max())
-    if largest >= (len(names) or _MOST_CLASSES):
-        expected = f"{len(names)} names of classes" if names else f"at most {_MOST_CLASSES} classes"
-        raise DataError(f"{places[0]} and the files beside it have the label {largest}, but {expected} (data.root)")
-    return labels.astype(np.int32), names or tuple(map(str, range(largest + 1)))
-
-
-def _with_name(path: Path, read: Callable[[int], ParquetRows]) -> ParquetRows:
-    """Call `read` with the descriptor of a file. Raises DataError that names the file."""
-
-    def attempt() -> ParquetRows:
-        with open(path, "rb", 0, opener=open_regular) as file:
-            return read(file.fileno())
-
+def parquet_files(root: Path | None, split: str) -> ParquetFiles | None:
+    """The files of a split below `root`, or None. Raises DataError if there are tars or class folders too."""
+    if root is None:
+        return None
+    folder = root.expanduser().resolve()
+    below = ("", *_NAMES.get(split, (split,)))
     try:
-        return retry_transient(attempt, str(path), _PATIENCE)
-    except ParquetError as error:
-        raise DataError(f"{path} {error} (data.root)") from error
+        places = [os.path.join(first, second) for first in ("", _FOLDER) for second in below]
+        entries = [(place, entry) for place in places for entry in _entries(folder / place)]
+        names = names_of_split((os.path.join(place, entry.name) for place, entry in entries), split)
+        if names and (find_tars(folder, split) or any(entry.is_dir() for entry in _entries(folder / split))):
+            raise DataError(f"{folder} holds {names[0]}, and tars or folders of {split} (data.root); keep one of them")
     except OSError as error:
-        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
+        raise unreadable(error) from error
+    return ParquetFiles(folder, split, names) if names else None
 
 
-def _image(footer: Footer) -> Column:
-    """The column of images."""
-    declared = [name for name, about in footer.features.items() if about.get("_type") == "Image"]
-    found = [column for column in footer.columns if column.type == BYTE_ARRAY and not column.is_text]
-    if declared:
-        found = [column for column in found if column.path[0] in declared]
-    if len(found) > 1:
-        raise ParquetError(f"has several columns of images: {_listed(found)}; {_KEEP_ONE}")
-    if not found:
-        raise ParquetError(
-            f"has no column of images, but {_listed(footer.columns)}: expected encoded images, as binary or as struct "
-            "of bytes and path. If a column has URLs or paths, write the images themselves into the files"
+def _entries(folder: Path) -> list["os.DirEntry[str]"]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def codec_of(file: Path) -> str:
+    """How the images of a file are compressed; "" if they are not. Raises DataError."""
+    return with_file(file, image_codec)
+
+
+def open_parquet(files: ParquetFiles, cache_dir: Path) -> Split:
+    """The split of these files, from the cache while their sizes and times are the same. Raises DataError."""
+    _check_complete(files)
+
+    def make(cached: Path) -> Split:
+        started_ns, marks = time.time_ns(), _marks(files)
+        split = _split(files, _rows(files))
+        _compare_rows(files, len(split))
+        if not split.codec and max(max(mark[1:3]) for mark in marks) < started_ns - _CLOCK_STEP_NS:
+            split = save(cached, split, {"files": files.names, "marks": marks})
+        return split
+
+    def is_current(kept: Mapping[str, Any]) -> bool:
+        is_same = kept["place"] == str(files.folder) and kept["files"] == [*files.names]
+        return bool(is_same and kept["marks"] == _marks(files))
+
+    def of_cache(cached: Path) -> Split | None:
+        found = load(cached, is_current)
+        if found is not None:
+            tell_listed(found, listed(cached), cached)
+        return found
+
+    return load_or_make(cache_dir, os.fsencode(f"{files.folder} {files.split} parquet"), of_cache, make)[0]
+
+
+def _rows(files: ParquetFiles) -> list[ParquetRows]:
+    """The rows of each file. Raises DataError."""
+    threads, began, found = ThreadPoolExecutor(_THREADS), time.monotonic(), list[ParquetRows]()
+    try:
+        with progress("reading Parquet files", "files") as show:
+            for rows in threads.map(lambda name: with_file(files.folder / name, rows_of), files.names):
+                found.append(rows)
+                if time.monotonic() - began > _SLOW:
+                    show(len(found), len(files.names))
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return found
+
+
+def _split(files: ParquetFiles, rows: Sequence[ParquetRows]) -> Split:
+    labels, classes = numbered(rows, [str(files.folder / name) for name in files.names])
+    codec = next((each.codec for each in rows if each.codec), "")
+    lengths = [each.group_rows if codec else (len(each.labels),) for each in rows]
+    containers = [(name, num) for name, nums in zip(files.names, lengths, strict=True) for num in nums]
+    in_file = [np.arange(len(each.labels)) for each in rows]
+    return Split(
+        place=str(files.folder),
+        classes=classes,
+        labels=labels,
+        **joined([b"row-%d" % row for each in in_file for row in each.tolist()]),
+        sizes=np.concatenate([each.sizes for each in rows]),
+        containers=tuple(name for name, _ in containers),
+        container_ids=np.repeat(np.arange(len(containers), dtype=np.int32), [num for _, num in containers]),
+        offsets=np.concatenate(in_file if codec else [each.offsets for each in rows]),
+        codec=codec,
+    )
+
+
+def _marks(files: ParquetFiles) -> list[list[int]]:
+    """Size, modification time, change time and inode of each file. Raises DataError."""
+    try:
+        found = [os.stat(files.folder / name) for name in files.names]
+    except OSError as error:
+        raise unreadable(error) from error
+    return [[status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] for status in found]
+
+
+def _check_complete(files: ParquetFiles) -> None:
+    """Raise DataError if the names of the files count to another number of files."""
+    counts = [(int(match[1]), int(match[2])) for name in files.names if (match := _SHARD.search(name))]
+    totals = {total for _, total in counts}
+    if len(totals) > 1 or len({*counts}) < len(counts):
+        raise DataError(
+            f"{files.folder} holds several versions of {files.split}: {files.names[0]} ... {files.names[-1]} "
+            "(data.root); remove the old files"
         )
-    if found[0].is_repeated:
-        raise ParquetError(f"has several images a row in {_listed(found)}; write a row for each image")
-    return found[0]
-
-
-def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
-    """The column of labels, and names of its numbers."""
-    is_class = {name: about for name, about in footer.features.items() if about.get("_type") == "ClassLabel"}
-    wanted = ({"label"} if "label" in is_class else {*is_class}) or {*_LABELS}
-    found = [column for column in footer.columns if column.path[0] in wanted]
-    if len(found) > 1:
-        raise ParquetError(f"has several columns of labels: {_listed(found)}; {_KEEP_ONE}")
-    if not found:
-        raise ParquetError(
-            f"has no column of labels, but {_listed(footer.columns)}: expected one of {', '.join(_LABELS)}, or a "
-            "ClassLabel of datasets"
+    if counts and (missing := {*range(min(totals.pop(), 2 * len(counts)))} - {number for number, _ in counts}):
+        raise DataError(
+            f"{files.folder} holds {len(files.names)} files such as {files.names[0]}, but number {min(missing)} is "
+            "missing (data.root); download it"
         )
-    (column,) = found
-    if column.is_repeated or not (column.type in (INT32, INT64) or column.is_text):
-        raise ParquetError(f"has labels in {_listed(found)} that are neither numbers nor names of one class a row")
-    names = is_class.get(column.path[0], {}).get("names") or []
-    if not isinstance(names, list) or len({*map(str, names)}) != len(names):
-        raise ParquetError(f"names a class twice in {_listed(found)}; give each class its own name")
-    return column, tuple(map(str, names))
 
 
-def _labels(descriptor: int, chunk: Chunk) -> NDArray[Any]:
-    """int64 numbers, or names as objects."""
-    column = chunk.column
-    labels = np.concatenate(list(ColumnPages(descriptor, chunk).values()))
-    missing = np.array([label is None for label in labels])
-    if column.is_text:
-        if missing.any():
-            raise ParquetError(f"has {missing.sum()} rows without a label in {_listed([column])}; remove these rows")
-        return np.array([label.decode("utf-8", "replace") for label in labels], object)
-    numbers = np.where(missing, -1, labels).astype(np.int64)
-    if hidden := int((numbers < 0).sum()):
-        raise ParquetError(
-            f"has {hidden} of {len(numbers)} labels in {_listed([column])} that are null or below 0, as in test splits "
-            "without labels; choose another split (data.train_folder, data.val_folder), or remove these rows"
+def _compare_rows(files: ParquetFiles, num_rows: int) -> None:
+    """Warn if README.md, the card of the data set, tells another number of rows: push_to_hub of several processes lost
+    some (huggingface/datasets, issue 8044)."""
+    try:
+        card = read_file(files.folder / CARD)
+    except OSError:
+        return
+    words = _NAMES.get(files.split, (files.split,))
+    expected = {int(num) for name, num in _NUM_EXAMPLES.findall(card) if name.decode("utf-8", "replace") in words}
+    if len(expected) == 1 and num_rows not in expected:
+        tell_once(
+            f"{files.folder} has {num_rows} rows in {len(files.names)} files of {files.split}, but {CARD} says "
+            f"{expected.pop()} (data.root): rows are missing, or the card is old",
+            logging.WARNING,
         )
-    return numbers
-
-
-def _means(chunks: Sequence[Chunk]) -> NDArray[np.int64]:
-    """Number of each row, and mean size of a value in its row group."""
-    sizes = [(chunk.end - chunk.start) // chunk.num_rows for chunk in chunks]
-    per_row = np.repeat(sizes, [chunk.num_rows for chunk in chunks])
-    return np.array([np.arange(len(per_row)), per_row], np.int64)
-
-
-def _listed(columns: Sequence[Column]) -> str:
-    names = [".".join(column.path)[:100] for column in columns[:8]]
-    return ", ".join([*names, *["..."] * (len(columns) > 8)])

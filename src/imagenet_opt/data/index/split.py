@@ -63,6 +63,9 @@ class Split:
     (num_samples,), zlib.crc32 of these bytes. etags: of each object when the split was listed: (num_containers,), or
     (num_samples,) without containers.
 
+    codec: how samples are compressed together, so that single ones cannot be read; "": not. Then a container is a part
+    of its file, offsets are numbers of rows in the file, and sizes are estimates.
+
     others: kinds of files that are left out, because they are no images by their names -> number. origin: None for
     columns that are only in memory, which pickle then copies. whole, rows: of which split these samples are a part.
     """
@@ -78,6 +81,7 @@ class Split:
     offsets: NDArray[np.int64] = field(default_factory=_none)
     checksums: NDArray[np.uint32] = field(default_factory=_none)
     etags: NDArray[np.bytes_] = field(default_factory=_none)
+    codec: str = ""
     others: Mapping[str, int] = field(default_factory=dict)
     origin: Origin | None = None
     whole: "Split | None" = None

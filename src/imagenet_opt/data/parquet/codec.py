@@ -2,7 +2,7 @@
 
 import zlib
 
-from imagenet_opt.data.index.parquet_footer import ParquetError, damaged
+from imagenet_opt.data.parquet.footer import ParquetError, damaged
 
 _WITH_PYARROW = ("zstd", "brotli", "lz4_raw")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_opt.data.index.thrift import Struct, ThriftError, read_struct
+from imagenet_opt.data.parquet.thrift import Struct, ThriftError, read_struct
 from imagenet_opt.regular_file import read_part
 
 INT32, INT64, BYTE_ARRAY = 1, 2, 6

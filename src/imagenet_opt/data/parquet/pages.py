@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.parquet_codec import decompressed
-from imagenet_opt.data.index.parquet_footer import BYTE_ARRAY, INT32, Chunk, ParquetError, damaged
-from imagenet_opt.data.index.thrift import Struct, ThriftError, read_struct
-from imagenet_opt.regular_file import check_size, read_part
+from imagenet_opt.data.parquet.codec import decompressed
+from imagenet_opt.data.parquet.footer import BYTE_ARRAY, INT32, Chunk, ParquetError, damaged
+from imagenet_opt.data.parquet.thrift import Struct, ThriftError, read_struct
+from imagenet_opt.regular_file import MOST_BYTES, check_size, read_part
 
 Numbers = NDArray[np.int64]
 
@@ -26,7 +26,7 @@ _ABOUT = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}
 """Kind of a page -> field of its header that describes it."""
 _PLAIN, _OLD_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _DICTIONARIES = (_OLD_DICTIONARY, _RLE_DICTIONARY)
-_MOST_BYTES = 2**31 - 1
+_MOST_SIZE = 2**31 - 1
 _MOST_WIDTH = 32
 _LENGTH = 4
 _SPARSE, _WINDOW = 2**14, 2**16
@@ -75,16 +75,24 @@ class ColumnPages:
             done += page.num_values
         return places
 
-    def values(self, first: int = 0) -> Iterator[NDArray[Any]]:
-        """For each page with rows from `first` on: their values, int or bytes, and None for null. In memory are the
-        dictionary and one page. Raises ParquetError, OSError."""
-        done, dictionary = 0, _EMPTY
+    def values(self, rows: Numbers | None = None, most_bytes: int = MOST_BYTES) -> NDArray[Any]:
+        """(num_rows,) numbers or bytes as objects, None for null. rows: only these, ascending. In memory are besides
+        the dictionary and one page. Raises ParquetError, also for more than `most_bytes`; OSError."""
+        rows = np.arange(self.chunk.num_rows) if rows is None else rows
+        found, end, dictionary, left = [_EMPTY.astype(object)], 0, _EMPTY, most_bytes
         for page in self._pages():
             if page.is_dictionary:
                 dictionary = self._plain(self._unpacked(page), page.num_values)
-            elif (done := done + page.num_values) > first:
-                values = self._values(page, dictionary)
-                yield values[max(0, first - done + len(values)) :]
+                continue
+            begin, end = end, end + page.num_values
+            if len(inside := rows[slice(*np.searchsorted(rows, (begin, end)))] - begin):
+                found.append(self._values(page, dictionary)[inside])
+                left -= sum(len(value) for value in found[-1] if isinstance(value, bytes))
+            if left < 0:
+                raise damaged("its values need much more memory than the file has bytes")
+            if end > rows[-1]:
+                break
+        return np.concatenate(found)
 
     def _values(self, page: _Page, dictionary: NDArray[Any]) -> NDArray[Any]:
         content = self._unpacked(page)
@@ -196,9 +204,9 @@ _EMPTY: NDArray[Any] = np.empty(0, np.int64)
 
 def _page(header: Struct, start: int) -> _Page:
     try:
-        kind, size, unpacked = (header.number(field, _MOST_BYTES) for field in (1, 3, 2))
+        kind, size, unpacked = (header.number(field, _MOST_SIZE) for field in (1, 3, 2))
         about = header.struct(_ABOUT.get(kind, 0))
-        num_values, encoding = about.number(1, _MOST_BYTES), about.number(4 if kind == _DATA_2 else 2, _MOST_BYTES)
+        num_values, encoding = about.number(1, _MOST_SIZE), about.number(4 if kind == _DATA_2 else 2, _MOST_SIZE)
         is_dictionary, levels, is_packed = kind == _DICTIONARY, None, True
         if kind == _DATA_2:
             levels = (about.number(6, size), about.number(5, size))

@@ -1,0 +1,1 @@
+"""Reads Parquet files without decoding what is not needed."""

@@ -1,0 +1,186 @@
+"""The samples of Parquet files as on the Hugging Face Hub: a column of images and a column of labels.
+
+Images whose pages are not compressed are read in place, like the records of a tar. Others can only be packed.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.parquet.footer import (
+    BYTE_ARRAY,
+    INT32,
+    INT64,
+    Chunk,
+    Column,
+    Footer,
+    ParquetError,
+    damaged,
+    read_footer,
+)
+from imagenet_opt.data.parquet.pages import ColumnPages
+from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.errors import ClassMismatch, DataError
+from imagenet_opt.regular_file import open_regular
+
+T = TypeVar("T")
+
+_LABELS = ("label", "labels", "cls", "class", "class_label", "target", "fine_label")
+"""Names of columns of labels, for files that do not say which column has classes."""
+_MOST_CLASSES = 10**6
+_FEWEST_ROW_BYTES = 8
+"""A row with an image has more. A column of equal values could claim billions of rows."""
+_PATIENCE = 60.0
+_KEEP_ONE = 'keep one (datasets: remove_columns(["..."])) and write the files again'
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """Rows of one file. labels: of each row, a number or a name. names: of numbered classes; () without any. offsets:
+    int64 (num_rows,), place of each image in the file, in bytes; empty if images are compressed. sizes: int64
+    (num_rows,), bytes of each image, or a mean. codec: "" if no image is compressed. group_rows: of each row group."""
+
+    labels: NDArray[Any]
+    names: tuple[str, ...]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    codec: str
+    group_rows: tuple[int, ...]
+
+
+def rows_of(descriptor: int) -> ParquetRows:
+    """Raises ParquetError, OSError."""
+    footer = read_footer(descriptor)
+    if not footer.num_rows:
+        raise ParquetError("has no rows; remove it, or write it again")
+    image, (label, names) = image_column(footer), _label(footer)
+    if footer.num_rows > (size := os.fstat(descriptor).st_size) // _FEWEST_ROW_BYTES:
+        raise damaged(f"it claims {footer.num_rows} rows in {size} bytes")
+    labels = np.concatenate([_labels(descriptor, group[label.path]) for group in footer.groups])
+    chunks = [group[image.path] for group in footer.groups]
+    codec = _codec(chunks)
+    group_rows = tuple(chunk.num_rows for chunk in chunks)
+    if codec:
+        means = np.array([(chunk.end - chunk.start) // chunk.num_rows for chunk in chunks], np.int64)
+        return ParquetRows(labels, names, np.empty(0, np.int64), np.repeat(means, group_rows), codec, group_rows)
+    offsets, sizes = np.concatenate([ColumnPages(descriptor, chunk).places() for chunk in chunks], axis=1)
+    if len(empty := np.flatnonzero(sizes < 0)):
+        raise ParquetError(
+            f"has {len(empty)} rows without the bytes of an image, the first is row {empty[0]}: the images are other "
+            "files; write them into the Parquet files (datasets: push_to_hub embeds them)"
+        )
+    return ParquetRows(labels, names, offsets, sizes, codec, group_rows)
+
+
+def image_codec(descriptor: int) -> str:
+    """How the images of a file are compressed; "" if they are not. Raises ParquetError, OSError."""
+    footer = read_footer(descriptor)
+    path = image_column(footer).path
+    return _codec([group[path] for group in footer.groups])
+
+
+def _codec(chunks: Sequence[Chunk]) -> str:
+    return next((chunk.codec for chunk in chunks if chunk.codec != "uncompressed"), "")
+
+
+def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Labels int32 (num_rows of all files,), positions in the classes; and the classes: the names in the files, or all
+    numbers up to the largest label, or the labels themselves if they are names. places: of the files, for messages.
+    Raises DataError."""
+    for other, place in zip(rows, places, strict=True):
+        if (other.names, other.labels.dtype) != (rows[0].names, rows[0].labels.dtype):
+            raise ClassMismatch(
+                f"{place} has other classes than {places[0]} (data.root); files of one split need the same classes in "
+                "the same order"
+            )
+    labels = np.concatenate([each.labels for each in rows])
+    if labels.dtype == object:
+        found, numbers = np.unique(labels.astype(str), return_inverse=True)
+        return numbers.astype(np.int32), tuple(found.tolist())
+    names, largest = rows[0].names, int(labels.max())
+    if largest >= (len(names) or _MOST_CLASSES):
+        expected = f"{len(names)} names of classes" if names else f"at most {_MOST_CLASSES} classes"
+        raise DataError(f"{places[0]} and the files beside it have the label {largest}, but {expected} (data.root)")
+    return labels.astype(np.int32), names or tuple(map(str, range(largest + 1)))
+
+
+def with_file(path: Path, read: Callable[[int], T]) -> T:
+    """The result of `read` for the descriptor of a file. Raises DataError that names the file."""
+
+    def attempt() -> T:
+        with open(path, "rb", 0, opener=open_regular) as file:
+            return read(file.fileno())
+
+    try:
+        return retry_transient(attempt, str(path), _PATIENCE)
+    except ParquetError as error:
+        raise DataError(f"{path} {error} (data.root)") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
+
+
+def image_column(footer: Footer) -> Column:
+    """The column of images."""
+    declared = [name for name, about in footer.features.items() if about.get("_type") == "Image"]
+    found = [column for column in footer.columns if column.type == BYTE_ARRAY and not column.is_text]
+    if declared:
+        found = [column for column in found if column.path[0] in declared]
+    if len(found) > 1:
+        raise ParquetError(f"has several columns of images: {_listed(found)}; {_KEEP_ONE}")
+    if not found:
+        raise ParquetError(
+            f"has no column of images, but {_listed(footer.columns)}: expected encoded images, as binary or as struct "
+            "of bytes and path. If a column has URLs or paths, write the images themselves into the files"
+        )
+    if found[0].is_repeated:
+        raise ParquetError(f"has several images a row in {_listed(found)}; write a row for each image")
+    return found[0]
+
+
+def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
+    """The column of labels, and names of its numbers."""
+    is_class = {name: about for name, about in footer.features.items() if about.get("_type") == "ClassLabel"}
+    wanted = ({"label"} if "label" in is_class else {*is_class}) or {*_LABELS}
+    found = [column for column in footer.columns if column.path[0] in wanted]
+    if len(found) > 1:
+        raise ParquetError(f"has several columns of labels: {_listed(found)}; {_KEEP_ONE}")
+    if not found:
+        raise ParquetError(
+            f"has no column of labels, but {_listed(footer.columns)}: expected one of {', '.join(_LABELS)}, or a "
+            "ClassLabel of datasets"
+        )
+    (column,) = found
+    if column.is_repeated or not (column.type in (INT32, INT64) or column.is_text):
+        raise ParquetError(f"has labels in {_listed(found)} that are neither numbers nor names of one class a row")
+    names = is_class.get(column.path[0], {}).get("names") or []
+    if not isinstance(names, list) or len({*map(str, names)}) != len(names):
+        raise ParquetError(f"names a class twice in {_listed(found)}; give each class its own name")
+    return column, tuple(map(str, names))
+
+
+def _labels(descriptor: int, chunk: Chunk) -> NDArray[Any]:
+    """int64 numbers, or names as objects."""
+    column = chunk.column
+    labels = ColumnPages(descriptor, chunk).values()
+    missing = np.array([label is None for label in labels])
+    if column.is_text:
+        if missing.any():
+            raise ParquetError(f"has {missing.sum()} rows without a label in {_listed([column])}; remove these rows")
+        return np.array([label.decode("utf-8", "replace") for label in labels], object)
+    numbers = np.where(missing, -1, labels).astype(np.int64)
+    if hidden := int((numbers < 0).sum()):
+        raise ParquetError(
+            f"has {hidden} of {len(numbers)} labels in {_listed([column])} that are null or below 0, as in test splits "
+            "without labels; choose another split (data.train_folder, data.val_folder), or remove these rows"
+        )
+    return numbers
+
+
+def _listed(columns: Sequence[Column]) -> str:
+    names = [".".join(column.path)[:100] for column in columns[:8]]
+    return ", ".join([*names, *["..."] * (len(columns) > 8)])

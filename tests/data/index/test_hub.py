@@ -1,0 +1,97 @@
+"""Data sets of the Hugging Face Hub, from a server on this machine."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.errors import (
+    ConfigError,
+    DataError,
+    DatasetNotFound,
+    ImagenetOptError,
+    StorageFailed,
+    StorageForbidden,
+)
+from tests.data.parquet.files import write_set
+from tests.hub_server import TOKEN
+
+URL = "hf://datasets/owner/name"
+
+
+def images_of(place: str | Path, split: str, cache: Path) -> tuple[list[int], list[bytes]]:
+    index = open_index(place, split, cache)
+    return index.labels.tolist(), RecordStore(index).read_many(np.arange(len(index)))
+
+
+def test_a_data_set_is_downloaded_and_read_like_its_folder(
+    hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_set(hub / "owner/name", images_root, compression="none")
+    write_set(hub / "owner/several/a", images_root, compression="none")
+    expected = images_of(images_root, "val", tmp_path / "cache")
+    for url in (URL, f"{URL}@main/", "hf://datasets/owner/several@main/a"):
+        assert images_of(url, "val", tmp_path / "cache") == expected
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert images_of(URL, "val", tmp_path / "cache") == expected
+    with pytest.raises(DataError, match=r"data\.root"):
+        open_index(URL, "train", tmp_path / "cache")
+
+
+def test_of_a_compressed_data_set_one_file_is_downloaded_before_it_is_refused(
+    hub: Path, images_root: Path, tmp_path: Path
+) -> None:
+    write_set(hub / "owner/name", images_root)
+    with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
+        open_index(URL, "train", tmp_path / "cache")
+    assert len([*(tmp_path / "hub_cache").rglob("train-*.parquet")]) == 1
+
+
+REFUSED: list[tuple[str, str, type[ImagenetOptError], str]] = [
+    ("hf://owner/name", "", ConfigError, "expected hf://datasets/OWNER/NAME"),
+    ("hf://datasets/owner/name/../../x", "", ConfigError, "expected hf://datasets/OWNER/NAME"),
+    ("hf://datasets/owner/missing", "", DatasetNotFound, "check the name"),
+    ("hf://datasets/owner/private", "", DatasetNotFound, "HF_TOKEN"),
+    ("hf://datasets/owner/gated", "", StorageForbidden, "ask for access"),
+    (URL, "hf_wrong", StorageForbidden, "refuses the token"),
+    (f"{URL}@v9", "", DatasetNotFound, "revision"),
+    ("hf://datasets/owner/tars", "", DatasetNotFound, "no Parquet files"),
+    ("hf://datasets/owner/several", "", DatasetNotFound, "Add the folder"),
+]
+
+
+@pytest.mark.parametrize(("url", "token", "kind", "words"), REFUSED, ids=[f"{each[0]} {each[1]}" for each in REFUSED])
+def test_what_cannot_be_read_is_one_line_with_the_remedy(
+    url: str,
+    token: str,
+    kind: type[ImagenetOptError],
+    words: str,
+    hub: Path,
+    images_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("name", "private", "gated", "several/a"):
+        write_set(hub / "owner" / name, images_root, compression="none")
+    (hub / "owner/tars").mkdir()
+    (hub / "owner/tars/train.tar").write_bytes(b"")
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(ImagenetOptError) as caught:
+        open_index(url, "train", tmp_path / "cache")
+    message = str(caught.value)
+    assert type(caught.value) is kind and "\n" not in message
+    for word in (words, url, "data.root"):
+        assert word in message
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    if "private" in url or "gated" in url or token:
+        assert len(open_index(url, "train", tmp_path / "cache")) == 39, "with the right token"
+
+
+def test_a_hub_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(StorageFailed, match=r"data\.root.*HF_ENDPOINT"):
+        open_index(URL, "train", tmp_path / "cache")

@@ -1,0 +1,98 @@
+"""A stand-in for the Hugging Face Hub on this machine: data sets from folders, a token, gated and private names."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+COMMIT = "0" * 39 + "1"
+TOKEN = "hf_right"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Serves root/OWNER/NAME/...; names that begin with private or gated need the token."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, root: Path, *arguments: object) -> None:
+        self.root = root
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        is_api = parts[0] == "api"
+        if len(parts) < 3:
+            return self.answer(404)
+        owner, name, *rest = [*parts[1 + is_api :], ""]
+        folder, token = self.root / owner / name, self.headers.get("authorization", f"Bearer {TOKEN[:3]}")
+        if "authorization" in self.headers and token != f"Bearer {TOKEN}":
+            self.answer(401, code="", message="Invalid credentials in Authorization header")
+        elif not folder.is_dir() or (name.startswith("private") and token != f"Bearer {TOKEN}"):
+            self.answer(401, code="RepoNotFound")
+        elif rest[:1] in (["revision"], ["resolve"]) and rest[1] not in ("main", COMMIT):
+            self.answer(404, code="RevisionNotFound")
+        elif is_api and rest[:1] == ["tree"]:
+            self.answer(200, json.dumps([self.about(file, folder) for file in files(folder)]).encode())
+        elif is_api:
+            names = [{"rfilename": file.relative_to(folder).as_posix()} for file in files(folder)]
+            self.answer(200, json.dumps({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": names}).encode())
+        elif name.startswith("gated") and token != f"Bearer {TOKEN}":
+            self.answer(403, code="GatedRepo")
+        else:
+            self.answer(200, folder.joinpath(*rest[2:]).read_bytes())
+
+    def about(self, file: Path, folder: Path) -> dict[str, object]:
+        content = file.read_bytes()
+        path = file.relative_to(folder).as_posix()
+        return {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+
+    def answer(self, status: int, content: bytes = b"{}", *, code: str = "", message: str = "") -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Length": str(len(content)),
+            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+        }
+        headers |= {"X-Error-Code": code} if code else {}
+        headers |= {"X-Error-Message": message} if message else {}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose OWNER/NAME the Hub serves; no token is set."""
+    root = tmp_path / "hub"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, root))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub_cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield root
+    server.shutdown()
+    thread.join()
+    server.server_close()

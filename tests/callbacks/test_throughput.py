@@ -78,6 +78,47 @@ def test_a_compilation_inside_a_step_is_not_training(project, clock: Clock) -> N
     assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1, 0.1])
 
 
+class Lagging(Plain):
+    """Its device takes 10 ms for a step, which the host has queued in 1 ms, and may be 15 steps behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.done_at = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.clock.spend(0.001)
+        self.done_at = max(self.done_at, self.clock.now) + 0.01
+        self.wait(behind=0.15)
+        return super().training_step(batch, batch_idx)
+
+    def wait(self, behind: float = 0.0) -> None:
+        self.clock.spend(max(0.0, self.done_at - behind - self.clock.now))
+
+
+def test_rates_are_those_of_a_device_that_lags_behind_the_host(
+    project, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 30 steps: ten of warm-up, a row every seven, a validation every ten."""
+    module, throughput = Lagging(clock), Throughput()
+
+    class MomentOfDevice:
+        def __init__(self, device: torch.device) -> None:
+            self.reached = max(clock.now, module.done_at)
+
+        def seconds_since(self, earlier: Any) -> float:
+            return self.reached - earlier.reached
+
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput.Moment", MomentOfDevice)
+    monkeypatch.setattr("imagenet_opt.callbacks.throughput._wait_for_device", lambda _: module.wait())
+    project.fit(throughput, SlowValidation(clock), module=module, max_epochs=3, log_every_n_steps=7)
+    rates = project.logger.values("throughput/it_per_second")
+    assert len(rates) == 4
+    for rate in [*rates, throughput.summary()["throughput/it_per_second"]]:
+        assert rate == pytest.approx(100, rel=0.05)  # after each wait the host needs 1 ms to queue a step
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1] * 3, rel=0.05)
+
+
 @pytest.mark.parametrize(("module", "collate_fn"), [(Plain, None), (Reading, Named.of)])
 def test_rows_come_at_logging_steps_and_agree(project, module: type[Plain], collate_fn: Any) -> None:
     project.fit(Throughput(), module=module(), collate_fn=collate_fn)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
-from imagenet_opt.run.numbers import read_summary
+from imagenet_opt.cli.main import run
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.record import read_summary
 from tests.processes import Forked, run_train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -49,8 +52,8 @@ def train(folder: Path, root: Path | str, *overrides: str, **more: str) -> subpr
 
 
 def opened(path: Path) -> dict:
-    """A checkpoint, without the command that began its run and its recipes."""
-    return {k: v for k, v in torch.load(path, weights_only=True).items() if k not in ("begun", "recipes")}
+    """A checkpoint, without what began its run, its recipes and seconds."""
+    return {k: v for k, v in torch.load(path, weights_only=True).items() if k not in ("begun", "recipes", "starts")}
 
 
 def assert_same(first: object, second: object, place: str = "") -> None:
@@ -77,7 +80,7 @@ def metrics(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
 
 
-CLEAN = ("callbacks.checkpoint.every_n_steps=2",)
+CLEAN = ("callbacks.checkpoint.every_n_steps=2", "price_per_hour=0.5")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_summary_log_and_rows_of_a_run(clean: Path) -> None:
-    summary = json.loads((clean / "summary.json").read_text())
+    summary = read_summary(clean)
     throughput = (f"throughput/{key}" for key in ("it_per_second", "images_per_second", "data_wait_fraction"))
     startup = (f"startup/{key}_seconds" for key in ("import", "first_batch", "first_step"))
     for key in ("val/acc1", "memory/peak_gib", *throughput, *startup):
@@ -115,7 +118,7 @@ def test_every_chart_of_the_workspace_has_numbers(clean: Path) -> None:
     shares = {*re.findall(r"`(bottleneck/\w+)`", Bottleneck.__doc__ or "")}  # this run is too short for them
     sampled = {key for key in drawn if key.startswith("host/")}  # a row of this run may be shorter than a sample
     assert drawn - logged <= {"val/acc5", *shares, *sampled}  # accuracy of five needs more than five classes
-    summary = json.loads((clean / "summary.json").read_text())
+    summary = read_summary(clean)
     assert SWEEP.keys() - summary.keys() == {"gpu/utilization_percent"}
     assert summary["loader/batch_size"] == 6
 
@@ -127,6 +130,21 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     assert checkpoint["network_config"]["num_classes"] == 3
     assert checkpoint["network_config"]["classes"] == ["class0", "class1", "class2"]
     assert checkpoint["network_config"]["val_flip"] is False
+
+
+def test_the_record_of_a_run_and_its_evaluation_are_verified(
+    clean: Path, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(clean, tmp_path / "run"))
+    run("evaluate", [f"ckpt={folder}", f"data.root={images_root}", f"data.cache_dir={tmp_path}", "data.num_workers=0"])
+    run("report", ["--verify", str(folder)])
+    output = capsys.readouterr().out
+    assert "1.846 epochs of 39 images" in output and "$" in output  # 12 batches of 6
+    assert "of 39 images" in output.rpartition("top-1")[2] and "Not compared" not in output
+    shutil.copy(folder / "best.ckpt", folder / "last.ckpt")
+    (folder / "best.ckpt").write_bytes(b"another")
+    with pytest.raises(ConfigError, match=r"evaluation\.sha256"):
+        run("report", ["--verify", str(folder)])
 
 
 @pytest.mark.slow
@@ -157,13 +175,14 @@ def test_a_warned_slurm_job_saves_requeues_and_resumes_exactly(clean: Path, imag
     assert done.returncode == 0, done.stderr
     assert f"at step {record['step']}" in done.stdout
     assert not (folder / "preempted.json").exists()
+    assert [step for step, _ in json.loads((folder / "record.json").read_text())["starts"]] == [0, record["step"]]
     assert_same(opened(clean / "last.ckpt"), opened(folder / "last.ckpt"))
     assert metrics(clean) == metrics(folder)
 
 
 @pytest.mark.slow
 def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) -> None:
-    files = [clean / name for name in ("summary.json", "metrics.csv", ".hydra/config.yaml", ".hydra/overrides.yaml")]
+    files = [clean / name for name in ("record.json", "metrics.csv", ".hydra/config.yaml", ".hydra/overrides.yaml")]
     before = [file.read_bytes() for file in files]
     refused = train(clean, images_root, *CLEAN, "trainer.max_epochs=3", "optimizer=adamw")
     assert refused.returncode == 2, refused.stderr

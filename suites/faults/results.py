@@ -37,7 +37,7 @@ def step_files(run_folder: Path) -> list[Path]:
 def opened(path: Path) -> Any:
     """A checkpoint without the command that began its run."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: value for name, value in saved.items() if name != "begun"}
+    return {name: value for name, value in saved.items() if name not in ("begun", "starts")}
 
 
 def differences(first: Any, second: Any, place: str = "") -> Iterator[str]:

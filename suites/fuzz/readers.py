@@ -203,7 +203,8 @@ def _sweep(folder: Path) -> None:
     (folder / "0/job.json").write_text(
         '{"job": 0, "overrides": ["a=1", "+b=x"], "status": "ok", "error": null, "seconds": 3.5, "exit_code": 0}\n'
     )
-    (folder / "0/summary.json").write_text('{"throughput/images_per_second": 310.5, "steps": 12, "val/acc1": 0.5}\n')
+    numbers = '{"throughput/images_per_second": 310.5, "steps": 12, "val/acc1": 0.5}'
+    (folder / "0/record.json").write_text(f'{{"numbers": {numbers}}}\n')
 
 
 def _read_sweep(folder: Path) -> None:
@@ -237,5 +238,5 @@ READERS = {
     "checkpoint": Reader(_checkpoint, _read_checkpoint, ("last.ckpt",)),
     "metrics.csv": Reader(_metrics, _read_metrics, ("metrics.csv",)),
     "wandb_id.txt": Reader(_wandb_id, _read_wandb_id, ("wandb_id.txt",)),
-    "sweep": Reader(_sweep, _read_sweep, ("0/job.json", "0/summary.json")),
+    "sweep": Reader(_sweep, _read_sweep, ("0/job.json", "0/record.json")),
 }

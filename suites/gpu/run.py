@@ -7,7 +7,8 @@ end. The same command resumes. A job is a shell command, which runs in the root 
 
     WORK  a folder that stays on the machine; prepare.py fills it
     DATA  overrides of train.py for WORK/images
-    KEEP  an empty folder. Its result.json has the numbers of the job; without it, the summary.json of each folder in it
+    KEEP  an empty folder. Its result.json has the numbers of the job; without it, those of the record.json of each
+          folder in it
     QUARTER_FEWER_CPUS  three quarters of the CPUs
 """
 
@@ -90,7 +91,7 @@ def run(job: Facts, keep: Path) -> Facts:
     numbers: Facts = {}
     with suppress(json.JSONDecodeError):  # of a job that was cut while it wrote
         numbers = read(keep / "result.json")
-    summaries = {file.parent.name: read(file) for file in sorted(keep.glob("*/summary.json"))}
+    summaries = {file.parent.name: read(file)["numbers"] for file in sorted(keep.glob("*/record.json"))}
     return {
         "status": status,
         "seconds": round(time.perf_counter() - began, 1),

@@ -31,7 +31,7 @@ def test_a_run_and_its_baseline_on_the_page_and_on_the_terminal(
 def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     folder = tmp_path / "my run"
     (folder / ".hydra").mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
+    (folder / "record.json").write_text(json.dumps({"numbers": {"throughput/images_per_second": 212.0}}))
     (folder / ".hydra/overrides.yaml").write_text("[data=demo, resume_from=null]")
     page = report(folder)
     assert not page.drawings
@@ -42,7 +42,7 @@ def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     (folder / "doctor.json").write_text("{")
-    (folder / "summary.json").write_text('{"a": ')
+    (folder / "record.json").write_text('{"a": ')
     (folder / ".hydra/config.yaml").write_text("a: [\n")
     page = report(folder)
     assert "plot-timeline" in page.drawings
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -
 def test_an_empty_run_folder_and_an_unwritable_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds nothing to report"):
         run("report", [str(tmp_path)])
-    (tmp_path / "summary.json").write_text('{"steps": 7}')
+    (tmp_path / "record.json").write_text('{"numbers": {"steps": 7}}')
     with pytest.raises(ConfigError, match="--out"):
         run("report", [str(tmp_path), "--out", str(tmp_path / "none" / "a.html")])
 

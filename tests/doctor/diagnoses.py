@@ -122,7 +122,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
     events = [each for begin in waits for each in ((begin, begin + 0.9, "fetch"), (begin + 0.9, begin + 1.2, "step"))]
     recorded(folder, times, events, queue_depth=np.ones(len(times)))
     summary = {"throughput/it_per_second": 0.83, "throughput/images_per_second": 212.4, "steps": 400}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "record.json").write_text(json.dumps({"numbers": summary}))
     rows = [f"{step},{212 + step % 7},0.7{step % 9}" for step in range(0, 400, 10)]
     heading = "step,throughput/images_per_second,throughput/data_wait_fraction"
     (folder / "metrics.csv").write_text("\n".join([heading, *rows]) + "\n")

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.names import BEST, LAST
-from imagenet_opt.run.numbers import read_summary
+from imagenet_opt.run.record import read_summary
 from imagenet_opt.training.build_run import build_run
 from tests.callbacks.conftest import AtCall, WatchKeys
 from tests.config.configs import composed

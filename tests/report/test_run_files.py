@@ -24,7 +24,7 @@ def test_a_strangers_run_folder_gives_a_command_of_words_and_does_not_fill_the_m
     written = {
         OVERRIDES: f'- "{word}"\n',
         CONFIG: "\n".join(["a0: &a0 [1, 1]", *levels]),
-        Path("summary.json"): '{"a": 1}',
+        Path("record.json"): '{"numbers": {"a": 1}}',
     }
     for name, text in written.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -49,7 +49,7 @@ def job(config, folder):
             signal.pause()
     numbers = {"val/acc1": 0.1 / config.size, "val/loss": config.size}
     numbers |= {"throughput/images_per_second": 10.0 * config.size}
-    (folder / "summary.json").write_text(json.dumps(numbers))
+    (folder / "record.json").write_text(json.dumps({"numbers": numbers}))
 
 @hydra.main(config_path="conf", config_name="app", version_base="1.3")
 def main(config):

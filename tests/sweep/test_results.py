@@ -138,6 +138,6 @@ def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> N
     for job in range(3):
         (tmp_path / str(job)).mkdir()
         (tmp_path / str(job) / "job.json").write_text(json.dumps({"job": job, "overrides": ["a=1"], **outcome}))
-    (tmp_path / "1/summary.json").write_text('{"throughput/images_per')  # died while writing
+    (tmp_path / "1/record.json").write_text('{"throughput/images_per')  # died while writing
     (tmp_path / "2/job.json").write_text("{")
     assert [(row.job, row.summary) for row in collect_rows(tmp_path)] == [(0, {}), (1, {})]

@@ -47,9 +47,10 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of
     from imagenet_opt.display.progress import progress
-    from imagenet_opt.display.terminal_table import print_tables
+    from imagenet_opt.display.terminal_table import print_sentence, print_tables
     from imagenet_opt.evaluate.evaluate import evaluate, tables
     from imagenet_opt.evaluate.network import view_of
+    from imagenet_opt.run.record import add_evaluation
 
     model = plain(composed(options.overrides).model)
     network, ckpt = _network(model, options.ckpt)
@@ -69,10 +70,12 @@ def main(argv: list[str]) -> None:
         result = evaluate(network, val, data.loading, view, precision=precision, on_progress=show)
     label = f"timm's {model['name']}" if ckpt is None else "/".join(Path(ckpt).absolute().parts[-2:])
     print_tables(tables(result, val.classes, label, view, by_class=options.per_class))
-    facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), "eval": options.convention}
-    facts |= asdict(view) | asdict(result) | {"classes": list(val.classes)}
+    found = {"eval": options.convention} | asdict(view) | asdict(result)
+    facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(ckpt), **found, "classes": list(val.classes)}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
     write_file(options.json, lambda: f"{{\n{lines}\n}}\n")
+    if ckpt is not None and (sentence := add_evaluation(Path(ckpt), found, len(val))):
+        print_sentence(sentence)
 
 
 def _network(model: dict[str, Any], ckpt: Path | str | None) -> tuple["Network", str | None]:

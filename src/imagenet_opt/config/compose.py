@@ -117,6 +117,11 @@ def _check(config: DictConfig, words: list[str]) -> None:
         OmegaConf.update(config, key, value)
     leave_out_idle(config, words)
     check_limits(config.trainer)
+    price = config.get("price_per_hour")
+    if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9):
+        raise ConfigError(
+            f"price_per_hour={price} is no price; expected dollars for an hour of a machine, such as 0.50"
+        )
     _check_batch(config, words)
     _check_image_size(config, words)
 

@@ -21,7 +21,7 @@ _SUMMARY = {
     "rehearsal/accelerator_utilization": ("accelerator busy", "{:.0%}"),
     "val/acc1": ("top-1 accuracy on validation", "{:.1%}"),
 }
-"""Key of summary.json -> label and format of its tile, for a run without a verdict."""
+"""Number of record.json -> label and format of its tile, for a run without a verdict."""
 HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")
 """Facts of a machine that must be equal in both runs; otherwise a ratio also measures the machines."""
 

@@ -15,7 +15,8 @@ from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.measure.telemetry.timeline import Timeline
-from imagenet_opt.run.numbers import METRICS, SUMMARY, read_rows, read_summary
+from imagenet_opt.run.numbers import METRICS, read_rows
+from imagenet_opt.run.record import RECORD, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
@@ -25,7 +26,7 @@ PAUSE_SECONDS = 2.0
 class Record:
     """The files of a run that exist and can be read.
 
-    summary, metrics: summary.json, and the rows of metrics.csv with their steps. config: plain containers.
+    summary: the numbers of record.json. metrics: the rows of metrics.csv with their steps. config: plain containers.
     absent: name of a missing field -> sentence that says how to create it. command: that measured or trained.
     """
 
@@ -152,7 +153,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         timeline.FOLDER, timeline.read_timeline,
         "train.py records a timeline unless it is switched off with '~callbacks.timeline'",
     ),
-    "summary": (SUMMARY, _summary, "train.py writes it when a run ends"),
+    "summary": (RECORD, _summary, "train.py writes it when a run ends"),
     "metrics": (METRICS, read_rows, "train.py writes it with logger=csv or wandb"),
     "config": (str(CONFIG), lambda file: _yaml(file, dict), "train.py writes it"),
 }  # fmt: skip

@@ -1,41 +1,21 @@
-"""The numbers that a run leaves: metrics.csv and summary.json. Imports neither torch nor Lightning, so that a view of a
-run starts fast."""
+"""The rows of metrics.csv. Imports neither torch nor Lightning, so that a view of a run starts fast."""
 
 import csv
-import json
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.errors import RunFolderError
 
 METRICS = "metrics.csv"
-SUMMARY = "summary.json"
 IMAGES_PER_SECOND = "throughput/images_per_second"
 BEST_EPOCH = "best/epoch"
 _STEP = re.compile(r"[0-9]{1,18}")
-_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
 
 
 def mode_of(metric: str) -> str:
     """ "min" for a loss, whose smaller values are better, else "max"."""
     return "min" if metric.endswith("loss") else "max"
-
-
-def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
-    write_atomically(run_folder / SUMMARY, json.dumps(numbers, indent=2) + "\n")
-
-
-def read_summary(folder: Path) -> dict[str, float]:
-    """The numbers of a run; empty if the run wrote no whole summary."""
-    try:
-        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}
 
 
 def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:

@@ -25,7 +25,8 @@ from omegaconf import DictConfig, flag_override
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, did_you_mean, last_error_line
-from imagenet_opt.run.numbers import IMAGES_PER_SECOND, SUMMARY, mode_of
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND, mode_of
+from imagenet_opt.run.record import RECORD
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
@@ -79,7 +80,7 @@ handover = ForwardedSignals()
 class SweepTable(Callback):
     """Hydra callback that chooses what a search optimizes, and prints the table of all jobs when a multirun ends.
 
-    objective: key of summary.json; None to choose by the keys that the search varies.
+    objective: number of record.json; None to choose by the keys that the search varies.
     """
 
     folder: ClassVar[Path | None] = None
@@ -111,7 +112,7 @@ class SweepTable(Callback):
             if (direction := hydra.sweeper.get("direction", "optimize")) is None:
                 hydra.sweeper.direction = direction = f"{mode_of(objective)}imize"
         verb = getattr(direction, "name", direction)
-        log.info(f"the search {verb}s {objective}; {OBJECTIVE}=KEY chooses another number of summary.json")
+        log.info(f"the search {verb}s {objective}; {OBJECTIVE}=KEY chooses another number of record.json")
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
@@ -168,7 +169,7 @@ def run_job(script: Path) -> float | None:
     if handover.why:
         print_results(collect_rows(sweep_dir), sweep_dir)
         _leave(f"the sweep ends before job #{hydra.job.num}", sweep_dir)
-    for stale in (JOB, SUMMARY):
+    for stale in (JOB, RECORD):
         (folder / stale).unlink(missing_ok=True)
     environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
     if "SLURM_JOB_ID" in os.environ:
@@ -203,7 +204,7 @@ def _record(sweep_dir: Path, num: int) -> float | None:
     if row.status == "ok":
         if objective not in (*row.summary, IMAGES_PER_SECOND, ACC1):
             known = did_you_mean(objective, row.summary, f"expected one of {', '.join(row.summary)}")
-            sys.exit(ConfigError(f"{OBJECTIVE}={objective} is no number of {SUMMARY}; {known}"))  # type: ignore[arg-type]
+            sys.exit(ConfigError(f"{OBJECTIVE}={objective} is no number of {RECORD}; {known}"))  # type: ignore[arg-type]
         log.info(f"#{num} measured no {objective}")
     return None
 

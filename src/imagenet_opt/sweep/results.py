@@ -41,7 +41,7 @@ METRICS = {
     WORKERS: Column("workers used", "{:.0f}"),
     PREFETCH: Column("prefetch used", "{:.0f}"),
 }
-"""Columns, if a job has a value, by key of summary.json."""
+"""Columns, if a job has a value, by number of record.json."""
 _ONE_RUN_EACH = (
     f"Jobs differ by chance: to decide between settings that are close, sweep over these with {SEED}=1,2,3,4 before "
     "the other overrides, so that each setting runs four times; for a speed, imagenet-opt study takes less time."
@@ -49,7 +49,7 @@ _ONE_RUN_EACH = (
 
 
 def write_csv(rows: list[Row], sweep_dir: Path) -> None:
-    """Write sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
+    """Write sweep.csv: job, parameters, numbers under their keys of record.json, outcome."""
     metrics = sorted({key for row in rows for key in row.summary})
     ending = ("status", "seconds", "exit_code", "error")
     text = io.StringIO(newline="")

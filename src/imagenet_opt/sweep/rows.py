@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from imagenet_opt.config.overrides import key_of, value_of
-from imagenet_opt.run.numbers import IMAGES_PER_SECOND, read_summary
+from imagenet_opt.run.numbers import IMAGES_PER_SECOND
+from imagenet_opt.run.record import read_summary
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ _LEAST_STEPS = 20
 
 
 class Row(BaseModel):
-    """A job. overrides: as typed. summary: content of summary.json. The other fields are those of job.json."""
+    """A job. overrides: as typed. summary: the numbers of record.json. The other fields are those of job.json."""
 
     job: int = Field(ge=0, lt=2**31)
     overrides: list[str]

@@ -51,9 +51,9 @@ def may_change_accuracy(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Measure:
-    """What settings are compared by. key: of summary.json. of: the number of a job. counts: whether a job has it.
-    depends_on: whether a key may change the measure. best: a sentence with fields for the best job, the number of jobs
-    and the best value."""
+    """What settings are compared by. key: of a number in record.json. of: this number of a job. counts: whether a job
+    has it. depends_on: whether a key may change the measure. best: a sentence with fields for the best job, the number
+    of jobs and the best value."""
 
     key: str
     of: Callable[[Row], float]

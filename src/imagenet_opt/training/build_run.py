@@ -41,7 +41,8 @@ from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, names, restore
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
-from imagenet_opt.run.numbers import METRICS, SUMMARY
+from imagenet_opt.run.numbers import METRICS
+from imagenet_opt.run.record import RECORD
 from imagenet_opt.run.stop.ranks import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _OF_A_RUN = (
     *(names.FOLDER, names.LAST, names.BEST, timeline.FOLDER),
-    *(METRICS, SUMMARY, ID_FILE, STEP_FILE),
+    *(METRICS, RECORD, ID_FILE, STEP_FILE),
 )
 """What a later start of a run reads, and would take for its own."""
 
@@ -146,7 +147,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     recipe = recipe_of(config)
     if checkpoint is None:
         rank_zero_info(f"new run in {folder}")
-        model.record["recipes"] = {0: recipe}
+        model.record |= {"recipes": {0: recipe}, "starts": []}
         return Run(trainer, model, data, folder, None, 0)
     saved = checkpoints.read(checkpoint)
     source = f"the weights of {checkpoint} (resume_from)"
@@ -158,7 +159,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
         data.check_order(order, trainer)
     done_steps = saved["global_step"]
     recipes, lines = recipes_after(saved, recipe, is_confirmed=config.change_recipe is True)
-    model.record |= {"recipes": recipes, "begun": saved.get("begun")}
+    model.record |= {"recipes": recipes, "begun": saved.get("begun"), "starts": saved.get("starts", [])}
     for line in (f"resuming from {checkpoint} at step {done_steps}", *lines):
         rank_zero_info(line)
     return Run(trainer, model, data, folder, checkpoint, done_steps)

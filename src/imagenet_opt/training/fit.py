@@ -3,6 +3,7 @@
 import time
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,13 +16,14 @@ from imagenet_opt.errors import ConfigError, Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
-from imagenet_opt.run.numbers import SUMMARY, read_summary, write_summary
+from imagenet_opt.run.record import RECORD, read_summary, write_record
 from imagenet_opt.run.stop.ranks import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
 from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
+from imagenet_opt.training.record_of_run import record_of
 from imagenet_opt.training.summary import print_summary, stopped_by, summarize
 
 
@@ -34,7 +36,7 @@ def fit(config: DictConfig, *, began: float) -> None:
     quiet()
     lock_folder(Path(config.run_folder).resolve())
     run = build_run(deepcopy(config))
-    begin = _Begin(config, run)
+    begin = _Begin(config, run, began)
     run.trainer.callbacks.append(begin)  # type: ignore[attr-defined]
     exit_code = 1
     try:
@@ -44,12 +46,13 @@ def fit(config: DictConfig, *, began: float) -> None:
             limit = stopped_by(run.trainer)
             remedy = f"set another {limit}" if limit else "raise trainer.max_epochs or trainer.max_steps"
             rank_zero_info(
-                f"this run is finished, with {run.done_steps} steps; its results are in {run.folder / SUMMARY}; "
+                f"this run is finished, with {run.done_steps} steps; its results are in {run.folder / RECORD}; "
                 f"to train on, {remedy}"
             )
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
-            write_summary(numbers, run.folder)
+            begin.count()
+            write_record(record_of(config, run, numbers), run.folder / RECORD)
             for logger in run.trainer.loggers:
                 log_summary(logger, numbers)
             print_summary(numbers, run.folder, run.trainer, done_steps=run.done_steps)
@@ -69,16 +72,24 @@ def fit(config: DictConfig, *, began: float) -> None:
 
 
 class _Begin(Callback):
-    """Makes the run folder that of this run, after everything else has accepted the run."""
+    """Makes the run folder that of this run, after everything else has accepted the run, and counts its seconds."""
 
-    def __init__(self, config: DictConfig, run: Run) -> None:
-        self.config, self.run, self.done = config, run, False
+    def __init__(self, config: DictConfig, run: Run, began: float) -> None:
+        self.config, self.run, self.began, self.done = config, run, began, False
+        self.starts = list(run.model.record["starts"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         clear(self.run.folder)
         if is_first():
             record_configuration(self.config, self.run.folder, self.run.model.record["recipes"], trainer.global_step)
         self.done = True
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.count()
+
+    def count(self) -> None:
+        """Set the record's `starts`: the first step and the seconds of each start of the run, up to now."""
+        self.run.model.record["starts"] = [*self.starts, [self.run.done_steps, time.time() - self.began]]
 
 
 def _train(run: Run) -> None:

@@ -83,6 +83,7 @@ def test_keys_of_a_later_version_have_their_defaults(tmp_path: Path) -> None:
         ({"train_sums": 5}, "train_sums"),
         ({"recipes": {0: {"model": torch.zeros(1)}}}, "recipes.0"),
         ({"begun": 5}, "begun"),
+        ({"starts": [[0]]}, "starts.0"),
     ],
 )
 def test_a_run_resumes_from_no_state_of_another_form(tmp_path: Path, changes: dict[str, Any], named: str) -> None:

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -66,6 +66,7 @@ class _Resumable(BaseModel):
     train_sums: Tensor | None = None
     recipes: dict[StrictInt, dict[str, JsonValue]] = {}
     begun: dict[str, JsonValue] = {}
+    starts: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = []
 
 
 def all_files(run_folder: Path) -> list[Path]:

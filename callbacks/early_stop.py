@@ -1,11 +1,14 @@
 """Stops a run whose monitored metric reached a threshold or no longer improves, for good."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.run.numbers import mode_of
 
 
@@ -15,7 +18,7 @@ class EarlyStop(EarlyStopping):
 
     monitor: metric. mode: max or min, whether larger or smaller is better; None: smaller for a loss.
     stopping_threshold: value that ends the run; None: no value. patience: validations without progress before the run
-    ends; None: any number. options: others of EarlyStopping.
+    ends; None: any number. options: others of EarlyStopping. ConfigError for a metric that is not logged.
 
     Logs nothing.
     """
@@ -42,6 +45,25 @@ class EarlyStop(EarlyStopping):
         self.patience = options[1]  # not that of the checkpoint
         if (state_dict["stopping_threshold"], state_dict["patience"]) != options:
             self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._named(trainer):
+            super().on_train_epoch_end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._named(trainer):
+            super().on_validation_end(trainer, pl_module)
+
+    @contextmanager
+    def _named(self, trainer: Trainer) -> Iterator[None]:
+        """Lightning's error for a metric that is not logged, as a ConfigError that names the key."""
+        try:
+            yield
+        except RuntimeError as error:
+            if (metrics := trainer.callback_metrics.keys()) >= {self.monitor}:
+                raise
+            hint = did_you_mean(self.monitor, metrics, f"known: {', '.join(sorted(metrics))}")
+            raise ConfigError(f"callbacks.early_stop.monitor={self.monitor} is not logged; {hint}") from error
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.should_stop |= self.stopping_reason != EarlyStoppingReason.NOT_STOPPED

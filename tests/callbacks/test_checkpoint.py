@@ -81,6 +81,11 @@ def test_a_metric_that_is_not_logged_ends_the_fit_after_a_save(project, tmp_path
     assert step_of(tmp_path / "last.ckpt") == 10
 
 
+def test_an_early_stop_by_a_metric_that_is_not_logged_names_its_key(project) -> None:
+    with pytest.raises(ConfigError, match=r"callbacks\.early_stop\.monitor=val/acc .*val/acc1"):
+        project.fit(score_epochs(0.5, 0.5), EarlyStop("val/acc"))
+
+
 @pytest.mark.parametrize(("scores", "best"), [([0.2, 0.9, 0.3, 0.4], 10), ([0.2, 0.3, 0.9, 0.4], 15)])
 def test_the_best_weights_are_those_that_were_validated(
     project, tmp_path: Path, scores: list[float], best: int

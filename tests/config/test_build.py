@@ -11,6 +11,7 @@ from imagenet_opt import errors
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
 
@@ -75,6 +76,8 @@ WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.w
             errors.ConfigError,
             ("no images of 256 pixels", "data.val_image_size", "Set the size to 224", "model.options.img_size=256"),
         ),
+        ("model.micro_batch_size=4.0", errors.ConfigError, ("model.micro_batch_size=4.0", "write 4")),
+        ("optimizer.momentum=null", errors.ConfigError, ("optimizer.momentum=null", "number")),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],
 )
@@ -86,6 +89,14 @@ def test_mistakes_name_the_key_and_the_remedy(
         check_folders(config)
         build_run(config)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_the_last_step_before_max_time_has_a_row(images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, "+trainer.max_time={microseconds:1}", "trainer.log_every_n_steps=6"))
+    run.trainer.fit(run.model, datamodule=run.data)
+    ((step, row),) = read_rows(tmp_path / "run/metrics.csv")
+    assert (step, run.trainer.global_step) == (0, 1)
+    assert row.keys() >= {"train/loss", "lr", "throughput/images_per_second", "val/acc1"}
 
 
 def test_options_of_timms_network_are_built_and_stored(images_root: Path, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar, Timer
 from lightning.pytorch.plugins import TorchSyncBatchNorm
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from timm import optim
 from timm.layers import convert_sync_batchnorm
 from torch import nn
 
@@ -78,6 +79,7 @@ def _checked_model(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], 
     check_types(Classifier, model, "model.")
     check_types(build_optimizer, optimizer, "optimizer.")
     options_of(optimizer["name"], optimizer)
+    check_types(optim.get_optimizer_class(optimizer["name"], bind_defaults=False), optimizer, "optimizer.")
     return network, model, optimizer
 
 
@@ -123,7 +125,9 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
         plugins = make_trainer.keywords.get("plugins") or []
-        callbacks = [*first, TruncateLogs(), *make(config.callbacks, "callbacks").values()]
+        max_time = make_trainer.keywords.pop("max_time", None)
+        timers = [] if max_time is None else [_Timer(max_time)]
+        callbacks = [*first, TruncateLogs(), *make(config.callbacks, "callbacks").values(), *timers]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
             callbacks=callbacks,
@@ -136,6 +140,19 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         raise ConfigError(f"trainer: {error}") from error
     validate_last_weights(trainer)
     return trainer
+
+
+class _Timer(Timer):
+    """trainer.max_time. Looks at the time before a step, not after it, so that the last step knows that it is the last,
+    and its row of metrics has all numbers."""
+
+    state_key = "Timer"  # Lightning's, as in checkpoints
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        super().on_train_batch_end(trainer)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        pass
 
 
 class _SyncBatchNorm(TorchSyncBatchNorm):

@@ -54,7 +54,10 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
         try:
             fit = TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
         except ValidationError as error:
-            raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
+            value = "null" if options[name] is None else options[name]
+            raise ConfigError(f"{prefix}{name}={value} must be {_expected(prefix + name, error)}") from error
+        if isinstance(fit, int) and isinstance(options[name], float):
+            raise ConfigError(f"{prefix}{name}={options[name]} must be a whole number without a point; write {fit}")
         if isinstance(fit, int | float) and isinstance(value := options[name], str):
             variable = "" if isinstance(fit, bool) else ", or ${oc.decode:${oc.env:NAME}} for a variable"
             raise ConfigError(f"{prefix}{name}={value!r} is a text; write {str(fit).lower()}{variable}")

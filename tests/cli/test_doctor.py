@@ -115,6 +115,9 @@ def test_only_overrides_that_help_become_an_experiment(
         assert yaml.safe_load(experiment.read_text()) == {"data": {"num_workers": 4}}
 
 
-def test_a_full_disk_is_reported_in_one_line() -> None:
+def test_a_full_disk_is_reported_in_one_line_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_file(tmp_path / "link", lambda: "{}")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "{}"
     with pytest.raises(ConfigError, match="--json /dev/full cannot be written: No space left"):
         write_file(Path("/dev/full"), lambda: "{}")

@@ -111,7 +111,8 @@ def key_of_sample(name: str, number: int) -> str:
     WebDataset splits a path at the first dot of the file name, skips names that begin with __, and does not allow
     control characters.
     """
-    plain = os.fsencode(os.path.splitext(name)[0]).decode("utf-8", "backslashreplace")
+    inside = os.path.normpath(f"/{os.path.splitext(name)[0]}")  # a name of a class may have ../ in it
+    plain = os.fsencode(inside).decode("utf-8", "backslashreplace")
     folder, _, file = re.sub(r"[\x00-\x1f\x7f]", "_", plain).rpartition("/")
     return f"{folder}/{file.replace('.', '_')}-{number:08d}".lstrip("_/")
 

@@ -15,10 +15,12 @@ from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.data.storage.cache_folder import cache_of
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError, StorageFailed
+from imagenet_opt.pack.pack import pack
 from tests.data.conftest import MakeLoader, assert_equal, batches
-from tests.data.index.tars import header, shards_of, tar
+from tests.data.index.tars import header, members_of, shards_of, tar
 from tests.faulty_proxy import faulty_proxy
 from tests.object_server import put, upload
+from tests.pack.packs import SMALL, jpeg
 
 
 def contents(split: Split) -> list[bytes]:
@@ -178,3 +180,18 @@ def test_tars_below_a_url_are_read_once_and_have_the_samples_of_the_folder(
     put(f"{url}/valid/0.tar", b"short")
     with pytest.raises(DataError, match=r"valid/0.tar is not a tar file.*data\.root"):
         open_index(url, "val", tmp_path / "b")
+
+
+def test_a_pack_of_tars_has_their_images_and_no_path_outside(tmp_path: Path) -> None:
+    images = {name: jpeg(seed=i) for i, name in enumerate("ab")}
+    for split in ("train", "val"):
+        files = [
+            (f"{key}.{end}", text) for key, image in images.items() for end, text in (("jpg", image), ("cls", b"1"))
+        ]
+        shard(tmp_path / "d", f"{split}/0.tar", *files)
+    (tmp_path / "d/classnames.txt").write_text("cat\n../../evil/dog")
+    pack(tmp_path / "d", tmp_path / "out/p", SMALL, cache_dir=str(tmp_path / "cache"))
+    packed = open_index(tmp_path / "out/p", "val", tmp_path / "cache")
+    assert contents(packed) == [images["a"], images["b"]] and packed.labels.tolist() == [1, 1]
+    names = [os.fsdecode(name) for name, *_ in members_of(packed.folder / packed.containers[0])]
+    assert names[0] == "evil/dog/a-00000000.jpg"

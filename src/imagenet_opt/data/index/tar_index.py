@@ -51,7 +51,9 @@ _STILL_WRITTEN = 60.0
 """Seconds since its last change after which a tar without an end mark is taken for finished."""
 _LOOKED_AT = 64
 """Members of a tar among which labels are looked for."""
-MOST_BESIDE = 2**26
+_MOST_KINDS = 100
+"""Most kinds of members that are counted, since endings may be anything."""
+MOST_BESIDE = 2**24
 """Most bytes of a file with names of classes or numbers of samples."""
 _SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
 _WORDNET = re.compile(r"n\d+")
@@ -244,7 +246,7 @@ def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Spl
         containers=tars.names,
         container_ids=np.repeat(np.arange(len(samples), dtype=np.int32), [len(each.labels) for each in samples]),
         offsets=np.array([start for each in samples for start in each.starts], np.int64),
-        others=sum((each.others for each in samples), Counter[str]()),
+        others=dict(sum((each.others for each in samples), Counter[str]()).most_common(_MOST_KINDS)),
         **more,
     )
 

@@ -56,7 +56,7 @@ class RecordStore:
         """Positions in `indices` of the samples that one request reads: a file, or samples of one container, in its
         order, with less than 64 KiB between them, up to 4 MiB."""
         split = self.split
-        if not split.containers:
+        if not split.containers or len(indices) == 1:
             return list(np.arange(len(indices))[:, None])
         containers, starts = split.container_ids[indices], split.offsets[indices]
         order = np.lexsort((starts, containers))
@@ -86,20 +86,18 @@ class RecordStore:
 
     def _read_group(self, indices: Indices, group: Indices, samples: list[bytes]) -> None:
         """Read the samples of a group with one request into their places."""
-        split, members = self.split, indices[group]
-        starts = split.offsets[members]
-        ends = starts + split.sizes[members]
-        container, first, end = int(split.container_ids[members[0]]), int(starts[0]), int(ends.max())
+        split, members = self.split, indices[group].tolist()  # numbers of Python, which are faster one by one
+        spans = [(start := int(split.offsets[i]), start + int(split.sizes[i])) for i in members]
+        container, first, end = int(split.container_ids[members[0]]), spans[0][0], max(stop for _, stop in spans)
         etag = split.etags[container].decode() if len(split.etags) else ""
-        encoded = self.source.read(split.file(int(members[0])), first, end - first, etag)
+        encoded = self.source.read(split.file(members[0]), first, end - first, etag)
         if len(encoded) < end - first:
             raise BadSample(
                 f"{split.place}/{split.containers[container]} ends at byte {first + len(encoded)}, in the middle of "
                 f"{end - first} bytes at {first} (data.root); {self._remedy}"
             )
-        spans = zip(members.tolist(), group.tolist(), starts - first, ends - first, strict=True)
-        for member, place, start, stop in spans:
-            samples[place] = encoded[start:stop]
+        for member, place, (start, stop) in zip(members, group.tolist(), spans, strict=True):
+            samples[place] = encoded[start - first : stop - first]
             if len(split.checksums) and not self._checked[member]:
                 self._check(member, samples[place])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.cli.main import run
 from imagenet_opt.cli.pack import main as pack
 from tests.conftest import write_images
 from tests.object_server import client
@@ -61,4 +62,5 @@ def test_a_run_that_loses_its_machine_ends_as_an_undisturbed_run(
     found = [each["Key"] for each in listed]
     earlier = found.pop(1)  # one of two, depending on which upload was still running when the next one came
     assert earlier in ("run/checkpoints/step_00000002.ckpt", "run/checkpoints/step_00000004.ckpt")
-    assert found == ["run/best.ckpt", "run/checkpoints/step_00000006.ckpt", "run/metrics.csv"]
+    assert found == ["run/best.ckpt", "run/checkpoints/step_00000006.ckpt", "run/metrics.csv", "run/record.json"]
+    run("report", ["--verify", str(tmp_path / "new")])

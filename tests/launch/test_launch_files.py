@@ -28,7 +28,15 @@ SCRIPTS: dict[str, str] = {
     **{f"torchrun {number}": block for number, block in enumerate(BLOCKS)},
 }
 STARTS = [name for name in SCRIPTS if name != "skypilot setup"]
-PLACES = {"RUN": "rn50", "BUCKET": "s3://bucket/runs", "DATA": "s3://bucket/in1k", "NODE_RANK": "1", "HEAD": "node0"}
+PLACES = {
+    "RUN": "rn50",
+    "EPOCHS": "88",
+    "PRICE": "null",
+    "BUCKET": "s3://bucket/runs",
+    "DATA": "s3://bucket/in1k",
+    "NODE_RANK": "1",
+    "HEAD": "node0",
+}
 RECORDS = '#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done > "$RECORD"\n'
 SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n'
 

@@ -1,5 +1,6 @@
 """One run of train.py, from its configuration to its summary."""
 
+import logging
 import time
 from copy import deepcopy
 from pathlib import Path
@@ -12,10 +13,12 @@ from omegaconf import DictConfig
 
 from imagenet_opt.config.compose import record_configuration
 from imagenet_opt.data.loader_workers import explain_worker_death
-from imagenet_opt.errors import ConfigError, Preempted, WorkerDied
+from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, WorkerDied
+from imagenet_opt.run.checkpoint import mirror
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
+from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, read_summary, write_record
 from imagenet_opt.run.stop.ranks import explain
 from imagenet_opt.run.stop.signals import stop
@@ -25,6 +28,8 @@ from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.training.record_of_run import record_of
 from imagenet_opt.training.summary import print_summary, stopped_by, summarize
+
+log = logging.getLogger(__name__)
 
 
 def fit(config: DictConfig, *, began: float) -> None:
@@ -53,6 +58,7 @@ def fit(config: DictConfig, *, began: float) -> None:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
             begin.count()
             write_record(record_of(config, run, numbers), run.folder / RECORD)
+            _upload(run)
             for logger in run.trainer.loggers:
                 log_summary(logger, numbers)
             print_summary(numbers, run.folder, run.trainer, done_steps=run.done_steps)
@@ -69,6 +75,17 @@ def fit(config: DictConfig, *, began: float) -> None:
             finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
         if exit_code and not begin.done:
             run.put_back()
+
+
+def _upload(run: Run) -> None:
+    """Upload the record of the run and its last rows to the mirror, if there is one."""
+    for url in filter(None, (getattr(callback, "mirror", None) for callback in run.trainer.checkpoint_callbacks)):
+        try:
+            mirror.call(
+                "put", url, files=[str(file) for name in (METRICS, RECORD) if (file := run.folder / name).exists()]
+            )
+        except ImagenetOptError as error:
+            log.warning(f"{RECORD} is not in {mirror.KEY}={url}: {error}; {run.folder} has it")
 
 
 class _Begin(Callback):

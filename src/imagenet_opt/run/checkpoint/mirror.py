@@ -86,8 +86,7 @@ def upload(
             f"another run has written {foreign[0]}, which is later and stays; end one of the two runs, or choose "
             f"another {KEY}"
         )
-    for other in map(Path, others):
-        storage.write(other.name, other.read_bytes())
+    put(storage, files=others)
     if best is not None:
         storage.upload(BEST, Path(best))
     if best is not None and os.path.samefile(best, checkpoint):
@@ -97,6 +96,12 @@ def upload(
     gone = [found for found in there if list(found) in replaced and found.path != name]
     earlier = [found for found in there if step_of(found.path) < step_of(name) and found not in gone]
     return _remove(storage, [found.path for found in (*gone, *earlier[keep - 1 :])])
+
+
+def put(storage: ObjectStorage, *, files: list[str]) -> None:
+    """Upload small files under their names."""
+    for file in map(Path, files):
+        storage.write(file.name, file.read_bytes())
 
 
 def download(

@@ -1,5 +1,6 @@
 """Completion of the command line, and messages about mistakes: one line with the remedy."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,7 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ("trainer.max_steps=-5", "ConfigError: trainer.max_steps=-5 is out of range"),
         ("optimizer.fused=off", "optimizer.fused='off' is a text; write false"),
         ("~model.name", "leave out ~model.name"),
+        ("/tmp", "did you mean data.root=/tmp?"),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),
     ],
 )
@@ -132,8 +134,10 @@ def test_an_experiment_of_a_project_names_its_program(tmp_path: Path, monkeypatc
     for file in ("train.py", "conf/experiment/tiny.yaml"):
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"python train\.py experiment=tiny"):
-        composed(("experiment=tiny",))
+    for command, typed in (("", "train"), ("doctor ", "doctor")):
+        monkeypatch.setattr(sys, "argv", ["imagenet-opt", typed, "experiment=tiny"])
+        with pytest.raises(ConfigError, match=rf"python train\.py {command}experiment=tiny"):
+            composed(("experiment=tiny",))
 
 
 @pytest.mark.parametrize("words", ["--batch-size 64", "--batch-size=64", "-b 64 seed=3"])

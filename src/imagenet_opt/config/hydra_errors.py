@@ -1,6 +1,7 @@
 """Explains Hydra's and OmegaConf's errors in the words of this project."""
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.keys import unknown
-from imagenet_opt.config.overrides import config_folder, last_value
+from imagenet_opt.config.overrides import config_folder, last_value, typed
 from imagenet_opt.errors import did_you_mean
 
 _HINTS = {
@@ -29,6 +30,8 @@ def explain(error: Exception, words: Iterable[str]) -> str:
         return _no_option(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException) and "=" not in (word := error.override):
         is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
+        if not is_experiment and Path(word).is_dir():
+            return f"{word}: options are KEY=VALUE; did you mean data.root={word}?"
         example = f"experiment={word}" if is_experiment else "data.batch_size=64"
         return f"{word}: options are KEY=VALUE, such as {example}"
     if absent := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
@@ -42,7 +45,9 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
     if (Path("conf") / f"{place}.yaml").is_file() and Path("train.py").is_file():
-        return f"the package has no {group} '{option}'; this folder's project has: python train.py {group}={option}"
+        command = "".join(f"{word} " for word in (typed or sys.argv)[1:2] if word.isalpha() and word != "train")
+        program = f"python train.py {command}{group}={option}"
+        return f"the package has no {group} '{option}'; this folder's project has: {program}"
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     similar = did_you_mean(option, options, "")
     hint = "".join(hint for prefix, hint in _HINTS.items() if place.startswith(prefix))

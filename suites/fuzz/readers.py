@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.record_store import RecordStore
@@ -105,14 +105,14 @@ _INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.
 def _index(folder: Path) -> None:
     data = _classes(folder.parent)  # stays in its place, because the index knows the folders' inodes and times
     time.sleep(2.1)  # a folder that has just changed is not cached
-    open_split(data, "train", folder / "cache")
+    open_index(data, "train", folder / "cache")
     shutil.copytree(next((folder / "cache/index").iterdir()), folder / "cached")
 
 
 def _open_index(folder: Path) -> None:
     cache = next((folder / "cache/index").iterdir())
     shutil.copytree(folder / "cached", cache, dirs_exist_ok=True)
-    index = open_split(folder.parent / "data", "train", folder / "cache")
+    index = open_index(folder.parent / "data", "train", folder / "cache")
     _check_columns(len(index), index.labels, len(index.classes))
     for i in range(len(index)):
         path = os.path.normpath(index.path(i))

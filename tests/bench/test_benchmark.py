@@ -29,7 +29,6 @@ from imagenet_opt.bench.turn import (
 )
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.decoder import region_codec
-from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.index.split import Split
@@ -47,7 +46,7 @@ HOW = loading(num_workers=1)
 
 @pytest.fixture
 def index(images_root: Path, tmp_path: Path) -> Split:
-    return open_split(images_root, "train", tmp_path)
+    return open_index(images_root, "train", tmp_path)
 
 
 @pytest.fixture
@@ -175,7 +174,7 @@ def test_every_image_is_one_of_quality_90_in_its_class(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     Image.fromarray(pixels).save(first, "JPEG", quality=100)
     last.write_bytes(b"no image")
-    index = open_split(root, "train", tmp_path / "cache")
+    index = open_index(root, "train", tmp_path / "cache")
     again = encoded_again(index, tmp_path / "copies")
     assert again.classes == index.classes and again.labels.tolist() == [0, 0, 0, 1, 1]
     expected = io.BytesIO()

@@ -7,7 +7,7 @@ from imagenet_opt.bench.benchmark import job_of
 from imagenet_opt.bench.report import as_json, tables_of
 from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from tests.conftest import loading
 
 RATES = {
@@ -29,7 +29,7 @@ def measured(folder: Path) -> tuple[Rounds[Turn], Job, list[str]]:
         for name, rates in RATES.items()
     }
     rounds = Rounds(turns, {"spdl": "RuntimeError: out of threads", "ffcv": "not installed"}, seconds=60.0)
-    return rounds, job_of(open_split(folder, "train", folder), loading(num_workers=1), 4), [*RATES, "ffcv"]
+    return rounds, job_of(open_index(folder, "train", folder), loading(num_workers=1), 4), [*RATES, "ffcv"]
 
 
 def test_the_tables_have_every_row_measured_or_not(images_root: Path) -> None:

@@ -10,7 +10,7 @@ from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.rehearsal import Rehearsal
 from imagenet_opt.data.batch import to_images
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain, SlowStep
@@ -81,7 +81,7 @@ def test_code_that_waits_for_the_device_is_reported_with_its_line(project) -> No
 
 @pytest.mark.slow
 def test_batches_of_the_loader_come_unresized_and_without_cost(project, images_root, tmp_path) -> None:
-    indexes = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
+    indexes = [open_index(images_root, split, tmp_path) for split in ("train", "val")]
     data = ImageData(*indexes, loading(resize_on="device"))
     module, callback, batches = Plain(), rehearsal(copy_gb_per_second=1e-3), []
     module.net.num_classes = 3  # as networks of timm say; it takes no images of this size

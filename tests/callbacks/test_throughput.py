@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading, quiet_trainer
 
@@ -151,7 +151,7 @@ class LongFirstStep(Callback):
 def test_batches_that_are_ready_after_the_first_step_are_not_measured(images_root, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
     options = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
-    splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
+    splits = [open_index(images_root, split, tmp_path) for split in ("train", "val")]
     throughput = Throughput()
     trainer = quiet_trainer(
         callbacks=[throughput, LongFirstStep()], max_epochs=1, limit_val_batches=0, use_distributed_sampler=False

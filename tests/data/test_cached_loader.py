@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.index_cache import save
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.storage.record_store import RecordStore
@@ -34,7 +34,7 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(storage: Path, tmp_path: Path) -> RemoteFolder:
-    here = open_split(storage, "train", tmp_path / "cache")
+    here = open_index(storage, "train", tmp_path / "cache")
     kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes_of(here)), {})
     return RemoteFolder(**{field.name: getattr(kept, field.name) for field in dataclasses.fields(kept)})
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.data.storage.record_store import RecordStore
@@ -67,7 +67,7 @@ class CountingStore(RecordStore):
 
 def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, tmp_path: Path) -> None:
     workers = 3
-    index = open_split(images_root, "train", tmp_path)
+    index = open_index(images_root, "train", tmp_path)
     store = CountingStore(index)
     options = loading(batch_size=6, num_workers=workers, reads_in_flight=1)
     made = train_loader(index, options, RankInfo(device=CPU), store)

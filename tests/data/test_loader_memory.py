@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from imagenet_opt.data.budget import SPARE_BATCHES
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.loader import RankInfo, batch_bytes, mean_crop_bytes, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, folder_of, loading
@@ -72,7 +72,7 @@ def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader
 def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp_path: Path) -> None:
     """Against the same loader of 39 samples. As a list of paths and labels it would be over 200 MB a worker."""
     num = 1_281_167
-    few = open_split(images_root, "train", tmp_path / "cache")
+    few = open_index(images_root, "train", tmp_path / "cache")
     name = np.frombuffer(os.fsencode(os.path.relpath(few.path(0), few.folder)), np.uint8)
     columns = {
         "labels": np.zeros(num, np.int32),

@@ -11,7 +11,7 @@ from timm.data import ImageNetInfo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.evaluate.evaluate import Result, evaluate, tables
@@ -42,7 +42,7 @@ class Recorder(nn.Module):
 
 
 def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
-    index, net = open_split(images_root, "val", tmp_path), Recorder()
+    index, net = open_index(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), VIEW)
     labels = index.labels.astype(np.int64)
     logits = torch.cat(net.logits)[: len(labels)]
@@ -56,7 +56,7 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
 
 
 def test_tta_averages_the_logits_of_image_and_mirror_image(images_root: Path, tmp_path: Path) -> None:
-    index, net = open_split(images_root, "val", tmp_path), Recorder()
+    index, net = open_index(images_root, "val", tmp_path), Recorder()
     result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=True))
     assert torch.equal(net.images[0].flip(-1), net.images[1])
     logits = torch.cat([(a + b) / 2 for a, b in zip(net.logits[::2], net.logits[1::2], strict=True)])[: len(index)]
@@ -75,7 +75,7 @@ def test_a_view_follows_the_configuration_or_a_convention() -> None:
 
 
 def test_data_with_other_classes_and_an_unsuitable_size_are_refused(images_root: Path, tmp_path: Path) -> None:
-    index = open_split(images_root, "val", tmp_path)
+    index = open_index(images_root, "val", tmp_path)
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
         evaluate(Network(Recorder(), 1000), index, loading(), VIEW)
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
@@ -89,7 +89,7 @@ def renamed(root: Path, folder: Path, names: list[str]) -> Split:
         target = folder / "val" / names[int(file.parent.name.removeprefix("class"))]
         target.mkdir(parents=True, exist_ok=True)
         (target / f"{number}.JPEG").symlink_to(file)
-    return open_split(folder, "val", folder / "cache")
+    return open_index(folder, "val", folder / "cache")
 
 
 def evaluated(index: Split, net: Recorder, **options: object) -> tuple[Result, Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.samples import Rows, Samples
@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def samples(root: Path, cache: Path, **how: int | str) -> Samples:
-    return Samples(open_split(root, "train", cache), loading(**how))
+    return Samples(open_index(root, "train", cache), loading(**how))
 
 
 def test_no_experiment_reads_the_samples_of_read_few(root: Path, tmp_path: Path) -> None:

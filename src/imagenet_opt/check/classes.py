@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.data.index.layout import numbers
-from imagenet_opt.data.index.split import Split, with_classes_of
+from imagenet_opt.data.index.split import Split, numbers, with_classes_of
 from imagenet_opt.errors import ClassMismatch
 
 NUM_CLASSES, NUM_TRAIN, NUM_VAL = 1000, 1_281_167, 50_000

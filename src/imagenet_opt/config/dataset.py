@@ -8,10 +8,9 @@ from omegaconf import DictConfig
 
 from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.index.index_cache import cache_folder
-from imagenet_opt.data.index.layout import root_of, split_folder
-from imagenet_opt.data.index.parquet import parquet_files
+from imagenet_opt.data.index.layout import root_of
+from imagenet_opt.data.index.open_index import find_source, open_index
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package, is_url
 from imagenet_opt.processes import start_server
@@ -31,8 +30,6 @@ class DataSet:
 
     def open(self, split: str) -> Split:
         """The split's index; from the cache if the files did not change. Raises DataError."""
-        from imagenet_opt.data.index.open_index import open_index
-
         return open_index(self.root, self.folders[split], self.cache, cache_gb=self.loading.cache_gb)
 
 
@@ -49,8 +46,7 @@ def check_folders(config: DictConfig) -> None:
         return
     try:
         for split in (config.data.train_folder, config.data.val_folder):
-            if find_tars(root, str(split)) is None and not parquet_files(root, str(split)):
-                split_folder(root, str(split))
+            find_source(root, str(split))
     except DatasetNotFound as error:
         if root is not None and root.expanduser().exists():
             raise

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import folder_index
-from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, with_classes_of
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
@@ -32,7 +31,7 @@ def tree(root: Path, *files: str) -> Path:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The clock of the index, a minute late: folders that were made by a test have not just changed."""
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 60 * 10**9)
-    monkeypatch.setattr("imagenet_opt.data.index.folder_index.time", clock)
+    monkeypatch.setattr("imagenet_opt.data.index.index_cache.time", clock)
     return clock
 
 
@@ -41,7 +40,7 @@ def names(index: Split) -> list[str]:
 
 
 def opened(root: Path) -> Split:
-    return open_split(root, "train", root.parent / "cache")
+    return open_index(root, "train", root.parent / "cache")
 
 
 def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_a_data_set_that_was_replaced_is_listed_anew_although_its_times_are_old(
 
 def test_a_cache_that_cannot_be_written_is_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder")
-    assert len(open_split(root, "train", root / "not_a_folder")) == 1
+    assert len(open_index(root, "train", root / "not_a_folder")) == 1
     assert "data.cache_dir" in caplog.text
 
 

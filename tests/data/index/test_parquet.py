@@ -43,7 +43,7 @@ def test_batches_are_those_of_the_folder(images_root: Path, tmp_path: Path, load
 
 
 def test_a_changed_file_is_read_anew(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.data.index.parquet._CLOCK_STEP_NS", -(10**18))  # files are kept at once
+    monkeypatch.setattr("imagenet_opt.data.index.index_cache._CLOCK_STEP_NS", -(10**18))  # files are kept at once
     root, cache = write_set(tmp_path / "hub", images_root, compression="none"), tmp_path / "cache"
     first = open_index(root, "train", cache)
     assert first.origin is not None

@@ -55,7 +55,7 @@ def test_the_list_of_tars_is_kept_until_one_of_them_or_a_file_beside_them_change
     caplog.set_level(logging.INFO)
     root, cache = tmp_path / "d", tmp_path / "cache"
     first, _ = shards_of(root / "train", images_root / "train")
-    monkeypatch.setattr("imagenet_opt.data.index.tar_index._CLOCK_STEP_NS", -(10**12))  # as if the tars were old
+    monkeypatch.setattr("imagenet_opt.data.index.index_cache._CLOCK_STEP_NS", -(10**12))  # as if the tars were old
     assert len(open_index(root, "train", cache)) == len(open_index(root, "train", cache)) == 39
     assert "39 images below" in caplog.text and "as listed on" in caplog.text
     (root / "classnames.txt").write_text("cat\ndog\ncow\n")

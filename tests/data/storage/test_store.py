@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import ThrottledStore
 
 
 @pytest.fixture
 def folder(images_root: Path, tmp_path: Path) -> RecordStore:
-    return RecordStore(open_split(images_root, "val", tmp_path))
+    return RecordStore(open_index(images_root, "val", tmp_path))
 
 
 def test_bytes_are_in_the_order_of_the_request(folder: RecordStore, images_root: Path) -> None:
@@ -37,7 +37,7 @@ def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -
     file = tmp_path / "data/train/a/x.JPEG"
     file.parent.mkdir(parents=True)
     file.touch()
-    index = open_split(tmp_path / "data", "train", tmp_path / "cache")
+    index = open_index(tmp_path / "data", "train", tmp_path / "cache")
     file.unlink()
     if what == "folder":
         file.mkdir()

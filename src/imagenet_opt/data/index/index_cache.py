@@ -11,10 +11,13 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
+import time
 import tokenize
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +29,8 @@ from filelock import FileLock
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from imagenet_opt.data.index.split import Origin, Split
+from imagenet_opt.data.index.split import Origin, Split, numbers
+from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import open_regular, read_file
 
@@ -34,7 +38,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ABOUT = "about.json"
-_FORMAT = 4
+_FORMAT = 5
+Mark = tuple[int, int, int, int]
+"""Size of a file, modification time, change time and inode. Unpacking may set the first time back, and no program the
+second."""
+Marks = Mapping[str, Mark]
+"""Full path of a file or folder -> its mark."""
+_MARK_THREADS = 32
+_CLOCK_STEP_NS = 2 * 10**9
+"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
 _DTYPES: dict[str, DTypeLike] = {
     "labels": np.int32,
     "names": np.uint8,
@@ -78,6 +90,55 @@ def load_or_make(
         lock.release()
 
 
+def open_kept(
+    cache_dir: Path,
+    place: str,
+    scan: Callable[[], tuple[Split, Marks]],
+    *,
+    files: Sequence[str] = (),
+    checksum: int = 0,
+) -> Split:
+    """The split that `scan` finds, or the one that it found before, while all files and folders have the marks that
+    they had before they were read.
+
+    place: what is scanned. files: all names, if new files change no mark. checksum: of what else must be the same. The
+    split is not kept if something changed less than two seconds before the scan: a later
+    change could leave the same time, because some file systems keep whole seconds. If several processes have one cache
+    folder, one process scans and the others wait.
+    """
+
+    facts = {"files": list(files), "checksum": checksum}
+
+    def make(cached: Path) -> Split:
+        started_ns = time.time_ns()
+        split, marks = scan()
+        latest = max(max(changes) for _, *changes, _ in marks.values())
+        if not split.codec and latest < started_ns - _CLOCK_STEP_NS:
+            split = save(cached, split, {"marked": list(marks), "marks": list(marks.values()), **facts})
+        tell_listed(split)
+        return split
+
+    def is_current(about: Mapping[str, Any]) -> bool:
+        if any(about[name] != fact for name, fact in facts.items()):
+            return False
+        with ThreadPoolExecutor(_MARK_THREADS) as threads:
+            return bool(about["marks"] == list(threads.map(lambda file: list(mark(file)), about["marked"])))
+
+    def of_cache(cached: Path) -> Split | None:
+        if (found := load(cached, is_current)) is not None:
+            tell_listed(found, cached)
+        return found
+
+    return load_or_make(cache_dir, os.fsencode(place), of_cache, make)[0]
+
+
+def mark(path: str | Path) -> Mark:
+    """The mark of a file or folder, to take before it is read. Raises OSError."""
+    status = os.stat(path)
+    size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+    return size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """An empty folder that replaces `folder` at the end of the block. Raises OSError."""
@@ -100,7 +161,8 @@ def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
     columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}
     kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others")}
     etag_bytes = split.etags.itemsize if len(split.etags) else 0
-    facts = {"format": _FORMAT, "listed": now(), "columns": [*columns], "etag_bytes": etag_bytes, **kept, **about}
+    kept |= {"listed": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f UTC}", "columns": [*columns], "etag_bytes": etag_bytes}
+    facts = {"format": _FORMAT, **kept, **about}
     try:
         with new_folder(cached) as fresh:
             for name, column in columns.items():
@@ -154,17 +216,17 @@ def _opened(cached: Path, about: Mapping[str, Any], origin: Origin) -> Split:
     return Split(place=place, classes=classes, containers=containers, others=others, origin=origin, **columns)
 
 
-def now() -> str:
-    """The time of a listing."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-
-
-def listed(cached: Path) -> str:
-    """When the split in `cached` was listed; "" without one."""
-    try:
-        return str(json.loads(read_file(cached / ABOUT))["listed"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ""
+def tell_listed(split: Split, cached: Path | None = None) -> None:
+    """Say once how many images a data set has: when they were listed, if the list is the one in `cached`; how many
+    other files were left out."""
+    parts = []
+    if cached is not None:
+        listed = json.loads(read_file(cached / ABOUT))["listed"]
+        parts.append(f"as listed on {listed[:16]} UTC; to list them again, remove {cached}")
+    if split.others:
+        parts.append(f"left out are other files: {numbers(split.others)}")
+    if parts:
+        tell_once(f"{len(split)} images below {split.place}, {'; '.join(parts)}")
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:

@@ -3,11 +3,12 @@
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.index.split import numbers
 from imagenet_opt.errors import DataError, DatasetNotFound
 from imagenet_opt.object_storage import is_hub, is_url
 
@@ -114,12 +115,6 @@ def kind(name: str) -> str:
     """The kind of a file that is no image: "._*", its ending in lower case, or "no ending"."""
     file = os.path.basename(name)
     return "._*" if file.startswith("._") else os.path.splitext(file)[1].lower() or "no ending"
-
-
-def numbers(kinds: Mapping[str, int]) -> str:
-    """For example "30 .heic, 7 .txt", the most frequent kinds first."""
-    shown = Counter(kinds).most_common(5)
-    return ", ".join([f"{num} {name}" for name, num in shown] + ["..."] * (len(kinds) > len(shown)))
 
 
 def instead_of_classes(folder: Path, root: Path | str) -> str:

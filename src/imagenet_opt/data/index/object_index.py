@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from imagenet_opt.data.index.folder_index import check_not_empty, tell_listed
-from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
+from imagenet_opt.data.index.folder_index import check_not_empty
+from imagenet_opt.data.index.index_cache import load, load_or_make, save, tell_listed
 from imagenet_opt.data.index.layout import describe, is_image, kind
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars
@@ -65,10 +65,7 @@ def open_objects(url: str, cache_dir: Path, cache_gb: float | None = 0.0) -> Spl
             spool.close()
 
     split, is_new = load_or_make(cache_dir, place.encode(), lambda cached: load(cached, _is_of(url)), make)
-    if is_new or split.origin is None:
-        tell_listed(split)
-    else:
-        tell_listed(split, listed(split.origin.about.parent), split.origin.about.parent)
+    tell_listed(split, None if is_new or split.origin is None else split.origin.about.parent)
     return split
 
 

@@ -1,6 +1,7 @@
 """Opens a split, whatever its data are: finds what lies there, and asks the source of such data."""
 
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -8,8 +9,6 @@ from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.hub import hub_folder
 from imagenet_opt.data.index.layout import list_of_classes, split_folder, split_url
-from imagenet_opt.data.index.object_index import open_objects
-from imagenet_opt.data.index.object_shards import open_object_shards
 from imagenet_opt.data.index.parquet import codec_of, open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
@@ -33,23 +32,31 @@ def open_index(
         root = hub_folder(str(root), split, lambda file: check_codec(codec_of(file)))
     if isinstance(root, str):
         return _open_objects(split_url(root, split), cache_dir, cache_gb)
+    found = find_source(root, split)(cache_dir)
+    check_codec(found.codec)
+    return found
+
+
+def find_source(root: Path | None, split: str) -> Callable[[Path], Split]:
+    """What opens `root`/`split`, by the files that lie there; called with the cache folder. Raises DatasetNotFound."""
     if files := parquet_files(root, split):
-        found = open_parquet(files, cache_dir)
-        check_codec(found.codec)
-        return found
+        return partial(open_parquet, files)
     if tars := find_tars(root, split):
-        return open_tars(tars, cache_dir)
+        return partial(open_tars, tars)
     folder = split_folder(root, split)
     if root is not None and folder != (root.expanduser() / split).resolve():
         tell_once(f"{split}/ of data.root={root} is {folder}")
     if is_packed(folder):
-        return open_shards(folder)
+        return lambda cache_dir: open_shards(folder)
     if list_ := list_of_classes(folder):
-        return open_flat(folder, list_)
-    return open_split(root, split, cache_dir)
+        return lambda cache_dir: open_flat(folder, list_)
+    return partial(open_split, folder)
 
 
 def _open_objects(url: str, cache_dir: Path, cache_gb: float | None) -> Split:
+    from imagenet_opt.data.index.object_index import open_objects  # imports torch
+    from imagenet_opt.data.index.object_shards import open_object_shards
+
     try:
         return open_object_shards(url, cache_dir) or open_objects(url, cache_dir, cache_gb)
     except OSError as error:

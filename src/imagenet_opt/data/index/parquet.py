@@ -8,16 +8,15 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.index.folder_index import tell_listed
-from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
+from imagenet_opt.data.index.index_cache import Marks, mark, open_kept
 from imagenet_opt.data.index.layout import unreadable
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import find_tars
@@ -36,8 +35,6 @@ _NUM_EXAMPLES = re.compile(rb"- name: (\S+)\s+num_bytes: \S+\s+num_examples: (\d
 _THREADS = 8
 _SLOW = 2.0
 """Seconds after which the reading of footers and labels shows its progress."""
-_CLOCK_STEP_NS = 2 * 10**9
-"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +89,17 @@ def open_parquet(files: ParquetFiles, cache_dir: Path) -> Split:
     """The split of these files, from the cache while their sizes and times are the same. Raises DataError."""
     _check_complete(files)
 
-    def make(cached: Path) -> Split:
-        started_ns, marks = time.time_ns(), _marks(files)
-        split = _split(files, _rows(files))
-        _compare_rows(files, len(split))
-        if not split.codec and max(max(mark[1:3]) for mark in marks) < started_ns - _CLOCK_STEP_NS:
-            split = save(cached, split, {"files": files.names, "marks": marks})
-        return split
+    return open_kept(cache_dir, f"{files.split} Parquet of {files.folder}", partial(_scanned, files), files=files.names)
 
-    def is_current(kept: Mapping[str, Any]) -> bool:
-        is_same = kept["place"] == str(files.folder) and kept["files"] == [*files.names]
-        return bool(is_same and kept["marks"] == _marks(files))
 
-    def of_cache(cached: Path) -> Split | None:
-        found = load(cached, is_current)
-        if found is not None:
-            tell_listed(found, listed(cached), cached)
-        return found
-
-    return load_or_make(cache_dir, os.fsencode(f"{files.folder} {files.split} parquet"), of_cache, make)[0]
+def _scanned(files: ParquetFiles) -> tuple[Split, Marks]:
+    try:
+        marks = {str(path): mark(path) for path in (files.folder / name for name in files.names)}
+    except OSError as error:
+        raise unreadable(error) from error
+    split = _split(files, _rows(files))
+    _compare_rows(files, len(split))
+    return split, marks
 
 
 def _rows(files: ParquetFiles) -> list[ParquetRows]:
@@ -144,15 +133,6 @@ def _split(files: ParquetFiles, rows: Sequence[ParquetRows]) -> Split:
         offsets=np.concatenate(in_file if codec else [each.offsets for each in rows]),
         codec=codec,
     )
-
-
-def _marks(files: ParquetFiles) -> list[list[int]]:
-    """Size, modification time, change time and inode of each file. Raises DataError."""
-    try:
-        found = [os.stat(files.folder / name) for name in files.names]
-    except OSError as error:
-        raise unreadable(error) from error
-    return [[status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] for status in found]
 
 
 def _check_complete(files: ParquetFiles) -> None:

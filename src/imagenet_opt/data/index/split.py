@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -151,6 +152,12 @@ def joined(names: list[bytes]) -> dict[str, Any]:
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_offsets": np.cumsum([0, *map(len, names)], dtype=np.int64),
     }
+
+
+def numbers(kinds: Mapping[str, int]) -> str:
+    """For example "30 .heic, 7 .txt", the most frequent kinds first."""
+    shown = Counter(kinds).most_common(5)
+    return ", ".join([f"{num} {name}" for name, num in shown] + ["..."] * (len(kinds) > len(shown)))
 
 
 def fingerprint_of(place: str, *columns: NDArray[Any]) -> str:

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from imagenet_opt.data.index.folder_index import tell_listed
-from imagenet_opt.data.index.index_cache import listed, load, load_or_make, save
+from imagenet_opt.data.index.index_cache import Marks, mark, open_kept
 from imagenet_opt.data.index.layout import is_image, split_place, unreadable
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
@@ -45,8 +44,6 @@ _SLOW = 2.0
 """Seconds after which a scan shows its progress."""
 _PATIENCE = 60.0
 """Seconds for which the reading of a tar is retried."""
-_CLOCK_STEP_NS = 2 * 10**9
-"""Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
 _STILL_WRITTEN = 60.0
 """Seconds since its last change after which a tar without an end mark is taken for finished."""
 _LOOKED_AT = 64
@@ -127,43 +124,21 @@ def open_tars(tars: Tars, cache_dir: Path) -> Split:
 
     Only headers and labels are read. Raises DataError for a tar that cannot be used, with the remedy.
     """
-    about = {"tars": list(tars.names), "beside": zlib.crc32(repr(sorted(tars.beside.items())).encode())}
-
-    def make(cached: Path) -> Split:
-        started_ns, marks = time.time_ns(), _marks(tars)
-        scanned = scan_tars(tars, partial(_opened, tars), patience=_PATIENCE)
-        _tell_open_ends(tars, scanned, [(started_ns - mark[1]) / 1e9 for mark in marks])
-        split = split_of_tars(tars, scanned)
-        if max(max(mark[1:3]) for mark in marks) < started_ns - _CLOCK_STEP_NS:
-            split = save(cached, split, {**about, "marks": marks})
-        tell_listed(split)
-        return split
-
-    def is_current(kept: Mapping[str, Any]) -> bool:
-        is_same = kept["place"] == tars.place and all(kept[name] == value for name, value in about.items())
-        return bool(is_same and kept["marks"] == _marks(tars))
-
-    def of_cache(cached: Path) -> Split | None:
-        found = load(cached, is_current)
-        if found is not None:
-            tell_listed(found, listed(cached), cached)
-        return found
-
-    return load_or_make(cache_dir, os.fsencode(f"{tars.place} {tars.split}"), of_cache, make)[0]
+    beside = zlib.crc32(repr(sorted(tars.beside.items())).encode())
+    place = f"{tars.split} tars of {tars.place}"
+    return open_kept(cache_dir, place, partial(_scanned, tars), files=tars.names, checksum=beside)
 
 
-def _marks(tars: Tars) -> list[list[int]]:
-    """Size, modification time, change time and inode of each tar. Raises DataError."""
-
-    def mark(name: str) -> list[int]:
-        status = os.stat(f"{tars.place}/{name}")
-        return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
+def _scanned(tars: Tars) -> tuple[Split, Marks]:
     try:
         with ThreadPoolExecutor(_THREADS) as threads:
-            return list(threads.map(mark, tars.names))
+            paths = [f"{tars.place}/{name}" for name in tars.names]
+            marks, began_ns = dict(zip(paths, threads.map(mark, paths), strict=True)), time.time_ns()
     except OSError as error:
         raise unreadable(error) from error
+    scanned = scan_tars(tars, partial(_opened, tars), patience=_PATIENCE)
+    _tell_open_ends(tars, scanned, [(began_ns - time_ns) / 1e9 for _, time_ns, *_ in marks.values()])
+    return split_of_tars(tars, scanned), marks
 
 
 @contextmanager

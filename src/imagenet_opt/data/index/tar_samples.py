@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, is_image, kind, numbers
+from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, is_image, kind
+from imagenet_opt.data.index.split import numbers
 from imagenet_opt.data.index.tar_members import Read, TarError, members
 
 Label = int | str

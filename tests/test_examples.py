@@ -51,7 +51,11 @@ def test_a_split_has_each_image_once_and_is_not_made_twice(
     train, val = ({f.read_bytes().decode() for f in (tmp_path / "split" / s).rglob("*.png")} for s in ("train", "val"))
     assert train | val == names and not train & val
     assert len(val) == 6
-    for words, what in {(source, target): "exists", (): "usage", (target, "new"): f"data.root={target}"}.items():
+    single = tmp_path / "single"
+    (single / "cat").mkdir(parents=True)
+    (single / "cat/1.png").touch()
+    mistakes = {(source, target): "exists", (): "usage", (target, "new"): f"data.root={target}"}
+    for words, what in (mistakes | {(str(single), "new"): r"data\.val_folder=\. "}).items():
         with pytest.raises(SystemExit, match=what):
             split(*words)
 

@@ -21,6 +21,7 @@ from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import CachedStore, MemoryStore
+from imagenet_opt.pack.compressed import read_compressed
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.run.checkpoint import files as checkpoint
@@ -140,6 +141,25 @@ def _read_shards(folder: Path) -> None:
         assert index.path(i).startswith(str(folder / "out/train/shard-")), "a path outside of the pack"
 
 
+def _parquet(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [next(drawn_images()), b"", b"abc"] * 20
+    pq.write_table(pa.table({"image": images, "label": [0, 1, 2] * 20}), folder / "train.parquet", compression="none")
+    pq.write_table(pa.table({"image": images, "label": [0, 1, 2] * 20}), folder / "val.parquet", row_group_size=20)
+
+
+def _read_parquet(folder: Path) -> None:
+    (cache := folder / "cache").mkdir(exist_ok=True)
+    index = open_index(folder, "train", cache)
+    _check_columns(len(index), index.labels, len(index.classes))
+    found = RecordStore(index).read_many(np.arange(len(index)))
+    assert [len(encoded) for encoded in found] == index.sizes.tolist()
+    packed = open_index(folder, "val", cache, to_pack=True)
+    assert len(list(read_compressed(packed))) == len(packed)
+
+
 def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
 
@@ -234,6 +254,7 @@ READERS = {
         _read_shards,
         tuple(f"out/train/{name}" for name in ("index.json", "shard-00000.tar", *(f"{name}.npy" for name in _SHARDS))),
     ),
+    "parquet": Reader(_parquet, _read_parquet, ("train.parquet", "val.parquet")),
     "sample cache": Reader(_cached, _cached, tuple(f"samples/f1/{name}" for name in _CACHE)),
     "checkpoint": Reader(_checkpoint, _read_checkpoint, ("last.ckpt",)),
     "metrics.csv": Reader(_metrics, _read_metrics, ("metrics.csv",)),

@@ -29,7 +29,7 @@ def in_blocks(split: Split, draw: np.random.Generator) -> Rows:
     return np.argsort(draw.permutation(block[-1] + 1)[block], kind="stable")
 
 
-def read_rows(split: Split) -> Iterator[Sample]:
+def read_compressed(split: Split) -> Iterator[Sample]:
     """The images in order; all of them are in memory at first. A row without bytes is a BadSample. Raises DataError."""
     images, left = np.empty(len(split), object), MOST_BYTES + _MOST_GROWTH * int(split.sizes.sum())
     order = np.lexsort((split.offsets, split.container_ids))

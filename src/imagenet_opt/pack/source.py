@@ -22,7 +22,7 @@ from imagenet_opt.errors import (
     ConfigError,
     StorageFailed,
 )
-from imagenet_opt.pack.compressed import read_rows
+from imagenet_opt.pack.compressed import read_compressed
 from imagenet_opt.regular_file import MOST_BYTES
 
 READ_TIMEOUT = 120.0
@@ -67,7 +67,7 @@ def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:
     Raises StorageFailed, ReadTimeout if the storage fails.
     """
     if index.codec:
-        yield from read_rows(index)
+        yield from read_compressed(index)
         return
     pool = ReadPool(RecordStore(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
     running: deque[ReadTask] = deque()

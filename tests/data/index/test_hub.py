@@ -1,5 +1,7 @@
 """Data sets of the Hugging Face Hub, from a server on this machine."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,22 @@ def test_of_a_compressed_data_set_one_file_is_downloaded_before_it_is_refused(
     with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
         open_index(URL, "train", tmp_path / "cache")
     assert len([*(tmp_path / "hub_cache").rglob("train-*.parquet")]) == 1
+
+
+@pytest.mark.slow
+def test_commands_read_a_data_set_of_the_hub(hub: Path, images_root: Path, tmp_path: Path) -> None:
+    write_set(hub / "owner/name", images_root)
+    out, program = tmp_path / "out", [sys.executable, "-m", "imagenet_opt.cli.main"]
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        keys = [f"data.cache_dir={tmp_path / 'cache'}"]
+        return subprocess.run([*program, *words, *keys], capture_output=True, text=True, check=False)
+
+    refused = run("check", f"data.root={URL}")
+    assert refused.returncode == 2 and f"imagenet-opt pack data.root={URL} out=PACKED" in refused.stderr
+    packed = run("pack", f"data.root={URL}", f"out={out}", "workers=1")
+    assert packed.returncode == 0 and "78 images, 0 rejected" in packed.stdout
+    assert run("check", f"data.root={out}").returncode == 0
 
 
 REFUSED: list[tuple[str, str, type[ImagenetOptError], str]] = [

@@ -59,7 +59,7 @@ def hub_folder(url: str, split: str, accept: Callable[[Path], None] = lambda fil
             raise DatasetNotFound(_without_split(url, split, names))
         first = huggingface_hub.hf_hub_download(filename=folder + files[0], revision=match["revision"], **repo)
         accept(Path(first))
-        tell_once(f"{url}: {len(files)} files of {split} are in {constants.HF_HUB_CACHE}, or are downloaded to it")
+        tell_once(f"{url}: {len(files)} files of {split} come from the Hub, unless {constants.HF_HUB_CACHE} has them")
         wanted = [glob.escape(folder + name) for name in (*files, *{CARD} & {*inside})]
         found = huggingface_hub.snapshot_download(**repo, revision=match["revision"], allow_patterns=wanted)
     return Path(found, folder)

@@ -55,6 +55,11 @@ def class_names(files: Mapping[str, bytes]) -> tuple[str, ...]:
     else:
         about = _parsed(INFO, files.get(INFO, b"{}"))
         names = next((list(map(str, about[key])) for key in _CLASS_LISTS if isinstance(about.get(key), list)), [])
+    return with_numbers(names)
+
+
+def with_numbers(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes; one that occurs several times gets its number, as of the two cranes of ImageNet."""
     times = Counter(names)
     return tuple(f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names))
 

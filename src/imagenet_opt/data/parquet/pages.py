@@ -25,6 +25,7 @@ _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _ABOUT = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}
 """Kind of a page -> field of its header that describes it."""
 _PLAIN, _OLD_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
+_ENCODINGS = {4: "BIT_PACKED", 5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}
 _DICTIONARIES = (_OLD_DICTIONARY, _RLE_DICTIONARY)
 _MOST_SIZE = 2**31 - 1
 _MOST_WIDTH = 32
@@ -214,7 +215,10 @@ def _page(header: Struct, start: int) -> _Page:
     except ThriftError as error:
         raise damaged(f"the header of a page cannot be read ({error})") from error
     if encoding not in (_PLAIN, *_DICTIONARIES) or (kind == _DATA and about.get(3) != _RLE):
-        raise ParquetError(f"has pages of encoding {encoding}, which this version does not read; write it with pyarrow")
+        raise ParquetError(
+            f"has pages of encoding {_ENCODINGS.get(encoding, encoding)}, which are not read; write it with pyarrow or "
+            "with another version of the format"
+        )
     if (is_dictionary and num_values > unpacked // _LENGTH) or sum(levels or ()) > min(size, unpacked):
         raise damaged("a page is shorter than its values")
     is_plain = encoding == _PLAIN

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.data.index.webdataset import with_numbers
 from imagenet_opt.data.parquet.footer import (
     BYTE_ARRAY,
     INT32,
@@ -157,10 +158,8 @@ def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
     (column,) = found
     if column.is_repeated or not (column.type in (INT32, INT64) or column.is_text):
         raise ParquetError(f"has labels in {_listed(found)} that are neither numbers nor names of one class a row")
-    names = is_class.get(column.path[0], {}).get("names") or []
-    if not isinstance(names, list) or len({*map(str, names)}) != len(names):
-        raise ParquetError(f"names a class twice in {_listed(found)}; give each class its own name")
-    return column, tuple(map(str, names))
+    names = is_class.get(column.path[0], {}).get("names")
+    return column, with_numbers(list(map(str, names)) if isinstance(names, list) else [])
 
 
 def _labels(descriptor: int, chunk: Chunk) -> NDArray[Any]:

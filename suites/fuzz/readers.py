@@ -6,6 +6,7 @@ A reader returns, or raises an ImagenetOptError. It works in a folder of its own
 import io
 import os
 import shutil
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -160,6 +161,29 @@ def _read_parquet(folder: Path) -> None:
     assert len(list(read_compressed(packed))) == len(packed)
 
 
+def _tars(folder: Path) -> None:
+    (folder / "tars/train").mkdir(parents=True)
+    with tarfile.open(folder / "tars/train/0.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for i, image in zip(range(6), drawn_images(), strict=False):
+            for ending, content in (("cls", b"%d" % i), ("jpg", image), ("json", b'{"label": %d, "width": 9}' % i)):
+                entry = tarfile.TarInfo(f"{'deep/' * 30 * (i % 2)}{i:03d}.{ending}")
+                entry.size, entry.mtime = len(content), 1.5
+                archive.addfile(entry, io.BytesIO(content))
+    (folder / "tars/train/classnames.txt").write_text("\n".join("abcdef"))
+    (folder / "tars/train/_info.json").write_text(
+        '{"splits": {"train": {"filenames": ["0.tar"], "shard_lengths": [6]}}, "class_names": ["a", "b"]}'
+    )
+
+
+def _read_tars(folder: Path) -> None:
+    split = open_index(folder / "tars", "train", folder / "cache")
+    _check_columns(len(split), split.labels, len(split.classes))
+    found = RecordStore(split).read_many(np.arange(len(split)))
+    assert [len(encoded) for encoded in found] == split.sizes.tolist()
+    for i in range(len(split)):
+        assert split.path(i).startswith(str(folder / "tars/train/0.tar: ")), "a path outside of the tar"
+
+
 def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
 
@@ -255,6 +279,9 @@ READERS = {
         tuple(f"out/train/{name}" for name in ("index.json", "shard-00000.tar", *(f"{name}.npy" for name in _SHARDS))),
     ),
     "parquet": Reader(_parquet, _read_parquet, ("train.parquet", "val.parquet")),
+    "tars": Reader(
+        _tars, _read_tars, tuple(f"tars/train/{name}" for name in ("0.tar", "0.tar", "_info.json", "classnames.txt"))
+    ),
     "sample cache": Reader(_cached, _cached, tuple(f"samples/f1/{name}" for name in _CACHE)),
     "checkpoint": Reader(_checkpoint, _read_checkpoint, ("last.ckpt",)),
     "metrics.csv": Reader(_metrics, _read_metrics, ("metrics.csv",)),

@@ -14,6 +14,7 @@ EXAMPLES = {
     "sweep": 50,
     "index cache": 50,
     "shards": 50,
+    "tars": 50,
     "sample cache": 50,
     "metrics.csv": 50,
     "wandb_id.txt": 50,

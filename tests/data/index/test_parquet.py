@@ -36,6 +36,15 @@ def test_samples_are_those_of_the_folder_in_its_order(
         assert samples(open_index(root, split, cache)) == expected, "from the cache"
 
 
+def test_files_are_found_in_the_folder_of_their_split(images_root: Path, tmp_path: Path) -> None:
+    made = write_set(tmp_path / "made", images_root, compression="none", num_files=1)
+    for place in ("a/train/0.parquet", "b/data/train/0.parquet", "c/x/train/0.parquet", "d/train.parquet"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        shutil.copy(made / "data/train-00000-of-00001.parquet", tmp_path / place)
+    for root, split in (("a", "train"), ("b", "train"), ("c", "x/train"), ("d", "train")):
+        assert len(open_index(tmp_path / root, split, tmp_path / "cache")) == 39
+
+
 def test_batches_are_those_of_the_folder(images_root: Path, tmp_path: Path, loader: MakeLoader) -> None:
     root = write_set(tmp_path / "hub", images_root, **UNCOMPRESSED["datasets 4.6"])
     for split in ("train", "val"):

@@ -61,23 +61,33 @@ def parquet_files(root: Path | None, split: str) -> ParquetFiles | None:
     if root is None:
         return None
     folder = root.expanduser().resolve()
-    below = ("", *_NAMES.get(split, (split,)))
     try:
-        places = [os.path.join(first, second) for first in ("", _FOLDER) for second in below]
-        entries = [(place, entry) for place in places for entry in _entries(folder / place)]
-        names = names_of_split((os.path.join(place, entry.name) for place, entry in entries), split)
-        if names and (find_tars(folder, split) or any(entry.is_dir() for entry in _entries(folder / split))):
+        names = names_of_split(_listed(folder, split), split)
+        if names and (find_tars(folder, split) or any(map(os.path.isdir, _paths(folder / split)))):
             raise DataError(f"{folder} holds {names[0]}, and tars or folders of {split} (data.root); keep one of them")
     except OSError as error:
         raise unreadable(error) from error
     return ParquetFiles(folder, split, names) if names else None
 
 
-def _entries(folder: Path) -> list["os.DirEntry[str]"]:
-    if not folder.is_dir():
+def _listed(folder: Path, split: str, below: str = "") -> list[str]:
+    """The Parquet files in the folders that may hold a split, of which only those that exist are looked at, because
+    storage may be slow."""
+    found, words = list[str](), _NAMES.get(split, (split,))
+    for path in _paths(folder / below):
+        name = os.path.join(below, os.path.basename(path))
+        if name.lower().endswith(".parquet"):
+            found.append(name)
+        elif name in (*words, _FOLDER, *(f"{_FOLDER}/{word}" for word in words), *map(str, Path(split).parents)):
+            found += _listed(folder, split, name)
+    return found
+
+
+def _paths(folder: Path) -> list[str]:
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    with os.scandir(folder) as entries:
-        return list(entries)
 
 
 def codec_of(file: Path) -> str:

@@ -1,9 +1,17 @@
-"""Decompresses the pages of Parquet files; a page cannot become larger than its header says."""
+"""Decompresses the pages of Parquet files, and unpacks their numbers; nothing can become larger than a header says."""
 
 import zlib
 
+import numpy as np
+from numpy.typing import NDArray
+
 from imagenet_opt.data.parquet.footer import ParquetError, damaged
 
+Numbers = NDArray[np.int64]
+
+_MOST_WIDTH = 32
+_GROUPS = 2**12
+"""Groups of eight numbers that are unpacked together."""
 _WITH_PYARROW = ("zstd", "brotli", "lz4_raw")
 
 
@@ -68,3 +76,45 @@ def unsnapped(content: bytes, size: int) -> bytes:
     if len(found) != size:
         raise damaged(f"a page has {len(found)} bytes, not {size}")
     return bytes(found)
+
+
+def runs(content: bytes, width: int, num: int) -> Numbers:
+    """`num` numbers of `width` bits, as runs of a number or as groups of eight (Parquet's RLE/bit-packing hybrid)."""
+    if width > _MOST_WIDTH:
+        raise damaged(f"numbers of a page have {width} bits")
+    numbers, done, at = np.zeros(num, np.int64), 0, 0
+    try:
+        while done < num and width:
+            header, at = _varint(content, at)
+            if not header >> 1:
+                raise damaged("a run of a page is empty")
+            if header & 1:
+                groups = min(header >> 1, -(-(num - done) // 8))
+                for first in range(0, groups, _GROUPS):
+                    found = _grouped(content, at + first * width, min(_GROUPS, groups - first), width)[: num - done]
+                    numbers[done : done + len(found)] = found
+                    done += len(found)
+                at += (header >> 1) * width
+            else:
+                size = -(-width // 8)
+                numbers[done : done + (header >> 1)] = int.from_bytes(content[at : at + size], "little")
+                done, at = done + (header >> 1), at + size
+    except (IndexError, ValueError, OverflowError) as error:
+        raise damaged("a page is shorter than its values") from error
+    return numbers
+
+
+def _grouped(content: bytes, at: int, groups: int, width: int) -> Numbers:
+    bits = np.unpackbits(np.frombuffer(content, np.uint8, groups * width, at), bitorder="little")
+    found: Numbers = bits.reshape(-1, width) @ (1 << np.arange(width))
+    return found
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        value |= (content[at] & 127) << shift
+        at += 1
+        if content[at - 1] < 128:
+            return value, at
+    raise IndexError

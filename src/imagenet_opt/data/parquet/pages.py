@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.parquet.codec import decompressed
+from imagenet_opt.data.parquet.codec import Numbers, decompressed, runs
 from imagenet_opt.data.parquet.footer import BYTE_ARRAY, INT32, Chunk, ParquetError, damaged
 from imagenet_opt.data.parquet.thrift import Struct, ThriftError, read_struct
 from imagenet_opt.regular_file import MOST_BYTES, check_size, read_part
-
-Numbers = NDArray[np.int64]
 
 _HEADERS = (512, 2**17)
 """Bytes that are read for a header: most have 30, one with the smallest and the largest value of the page has many."""
@@ -28,12 +26,9 @@ _PLAIN, _OLD_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _ENCODINGS = {4: "BIT_PACKED", 5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}
 _DICTIONARIES = (_OLD_DICTIONARY, _RLE_DICTIONARY)
 _MOST_SIZE = 2**31 - 1
-_MOST_WIDTH = 32
 _LENGTH = 4
 _SPARSE, _WINDOW = 2**14, 2**16
 """From this mean size of values on only their lengths are read; else windows of this size."""
-_GROUPS = 2**12
-"""Groups of eight numbers that are unpacked together."""
 
 
 @dataclass(frozen=True)
@@ -233,45 +228,3 @@ def _looked_up(dictionary: NDArray[Any], content: bytes, num: int) -> NDArray[An
     if numbers.max() >= dictionary.shape[-1]:
         raise damaged("a page names a value that its dictionary does not have")
     return dictionary[..., numbers]
-
-
-def runs(content: bytes, width: int, num: int) -> Numbers:
-    """`num` numbers of `width` bits, as runs of a number or as groups of eight (Parquet's RLE/bit-packing hybrid)."""
-    if width > _MOST_WIDTH:
-        raise damaged(f"numbers of a page have {width} bits")
-    numbers, done, at = np.zeros(num, np.int64), 0, 0
-    try:
-        while done < num and width:
-            header, at = _varint(content, at)
-            if not header >> 1:
-                raise damaged("a run of a page is empty")
-            if header & 1:
-                groups = min(header >> 1, -(-(num - done) // 8))
-                for first in range(0, groups, _GROUPS):
-                    found = _grouped(content, at + first * width, min(_GROUPS, groups - first), width)[: num - done]
-                    numbers[done : done + len(found)] = found
-                    done += len(found)
-                at += (header >> 1) * width
-            else:
-                size = -(-width // 8)
-                numbers[done : done + (header >> 1)] = int.from_bytes(content[at : at + size], "little")
-                done, at = done + (header >> 1), at + size
-    except (IndexError, ValueError, OverflowError) as error:
-        raise damaged("a page is shorter than its values") from error
-    return numbers
-
-
-def _grouped(content: bytes, at: int, groups: int, width: int) -> Numbers:
-    bits = np.unpackbits(np.frombuffer(content, np.uint8, groups * width, at), bitorder="little")
-    found: Numbers = bits.reshape(-1, width) @ (1 << np.arange(width))
-    return found
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        value |= (content[at] & 127) << shift
-        at += 1
-        if content[at - 1] < 128:
-            return value, at
-    raise IndexError

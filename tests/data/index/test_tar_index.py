@@ -106,9 +106,11 @@ def test_tars_without_labels_are_classes_unless_their_names_count(tmp_path: Path
         shard(tmp_path, f"train/{name}.tar", (f"{name}_1.JPEG", name.encode()), (f"{name}_1.png", b""))
     found = open_index(tmp_path, "train", tmp_path / "cache")
     assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1] and contents(found)[2] == b"n02"
-    shard(tmp_path, "val/s-0.tar", ("1.jpg", b"1"))
-    with pytest.raises(DataError, match=r"s-0.tar has 1 images without a label \(.cls.*data\.root"):
-        open_index(tmp_path, "val", tmp_path / "cache")
+    for names in (("s-0",), ("s-0", "s-1"), ("ILSVRC2012_img_val",)):
+        for name in names:
+            shard(tmp_path / name, f"val/{name}.tar", ("1.jpg", b"1"))
+        with pytest.raises(DataError, match=rf"{names[0]}.tar.* has 1 images without a label \(.cls.*data\.root"):
+            open_index(tmp_path / names[0], "val", tmp_path / "cache")
 
 
 def test_a_tar_without_an_end_mark_is_told_or_still_being_written(

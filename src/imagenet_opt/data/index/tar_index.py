@@ -160,44 +160,46 @@ def _tell_open_ends(tars: Tars, samples: Sequence[TarSamples], ages: Sequence[fl
     tell_once(f"{what}: they are complete, unless copies were cut off between two files (data.root)", logging.WARNING)
 
 
-def scan_tars(
-    tars: Tars, open_tar: Callable[[str], AbstractContextManager[tuple[Read, int]]], *, patience: float
-) -> list[TarSamples]:
-    """The samples of each tar. open_tar: opens a tar by its name for reading, with its size in bytes. patience: seconds
-    for which a tar is read again after a temporary error. Raises DataError."""
-    has_labels = are_shards(tars.names)
+Open = Callable[[str], AbstractContextManager[tuple[Read, int]]]
+"""Opens a tar by its name for reading, and tells its size in bytes."""
 
-    def look() -> bool:
-        with open_tar(tars.names[0]) as (read, num_bytes):
-            return has_labels_beside(read, num_bytes)
 
-    def scan(name: str) -> TarSamples:
-        with open_tar(name) as (read, num_bytes):
-            samples = read_samples(read, num_bytes) if has_labels else read_images(read, num_bytes, name[:-4])
-            samples.has_end_mark = has_end_mark(read, num_bytes)
-            return samples
-
-    def patiently(work: Callable[[], T], name: str) -> T:
-        path = f"{tars.place}/{name}"
-        which = path + f", one of {len(tars.names)} tars," * (len(tars.names) > 1)
-        try:
-            return retry_transient(work, path, patience)
-        except TarError as error:
-            raise DataError(f"{which} {error} (data.root)") from error
-        except OSError as error:
-            raise DataError(f"{which} cannot be read: {error.strerror or error} (data.root)") from error
-
-    has_labels = has_labels or patiently(look, tars.names[0])
+def scan_tars(tars: Tars, open_tar: Open, *, patience: float) -> list[TarSamples]:
+    """The samples of each tar. patience: seconds for which a tar is read again after a temporary error. Raises
+    DataError."""
+    one_by_one = partial(_patiently, tars, patience)
+    has_labels = len(tars.names) == 1 or are_shards(tars.names)  # a single tar is no class
+    has_labels = has_labels or one_by_one(partial(_has_labels_beside, open_tar), tars.names[0])
+    scan = partial(one_by_one, partial(_scan, open_tar, has_labels))
     threads, began, found = ThreadPoolExecutor(_THREADS), time.monotonic(), list[TarSamples]()
     try:
         with progress("reading tars", "tars") as show:
-            for each in threads.map(lambda name: patiently(partial(scan, name), name), tars.names):
+            for each in threads.map(scan, tars.names):
                 found.append(each)
                 if time.monotonic() - began > _SLOW:
                     show(len(found), len(tars.names))
     finally:
         threads.shutdown(cancel_futures=True)
     return found
+
+
+def _patiently(tars: Tars, patience: float, work: Callable[[str], T], name: str) -> T:
+    """Result of the work on a tar. Raises DataError with the name of the tar."""
+    path = f"{tars.place}/{name}"
+    which = path + f", one of {len(tars.names)} tars," * (len(tars.names) > 1)
+    try:
+        return retry_transient(partial(work, name), path, patience)
+    except TarError as error:
+        raise DataError(f"{which} {error} (data.root)") from error
+    except OSError as error:
+        raise DataError(f"{which} cannot be read: {error.strerror or error} (data.root)") from error
+
+
+def _scan(open_tar: Open, has_labels: bool, name: str) -> TarSamples:
+    with open_tar(name) as (read, num_bytes):
+        samples = read_samples(read, num_bytes) if has_labels else read_images(read, num_bytes, name[:-4])
+        samples.has_end_mark = has_end_mark(read, num_bytes)
+        return samples
 
 
 def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Split:
@@ -226,13 +228,14 @@ def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Spl
     )
 
 
-def has_labels_beside(read: Read, num_bytes: int) -> bool:
+def _has_labels_beside(open_tar: Open, name: str) -> bool:
     """Whether the first members of a tar have labels or captions beside images."""
     endings = defaultdict[bytes, set[str]](set)
-    for name, *_ in islice(members(read, num_bytes), _LOOKED_AT):
-        start = name.rfind(b"/") + 1
-        key, dot, ending = name[start:].partition(b".")
-        endings[name[:start] + key].add(os.fsdecode(dot + ending).lower())
+    with open_tar(name) as (read, num_bytes):
+        for member, *_ in islice(members(read, num_bytes), _LOOKED_AT):
+            start = member.rfind(b"/") + 1
+            key, dot, ending = member[start:].partition(b".")
+            endings[member[:start] + key].add(os.fsdecode(dot + ending).lower())
     return any(
         not found.isdisjoint((".cls", ".json")) or (".txt" in found and any(map(is_image, found)))
         for found in endings.values()

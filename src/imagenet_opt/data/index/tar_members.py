@@ -93,7 +93,11 @@ def members(read: Read, num_bytes: int) -> Iterator[Member]:
         if kind in _EXTENDED:
             if (in_a_row := in_a_row + 1) > _MOST_IN_A_ROW:
                 raise _damaged(f"more than {_MOST_IN_A_ROW} extended headers in a row, at byte {at}")
-            _extend(shared if kind == _SHARED else own, kind, size, read, start)
+            if not 0 <= size <= _MOST_HEADER:
+                raise _damaged(f"a header claims {size} bytes")
+            if start + size > num_bytes:
+                raise _cut_off(num_bytes, "in an extended header")
+            _extend(shared if kind == _SHARED else own, kind, read(start, size))
         else:
             records = {**shared, **own} if shared else own
             name, is_file = _name(header), kind in _FILES
@@ -162,13 +166,8 @@ def _size(size: bytes | int) -> int:
     raise _damaged(f"a header has the size {size[:20]!r}")
 
 
-def _extend(records: dict[bytes, bytes], kind: int, size: int, read: Read, start: int) -> None:
+def _extend(records: dict[bytes, bytes], kind: int, text: bytes) -> None:
     """Add path, size and GNU.sparse of a PAX header, or the path of a long name of GNU tar."""
-    if not 0 <= size <= _MOST_HEADER:
-        raise _damaged(f"a header claims {size} bytes")
-    text = read(start, size)
-    if len(text) < size:
-        raise _cut_off(start + len(text), "in an extended header")
     if kind == _LONG_NAME:
         records.setdefault(b"path", text.partition(b"\0")[0])
     elif kind != _LONG_LINK and (b" path=" in text or b" size=" in text or b" GNU.sparse" in text):

@@ -175,7 +175,11 @@ def _twice(first: bytes, second: bytes) -> TarError:
 def _without_images(others: Counter[str]) -> str:
     if not others:
         return "is empty; copy it again, or remove it"
-    remedy = "unpack it; its tars are the data" if ".tar" in others else "write encoded images (.jpg, .png, .webp)"
+    remedy = (
+        "unpack it into the folder of its split; its tars are classes"
+        if ".tar" in others
+        else "write encoded images (.jpg, .png, .webp)"
+    )
     return f"holds no images but {numbers(others)}: {remedy}"
 
 
@@ -185,7 +189,7 @@ def _without_labels(found: _Found, images: Mapping[bytes, _Place], labels: list[
     captions = "; its .txt files are captions and not classes" if b".txt" in found.others else ""
     return (
         f"has {of} without a label (.cls, or .json with label), such as {_shown(images[key][0])}{captions}; write the "
-        "number of its class into KEY.cls"
+        "number of its class into KEY.cls, or unpack the images into a folder for each class"
     )
 
 

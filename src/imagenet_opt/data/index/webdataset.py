@@ -77,8 +77,10 @@ def number_labels(
         return positions.astype(np.int32), tuple(found.tolist())
     largest = int(max(labels))
     if largest >= (len(names) or _MOST_CLASSES):
-        has = f"there are {len(names)} names of classes in {CLASS_NAMES} or {INFO}" if names else "classes are few"
-        raise DataError(f"{place} has the label {largest}, but {has} (data.root); number the classes from 0")
+        most = (
+            f"{len(names)} classes have names in {CLASS_NAMES} or {INFO}" if names else f"at most {_MOST_CLASSES} work"
+        )
+        raise DataError(f"{place} has the label {largest}, and {most} (data.root); number the classes from 0")
     return np.array(labels, np.int32), names or tuple(map(str, range(largest + 1)))
 
 

@@ -158,7 +158,7 @@ def _pieces(storage: ObjectStorage, found: FoundObject) -> Iterator[bytes]:
             show((start + size) // 10**6, found.size // 10**6)
 
 
-_TASKS = {task.__name__: task for task in (probe, steps, upload, download)}
+_TASKS = {task.__name__: task for task in (probe, steps, upload, put, download)}
 
 
 def call(task: str, url: str, key: str = KEY, **arguments: Any) -> Any:

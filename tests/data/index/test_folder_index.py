@@ -138,7 +138,9 @@ def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
 
 
 @pytest.mark.parametrize("root", [".", "ILSVRC", "ILSVRC/Data", "ILSVRC/Data/CLS-LOC"])
-def test_kaggles_imagenet_is_read_as_it_was_unpacked(root: str, tmp_path: Path) -> None:
+def test_kaggles_imagenet_is_read_as_it_was_unpacked(
+    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = tmp_path / "d/ILSVRC/Data/CLS-LOC"
     tree(place, "train/n1/n1_7.JPEG", "train/n2/n2_3.JPEG", "val/v_2.JPEG", "val/v_1.JPEG")
     listed = "ImageId,PredictionString\nv_1,n2 9 9 9 9 n2 1 1 1 1\nv_2,n1 1 1 1 1\nv_3,n1 2 2 2 2\n"
@@ -147,11 +149,14 @@ def test_kaggles_imagenet_is_read_as_it_was_unpacked(root: str, tmp_path: Path) 
     assert [val.path(i) for i in range(2)] == [f"{place}/val/v_1.JPEG", f"{place}/val/v_2.JPEG"]
     assert (train.place, train.classes, train.labels.tolist()) == (f"{place}/train", ("n1", "n2"), [0, 1])
     assert with_classes_of(train, val).labels.tolist() == [1, 0]
+    assert "lacks 1 of the 3 images" in caplog.text
 
 
-def test_a_file_as_root_is_called_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFound, match=r"is a file.*data\.root.*Unpack"):
-        opened(tree(tmp_path, "mine.zip") / "mine.zip")
+@pytest.mark.parametrize(("name", "remedy"), [("mine.zip", "Unpack"), ("train-0.tar", "data.root={}")])
+def test_a_file_as_root_is_called_a_file(name: str, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound) as caught:
+        opened(tree(tmp_path, name) / name)
+    assert "is a file" in str(caught.value) and remedy.format(tmp_path.resolve()) in str(caught.value)
 
 
 def test_images_are_found_by_class_in_order_and_other_files_are_counted(

@@ -1,5 +1,6 @@
 """Splits of a folder of images with a list of their classes, as ILSVRC's validation images come."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -7,13 +8,15 @@ import numpy as np
 
 from imagenet_opt.data.index.layout import is_image
 from imagenet_opt.data.index.split import Split, joined
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.regular_file import read_file
+
+log = logging.getLogger(__name__)
 
 
 def open_flat(folder: Path, list_path: Path) -> Split:
     """The images directly in `folder`, with the classes of a list: Kaggle's, or lines of FILE CLASS. Raises ConfigError
-    for a list that cannot be read, or that lacks an image."""
+    for a list that cannot be read, or that lacks an image; images that only the list has are told."""
     class_of = _read_labels(list_path)
     names = sorted(entry.name for entry in os.scandir(folder) if is_image(entry.name))
     class_names = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
@@ -22,6 +25,9 @@ def open_flat(folder: Path, list_path: Path) -> Split:
             f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
             f"such as {unknown[0]!r}; complete the list or move those files away"
         )
+    if len(names) < len(class_of):
+        missing = printable(f"{folder} lacks {len(class_of) - len(names)} of the {len(class_of)} images in {list_path}")
+        log.warning("%s (data.root): is the archive fully unpacked?", missing)
     classes = tuple(sorted(set(map(str, class_names))))
     numbers = {name: number for number, name in enumerate(classes)}
     labels = np.array([numbers[str(name)] for name in class_names], np.int32)

@@ -50,10 +50,10 @@ def split_folder(root: Path | None, split: str) -> Path:
                 raise DatasetNotFound(f"{found} (data.root, data.train_folder, data.val_folder)")
             return folder
         if place.is_file():
-            raise DatasetNotFound(
-                f"{root} is a file, not a folder (data.root); {expected}. Unpack it, and set data.root to the folder "
-                f"that holds {split}/"
-            )
+            remedy = f"Unpack it, and set data.root to the folder that holds {split}/"
+            if place.suffix in (".tar", ".parquet"):
+                remedy = f"Tars and Parquet files are read from their folder: data.root={place.resolve().parent}"
+            raise DatasetNotFound(f"{root} is a file, not a folder (data.root); {expected}. {remedy}")
         if not place.is_dir():
             raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
         raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {_remedy(place, split)}")

@@ -106,7 +106,10 @@ def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArra
     names, largest = rows[0].names, int(labels.max())
     if largest >= (len(names) or _MOST_CLASSES):
         expected = f"{len(names)} names of classes" if names else f"at most {_MOST_CLASSES} classes"
-        raise DataError(f"{places[0]} and the files beside it have the label {largest}, but {expected} (data.root)")
+        raise DataError(
+            f"{places[0]} and the files beside it have the label {largest}, but {expected} (data.root); labels count "
+            "from 0: write the files again with suitable labels or names"
+        )
     return labels.astype(np.int32), names or tuple(map(str, range(largest + 1)))
 
 

@@ -78,6 +78,7 @@ WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.w
         ),
         ("model.micro_batch_size=4.0", errors.ConfigError, ("model.micro_batch_size=4.0", "write 4")),
         ("optimizer.momentum=null", errors.ConfigError, ("optimizer.momentum=null", "number")),
+        ("optimizer=adamw optimizer.betas=0.9", errors.ConfigError, ("optimizer.betas=0.9", "list")),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],
 )

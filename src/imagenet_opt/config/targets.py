@@ -65,7 +65,7 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 def _expected(key: str, error: ValidationError) -> str:
     """All forms that the value of `key` may have; a union type fails once for each of its members."""
-    texts = (detail["msg"].removeprefix("Input should be ") for detail in error.errors())
+    texts = (detail["msg"].removeprefix("Input should be ").replace("tuple", "list") for detail in error.errors())
     own = ["'mixed'"] if key == "trainer.precision" else []  # precision_of replaces it
     text = " or ".join(dict.fromkeys([*own, *(text.partition(", unable")[0] for text in texts)]))
     value = error.errors()[0]["input"]

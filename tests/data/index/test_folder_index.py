@@ -118,6 +118,7 @@ def tar(root: Path, name: str, *members: str) -> None:
     ("files", "error", "words"),
     [
         (["other/a/1.jpg"], DatasetNotFound, ["no train/ under", "data.root", "data.train_folder=."]),
+        (["cat/1.jpg", "dog/1.jpg"], DatasetNotFound, ["split_folder.py", "data.root", "data.train_folder=."]),
         (["in1k/train/a/1.jpg"], DatasetNotFound, ["Found in1k/train/; did you mean data.root=", "/d/in1k?"]),
         (["train/1.jpg"], DatasetNotFound, ["train holds 1 images and no class folders", "imagenet-opt pack"]),
         (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b, but 1 .txt", "data.root"]),

@@ -20,6 +20,7 @@ _CLS_LOC = "ILSVRC/Data/CLS-LOC"
 _ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-challenge/{_CLS_LOC}")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
 _LIST = "LOC_val_solution.csv"
+_SPLITS = ("train", "val", "validation", "test")
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
@@ -92,14 +93,20 @@ def _remedy(root: Path, split: str) -> str:
             val = root / name / "val"
             flat = instead_of_classes(val, root / name) if val.is_dir() else ""
             return f"Found {name}/{split}/; did you mean data.root={root / name}? {flat}".rstrip()
-    for folder in (root, *(root / name for name in below)):
+    are_classes = any(_has_images(root / name) for name in below if name not in _SPLITS)
+    for folder in (root, *(root / name for name in below if not are_classes)):
         if found := instead_of_classes(folder, root):
             return found
+    which = f"{root} holds class folders: split" if are_classes else "If a folder holds class folders themselves, split"
     return (
-        "If a folder holds the class folders themselves, split them into train/ and val/ (docs/data.md); to look at "
-        "speed only, set data.root to that folder: data.train_folder=. data.val_folder=. trains and validates on the "
-        "same images"
+        f"{which} them into train/ and val/ with examples/split_folder.py (docs/data.md); to look at speed only, set "
+        "data.root to that folder: data.train_folder=. data.val_folder=. trains and validates on the same images"
     )
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(is_image(entry.name) for entry in islice(entries, _MOST_ENTRIES))
 
 
 def unreadable(error: OSError) -> DataError:

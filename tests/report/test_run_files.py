@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.report.run_files import CONFIG, OVERRIDES, Record, read_record
+from imagenet_opt.report.run_files import CONFIG, OVERRIDES, Record, read_run
 from tests.report.recordings import recorded
 
 
@@ -29,6 +29,6 @@ def test_a_strangers_run_folder_gives_a_command_of_words_and_does_not_fill_the_m
     for name, text in written.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    record = read_record(tmp_path)
+    record = read_run(tmp_path)
     assert shlex.split(record.command) == ["python", "train.py", word]
     assert "config.yaml cannot be read" in record.absent["config"]

@@ -35,10 +35,10 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.display.terminal_table import terminal
     from imagenet_opt.report.numbers import print_summary
     from imagenet_opt.report.page import render
-    from imagenet_opt.report.run_files import read_record
+    from imagenet_opt.report.run_files import read_run
 
-    record = read_record(options.run)
-    baseline = read_record(options.baseline) if options.baseline else None
+    record = read_run(options.run)
+    baseline = read_run(options.baseline) if options.baseline else None
     page = render(record, baseline)
     page = page.encode(errors="backslashreplace").decode()  # names of files may hold what no encoding takes
     write_file(options.out, lambda: page, "--out")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.flat_folder import open_flat
-from imagenet_opt.data.index.layout import is_image, split_place
+from imagenet_opt.data.index.layout import has_flat_images, split_place
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split
@@ -42,23 +42,12 @@ def open_val(root: Path | str, split: str, labels: Path | None, cache_dir: Path)
     """Open val as `open_train` does. labels: a list of the classes of images in a flat folder, see `open_flat`."""
     if labels is None:
         return open_train(root, split, cache_dir)
-    if isinstance(root, str) or _kinds(folder := split_place(root, split)) != {"image"}:
+    if isinstance(root, str) or is_packed(folder := split_place(root, split)) or not has_flat_images(folder):
         raise ConfigError(
             f"val_labels={labels} is for images directly in a folder, but {root}/{split} is a URL, or has subfolders "
             "or archives: leave val_labels out"
         )
     return open_flat(folder, labels)
-
-
-def _kinds(folder: Path) -> set[str]:
-    """The kinds of entries in a folder: folder, archive, image; none for a pack."""
-    if not folder.is_dir() or is_packed(folder):
-        return set()
-    return {
-        "folder" if e.is_dir() else "image" if is_image(e.name) else "archive"
-        for e in os.scandir(folder)
-        if e.is_dir() or is_image(e.name) or e.name.lower().endswith(".tar")
-    }
 
 
 def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:

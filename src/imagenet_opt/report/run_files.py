@@ -82,7 +82,7 @@ CONFIG = Path(".hydra/config.yaml")
 OVERRIDES = Path(".hydra/overrides.yaml")
 
 
-def read_record(place: Path) -> Record:
+def read_run(place: Path) -> Record:
     """Read a run folder or a doctor.json; `absent` of the record lists missing and damaged files.
 
     Raises ConfigError for a doctor.json that cannot be read, or a folder without any file to report.

@@ -31,6 +31,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from imagenet_opt.data.index.split import Origin, Split, numbers
 from imagenet_opt.data.storage.retry import tell_once
+from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import open_regular, read_file
 
@@ -45,6 +46,8 @@ second."""
 Marks = Mapping[str, Mark]
 """Full path of a file or folder -> its mark."""
 _MARK_THREADS = 32
+_SLOW = 2.0
+"""Seconds after which a scan shows its progress."""
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's times (FAT: 2 s; Lustre: 1 s)."""
 _DTYPES: dict[str, DTypeLike] = {
@@ -130,6 +133,21 @@ def open_kept(
         return found
 
     return load_or_make(cache_dir, os.fsencode(place), of_cache, make)[0]
+
+
+def scan_each(what: str, names: Sequence[str], scan: Callable[[str], T], *, num_threads: int) -> list[T]:
+    """What `scan` finds in each file, in order. what: of the files, for the progress, which is shown after two seconds.
+    Raises the errors of `scan`."""
+    threads, began, found = ThreadPoolExecutor(num_threads), time.monotonic(), list[T]()
+    try:
+        with progress(f"reading {what}", what.rpartition(" ")[2]) as show:
+            for each in threads.map(scan, names):
+                found.append(each)
+                if time.monotonic() - began > _SLOW:
+                    show(len(found), len(names))
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return found
 
 
 def mark(path: str | Path) -> Mark:

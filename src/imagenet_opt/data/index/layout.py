@@ -72,11 +72,21 @@ def split_place(root: Path, split: str) -> Path:
 def list_of_classes(folder: Path) -> Path | None:
     """Kaggle's list of the classes of validation images, if `folder` has images and no folders; it lies in the folder
     or up to four folders above."""
-    with os.scandir(folder) as entries:
-        kinds = {"folder" if entry.is_dir() else kind(entry.name) for entry in entries}
-    if "folder" in kinds or not kinds & {*IMAGE_SUFFIXES}:
+    if not has_flat_images(folder):
         return None
     return next((list_ for place in (folder, *list(folder.parents)[:4]) if (list_ := place / _LIST).is_file()), None)
+
+
+def has_flat_images(folder: Path) -> bool:
+    """Whether the folder has images, and neither folders nor tars."""
+    has_images = False
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir() or entry.name.lower().endswith(".tar"):
+                    return False
+                has_images = has_images or is_image(entry.name)
+    return has_images
 
 
 def _remedy(root: Path, split: str) -> str:

@@ -7,22 +7,19 @@ group is a container, and the offset of a sample is the number of its row in the
 import logging
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import Marks, mark, open_kept
+from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_each
 from imagenet_opt.data.index.layout import unreadable
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.data.parquet.rows import ParquetRows, image_codec, numbered, rows_of, with_file
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import read_file
 
@@ -33,8 +30,6 @@ _FOLDER = "data"
 _SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-\w+)?\.parquet$")
 _NUM_EXAMPLES = re.compile(rb"- name: (\S+)\s+num_bytes: \S+\s+num_examples: (\d+)")
 _THREADS = 8
-_SLOW = 2.0
-"""Seconds after which the reading of footers and labels shows its progress."""
 
 
 @dataclass(frozen=True)
@@ -107,23 +102,14 @@ def _scanned(files: ParquetFiles) -> tuple[Split, Marks]:
         marks = {str(path): mark(path) for path in (files.folder / name for name in files.names)}
     except OSError as error:
         raise unreadable(error) from error
-    split = _split(files, _rows(files))
+    read = partial(_rows, files)
+    split = _split(files, scan_each("Parquet files", files.names, read, num_threads=_THREADS))
     _compare_rows(files, len(split))
     return split, marks
 
 
-def _rows(files: ParquetFiles) -> list[ParquetRows]:
-    """The rows of each file. Raises DataError."""
-    threads, began, found = ThreadPoolExecutor(_THREADS), time.monotonic(), list[ParquetRows]()
-    try:
-        with progress("reading Parquet files", "files") as show:
-            for rows in threads.map(lambda name: with_file(files.folder / name, rows_of), files.names):
-                found.append(rows)
-                if time.monotonic() - began > _SLOW:
-                    show(len(found), len(files.names))
-    finally:
-        threads.shutdown(cancel_futures=True)
-    return found
+def _rows(files: ParquetFiles, name: str) -> ParquetRows:
+    return with_file(files.folder / name, rows_of)
 
 
 def _split(files: ParquetFiles, rows: Sequence[ParquetRows]) -> Split:

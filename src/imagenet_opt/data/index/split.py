@@ -176,11 +176,16 @@ def subset(split: Split, rows: Rows) -> Split:
     places = np.arange(offsets[-1]) + np.repeat(split.name_offsets[rows] - offsets[:-1], lengths)
     of_files = () if split.containers else ("etags",)
     columns = {name: column[rows] for name in (*PER_SAMPLE, *of_files) if len(column := getattr(split, name))}
+    columns |= {"names": np.asarray(split.names[places]), "name_offsets": offsets}
+    return replace(split, **columns, **_as_part(split, rows))
+
+
+def _as_part(split: Split, rows: Rows) -> dict[str, Any]:
+    """Fields of a split in memory with these samples. The local cache has a place for each sample of a whole split."""
     whole = split if split.whole is None else split.whole
-    columns |= {"names": np.asarray(split.names[places]), "name_offsets": offsets, "origin": None}
-    if split.is_remote and whole.origin is not None:  # its local cache has a place for each sample of the whole split
-        columns |= {"whole": whole, "rows": rows if split.whole is None else split.rows[rows]}
-    return replace(split, **columns)
+    if not split.is_remote or whole.origin is None:
+        return {"origin": None}
+    return {"origin": None, "whole": whole, "rows": rows if split.whole is None else split.rows[rows]}
 
 
 def with_classes_of(train: Split, val: Split) -> Split:
@@ -205,14 +210,7 @@ def with_classes_of(train: Split, val: Split) -> Split:
             logging.WARNING,
         )
     labels = np.array([number_of[name] for name in val.classes], np.int32)[val.labels]
-    return replace(val, classes=train.classes, labels=labels, origin=None, **_kept_whole(val))
-
-
-def _kept_whole(val: Split) -> dict[str, Any]:
-    """Fields of a copy of `val` with other labels: the local cache has the samples of the split itself."""
-    if not val.is_remote or val.origin is None:
-        return {}
-    return {"whole": val, "rows": np.arange(len(val))}
+    return replace(val, classes=train.classes, labels=labels, **_as_part(val, np.arange(len(val))))
 
 
 def _first(names: list[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import Marks, mark, open_kept
+from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_each
 from imagenet_opt.data.index.layout import is_image, split_place, unreadable
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
@@ -35,13 +35,10 @@ from imagenet_opt.data.index.webdataset import (
     words_of,
 )
 from imagenet_opt.data.storage.retry import retry_transient, tell_once
-from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import open_regular, read_part
 
 _THREADS = 16
-_SLOW = 2.0
-"""Seconds after which a scan shows its progress."""
 _PATIENCE = 60.0
 """Seconds for which the reading of a tar is retried."""
 _STILL_WRITTEN = 60.0
@@ -171,16 +168,7 @@ def scan_tars(tars: Tars, open_tar: Open, *, patience: float) -> list[TarSamples
     has_labels = len(tars.names) == 1 or are_shards(tars.names)  # a single tar is no class
     has_labels = has_labels or one_by_one(partial(_has_labels_beside, open_tar), tars.names[0])
     scan = partial(one_by_one, partial(_scan, open_tar, has_labels))
-    threads, began, found = ThreadPoolExecutor(_THREADS), time.monotonic(), list[TarSamples]()
-    try:
-        with progress("reading tars", "tars") as show:
-            for each in threads.map(scan, tars.names):
-                found.append(each)
-                if time.monotonic() - began > _SLOW:
-                    show(len(found), len(tars.names))
-    finally:
-        threads.shutdown(cancel_futures=True)
-    return found
+    return scan_each("tars", tars.names, scan, num_threads=_THREADS)
 
 
 def _patiently(tars: Tars, patience: float, work: Callable[[str], T], name: str) -> T:

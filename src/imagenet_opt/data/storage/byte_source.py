@@ -3,6 +3,7 @@
 import errno
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from imagenet_opt import machine
@@ -39,7 +40,7 @@ class Files:
             machine.allow_open_files(num_kept_open + _OTHER_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _files, (self.folder, self.num_kept_open, self.drop_pages)
+        return partial(Files, num_kept_open=self.num_kept_open, drop_pages=self.drop_pages), (self.folder,)
 
     def read(self, name: str, offset: int, size: int | None, etag: str) -> bytes:
         try:
@@ -54,10 +55,6 @@ class Files:
         except OSError:
             self._open.pop(name, None)  # the next try opens the file again, because a stale handle fails forever
             raise
-
-
-def _files(folder: str, num_kept_open: int, drop_pages: bool) -> Files:
-    return Files(folder, num_kept_open=num_kept_open, drop_pages=drop_pages)
 
 
 @dataclass(frozen=True)

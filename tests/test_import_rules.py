@@ -20,7 +20,7 @@ LAYERS = (
     ("training",),
     ("compare",),
     ("probe",),
-    ("config", "ops", "timm"),
+    ("config",),
     ("data", "model"),
     ("run",),
     ("display",),

@@ -31,6 +31,8 @@ def judge_classes(train: Split, val: Split) -> Iterator[CheckResult]:
         if split.others:
             text = f"{sum(split.others.values()):,} files are no images by their names: {numbers(split.others)}"
             yield CheckResult(f"left out, {name}", "warning", f"{text}; training does not see them")
+        if split.open_ends:
+            yield CheckResult(f"end marks, {name}", "warning", split.doubt)
     if is_imagenet(train):
         yield _imagenet_counts("training images", train, NUM_TRAIN, LEAST_TRAIN, MOST_TRAIN)
         yield _imagenet_counts("validation images", val, NUM_VAL, VAL_PER_CLASS, VAL_PER_CLASS)

@@ -28,9 +28,9 @@ imagenet-opt pack out=/nvme/imagenet --verify                                   
 Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
 only read.
 
-  data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC;
-                     or the URL of a bucket with a folder per class; or Parquet files, in a folder or on the Hugging
-                     Face Hub (hf://datasets/OWNER/NAME)
+  data.root          folder with train/ and val/, each with a folder per class, or a tar file per class; or with
+                     ImageNet's own tars; or the URL of a bucket with a folder per class; or Parquet files, in a folder
+                     or on the Hugging Face Hub (hf://datasets/OWNER/NAME)
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
                      bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets
@@ -41,8 +41,8 @@ only read.
   shard_mb           approximate MB per shard; default 256
   workers            number of processes; default auto, one for each usable CPU
   seed               of the order of the training images in the shards; default 0
-  val_labels         for a val/ without class folders: Kaggle's LOC_val_solution.csv, which is found automatically in
-                     val/ or up to four folders above, or a file with lines FILE CLASS
+  val_labels         for a val/ without class folders: Kaggle's list, the development kit or a list of synsets
+                     (found in val/ or up to four folders above), or a file with lines FILE CLASS
   data.train_folder  below data.root; default train
   data.val_folder    below data.root; default val
   data.max_pixels    images of more pixels are left out, as in training; default 100000000

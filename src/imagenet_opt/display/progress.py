@@ -30,13 +30,13 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Show]:
+def progress(what: str, unit: str, *, began: float | None = None) -> Iterator[Show]:
     """A bar on a terminal, else a line at each tenth and after each minute, with the rate and the time left. unit:
-    noun, such as files."""
+    noun, such as files. began: `time.perf_counter` at the start of the work; None: now."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    began, terminal, shown = time.perf_counter(), is_screen(sys.stderr), (0, 0)
+    began, terminal, shown = began or time.perf_counter(), is_screen(sys.stderr), (0, 0)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
     bar = Progress(what, *columns, console=Console(stderr=True, **styles(sys.stderr)), disable=not terminal)
     task = bar.add_task("", total=None, rate="")

@@ -31,7 +31,7 @@ from imagenet_opt.data.index.shard_index import (
     read_about,
     shard_name,
 )
-from imagenet_opt.data.index.split import with_classes_of
+from imagenet_opt.data.index.split import joined, with_classes_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_web
@@ -196,12 +196,9 @@ def _write_index(split: PackSplit) -> About:
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
     samples = (sample for part in parts for sample in part.samples)
     names, labels, offsets, sizes, checksums = zip(*samples, strict=True)
-    encoded = [os.fsencode(name) for name in names]
-    columns = {"labels": labels, "offsets": offsets, "sizes": sizes, "checksums": checksums} | {
-        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.samples) for part in parts]),
-        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
-        "name_offsets": np.cumsum([0, *map(len, encoded)]),
-    }
+    shard_ids = np.repeat(np.arange(len(parts)), [len(part.samples) for part in parts])
+    columns = {"labels": labels, "shard_ids": shard_ids, "offsets": offsets, "sizes": sizes, "checksums": checksums}
+    columns |= joined(list(map(os.fsencode, names)))
     return {name: np.array(columns[name], dtype) for name, dtype in COLUMNS.items()}
 
 

@@ -43,12 +43,7 @@ class PackSplit:
         rows = self.order[first:end]
         if self.is_shuffled:
             rows = np.random.Generator(np.random.Philox(key_of(self.options.seed, shard))).permutation(rows)
-        index = self.take(rows)
-        return ShardTask(self.target, shard, index, first, self.options, self.read_timeout)
-
-    def take(self, rows: NDArray[np.int64]) -> Split:
-        """The index of only these images."""
-        return subset(self.index, rows)
+        return ShardTask(self.target, shard, subset(self.index, rows), first, self.options, self.read_timeout)
 
 
 def plan(*splits: PackSplit) -> list[PackSplit]:
@@ -120,7 +115,7 @@ def _fitting_shards(split: PackSplit) -> int:
     options, sampled = split.options, _some(split.order, _NUM_SIZED)
     sizes = sizes_of(split.index, sampled, split.read_timeout).clip(0)
     if options.max_side is not None or options.reencode == "all":
-        images = read_images(split.take(_some(sampled, _NUM_SHRUNK)), split.read_timeout)
+        images = read_images(subset(split.index, _some(sampled, _NUM_SHRUNK)), split.read_timeout)
         sizes = np.array([_packed_bytes(image, options) for image in images])
     fitting = len(split.order) * (sizes.mean() + _TAR_BYTES) / (options.shard_mb * 1e6)
     return int(np.clip(round(fitting), 1, len(split.order)))

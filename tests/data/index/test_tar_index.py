@@ -5,26 +5,24 @@ import logging
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.index.split import Split, with_classes_of
-from imagenet_opt.data.index.tar_index import find_tars
+from imagenet_opt.data.index.split import with_classes_of
+from imagenet_opt.data.index.tar_index import find_tars, split_of_tars
 from imagenet_opt.data.storage.cache_folder import cache_of
-from imagenet_opt.data.storage.record_store import RecordStore
+from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import DataError, StorageFailed
 from imagenet_opt.pack.pack import pack
 from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.index.tars import header, members_of, shards_of, tar
 from tests.faulty_proxy import faulty_proxy
 from tests.object_server import put, upload
-from tests.pack.packs import SMALL, jpeg
-
-
-def contents(split: Split) -> list[bytes]:
-    return RecordStore(split).read_many(np.arange(len(split)))
+from tests.pack.packs import SMALL, jpeg, read, tree
 
 
 def shard(root: Path, name: str, *files: tuple[str, bytes], age: float = 100.0) -> Path:
@@ -42,7 +40,7 @@ def test_images_labels_and_batches_are_those_of_the_folder_with_the_same_files(
         shards_of(tmp_path / "tars" / split, images_root / split)
     folder, tars = (open_index(root, "train", tmp_path) for root in (images_root, tmp_path / "tars"))
     assert tars.labels.tolist() == folder.labels.tolist() and tars.classes == ("0", "1", "2")
-    assert contents(tars) == contents(folder) == contents(pickle.loads(pickle.dumps(tars)))
+    assert read(tars) == read(folder) == read(pickle.loads(pickle.dumps(tars)))
     assert tars.path(0) == f"{tmp_path}/tars/train/s-0000.tar: 000000.jpeg"
     for split in ("train", "val"):
         made = [loader(root, split=split, batch_size=4, num_workers=2) for root in (images_root, tmp_path / "tars")]
@@ -78,7 +76,7 @@ def test_the_list_of_tars_is_kept_until_one_of_them_or_a_file_beside_them_change
         (["in1k-train-0000.tar", "in1k-validation-00.tar"], "train", "in1k-train-0000.tar"),
         (["train-0.tar", "test-0.tar"], "test", "test-0.tar"),
         (["train-0.tar", "test-0.tar"], "val", None),
-        (["train/a/1.jpg", "train/0.tar"], "train", None),
+        (["train/0.tar", "train/.cache/x"], "train", "train/0.tar"),
         (["train/shard-00000.tar", "train/plan.json"], "train", None),
     ],
 )
@@ -105,7 +103,7 @@ def test_tars_without_labels_are_classes_unless_their_names_count(tmp_path: Path
     for name in ("n02", "n01"):
         shard(tmp_path, f"train/{name}.tar", (f"{name}_1.JPEG", name.encode()), (f"{name}_1.png", b""))
     found = open_index(tmp_path, "train", tmp_path / "cache")
-    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1] and contents(found)[2] == b"n02"
+    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1] and read(found)[2] == b"n02"
     for names in (("s-0",), ("s-0", "s-1"), ("ILSVRC2012_img_val",)):
         for name in names:
             shard(tmp_path / name, f"val/{name}.tar", ("1.jpg", b"1"))
@@ -113,17 +111,47 @@ def test_tars_without_labels_are_classes_unless_their_names_count(tmp_path: Path
             open_index(tmp_path / names[0], "val", tmp_path / "cache")
 
 
-def test_a_tar_without_an_end_mark_is_told_or_still_being_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_tar_without_an_end_mark_is_still_being_written_or_told_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("imagenet_opt.data.index.index_cache._CLOCK_STEP_NS", -(10**12))  # as if the tars were old
     for name, age in (("train", 100.0), ("val", 1.0)):
         path = shard(tmp_path, f"{name}/0.tar", ("a.cls", b"0"), ("a.jpg", b"1" * 512))
         path.write_bytes(path.read_bytes().rstrip(b"\0"))
         os.utime(path, (path.stat().st_mtime - age,) * 2)
-    assert len(open_index(tmp_path, "train", tmp_path / "cache")) == 1
-    assert "no end mark, such as 0.tar" in caplog.text
-    with pytest.raises(DataError, match=r"no end mark, such as 0.tar, .*still being written"):
+    for _ in range(2):
+        found = open_index(tmp_path, "train", tmp_path / "cache")
+        (counted,) = (each for each in judge_classes(found, found) if each.check == "end marks, train")
+        assert "1 of 1 tars" in counted.text and "no end mark, such as 0.tar" in caplog.text
+        tell_once.cache_clear()
+    assert caplog.text.count("no end mark") == 2
+    with pytest.raises(DataError, match=r"val/0.tar, are still being written.*data\.root"):
         open_index(tmp_path, "val", tmp_path / "cache")
+    (tmp_path / "train/index.json").write_text(json.dumps(WIDS).replace("2", "1"))
+    assert not open_index(tmp_path, "train", tmp_path / "cache").open_ends
+
+
+def test_a_tar_that_grows_while_it_is_read_is_still_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shard(tmp_path, "train/0.tar", ("a.cls", b"0"), ("a.jpg", b"1"))
+
+    def read_slowly(*arguments: Any) -> Any:
+        path.write_bytes(tar([("a.cls", b"0"), ("a.jpg", b"1"), ("b.cls", b"0"), ("b.jpg", b"1" * 9999)]))
+        return split_of_tars(*arguments)
+
+    monkeypatch.setattr("imagenet_opt.data.index.tar_index.split_of_tars", read_slowly)
+    with pytest.raises(DataError, match=r"train/0.tar, are still being written.*data\.root"):
+        open_index(tmp_path, "train", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("other", ["train/a/1.jpg", "train/1.jpg"])
+def test_tars_beside_class_folders_or_images_are_refused(other: str, bucket: str, tmp_path: Path) -> None:
+    shard(tmp_path / "d", "train/0.tar", ("a.cls", b"0"), ("a.jpg", b"1"))
+    tree(tmp_path / "d", {other: b"1"})
+    for root in (tmp_path / "d", upload(tmp_path / "d", f"{bucket}/d")):
+        with pytest.raises(DataError, match=r"train holds 1 tars, such as 0.tar, beside 1 .*data\.root"):
+            open_index(root, "train", tmp_path / "cache")
 
 
 WIDS = {"__kind__": "wids-shard-index-v1", "shardlist": [{"url": "0.tar", "nsamples": 2}]}
@@ -170,15 +198,15 @@ def test_tars_below_a_url_are_read_once_and_have_the_samples_of_the_folder(
     monkeypatch.setenv("AWS_ENDPOINT_URL", object_server)
     for split in (found, again, pickle.loads(pickle.dumps(again))):
         assert split.classes == folder.classes == ("cat", "dog", "cow")
-        assert split.labels.tolist() == folder.labels.tolist() and contents(split) == contents(local)
+        assert split.labels.tolist() == folder.labels.tolist() and read(split) == read(local)
     cache = cache_of(again, None)
-    assert cache is not None and [cache.read(i) for i in range(39)] == contents(local)
+    assert cache is not None and [cache.read(i) for i in range(39)] == read(local)
     test = open_index(url, "test", tmp_path / "b", cache_gb=1e-10)
     assert not cache_of(test, None).holds(np.arange(1)).any() and not list(tmp_path.glob("b/samples/*.spool"))
-    assert (test.place, test.containers, contents(test)) == (url, ("x-test-0.tar",), [b"1"])
+    assert (test.place, test.containers, read(test)) == (url, ("x-test-0.tar",), [b"1"])
     put(f"{url}/x-test-0.tar", tar([("a.jpg", b"2"), ("a.cls", b"1")]))
     with pytest.raises(StorageFailed, match="replaced"):
-        contents(test)
+        read(test)
     put(f"{url}/valid/0.tar", b"short")
     with pytest.raises(DataError, match=r"valid/0.tar is not a tar file.*data\.root"):
         open_index(url, "val", tmp_path / "b")
@@ -194,6 +222,6 @@ def test_a_pack_of_tars_has_their_images_and_no_path_outside(tmp_path: Path) -> 
     (tmp_path / "d/classnames.txt").write_text("cat\n../../evil/dog")
     pack(tmp_path / "d", tmp_path / "out/p", SMALL, cache_dir=str(tmp_path / "cache"))
     packed = open_index(tmp_path / "out/p", "val", tmp_path / "cache")
-    assert contents(packed) == [images["a"], images["b"]] and packed.labels.tolist() == [1, 1]
+    assert read(packed) == [images["a"], images["b"]] and packed.labels.tolist() == [1, 1]
     names = [os.fsdecode(name) for name, *_ in members_of(packed.folder / packed.containers[0])]
     assert names[0] == "evil/dog/a-00000000.jpg"

@@ -2,28 +2,24 @@
 
 import logging
 import os
-import threading
 from collections import Counter
-from collections.abc import Mapping, Sized
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import Mark, Marks, mark, open_kept
+from imagenet_opt.data.index.index_cache import Mark, Marks, mark, open_kept, scan_each
 from imagenet_opt.data.index.layout import is_image, kind, split_folder, unreadable
 from imagenet_opt.data.index.split import Split, joined, numbers
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
-from imagenet_opt.display.progress import print_once
-from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass, printable
+from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 
 log = logging.getLogger(__name__)
 _warn = SparseWarnings(log)
 
-_SCAN_THREADS = 32
-_SLOW = 5.0
-"""Seconds after which a listing says what it does."""
+SCAN_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which the listing of a folder is retried."""
 
@@ -40,17 +36,7 @@ def scan_split(root: Path, split: str) -> Split:
 
 
 def _scan(folder: Path) -> tuple[Split, Marks]:
-    """The split, and the marks of each folder before it was listed. A listing that takes long says what it does."""
-    slow = threading.Timer(_SLOW, print_once, [f"listing {printable(str(folder))}"])
-    slow.start()
-    try:
-        return _listed(folder)
-    finally:
-        slow.cancel()
-        slow.join()
-
-
-def _listed(folder: Path) -> tuple[Split, Marks]:
+    """The split, and the marks of each folder before it was listed."""
     marks, others = {str(folder): mark(folder)}, Counter[str]()
     entries = []
     for entry in os.scandir(folder):
@@ -64,28 +50,37 @@ def _listed(folder: Path) -> tuple[Split, Marks]:
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
     _check_links(folder, sorted(Path(entry) for entry in entries if entry.is_symlink()))
-    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        listed = list(threads.map(lambda name: _list(folder, name), classes))
-    for name, (images, of_class, below) in zip(classes, listed, strict=True):
-        check_not_empty(f"{folder / name}", images, of_class)
-        others += of_class
+    listed = scan_each("class folders", classes, partial(_list, folder), num_threads=SCAN_THREADS)
+    found = {name: (images, of_class) for name, (images, of_class, _) in zip(classes, listed, strict=True)}
+    for _, _, below in listed:
         marks |= below
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _, _ in listed])
-    names = joined([os.fsencode(image) for images, _, _ in listed for image in images])
-    return Split(place=str(folder), classes=classes, labels=labels, others=others, **names), marks
+    return split_of_classes(str(folder), found, others), marks
 
 
-def check_not_empty(place: str, images: Sized, others: Mapping[str, int]) -> None:
-    """Raise EmptyClass if there are no images in the class folder `place`."""
-    if not images:
-        has = f", but {numbers(others)}, which are not read" if others else ""
-        raise EmptyClass(
-            f"no images in {place}{has}; put images there, or remove the folder (data.root): a class may be absent "
-            "from the validation images"
-        )
+def split_of_classes(
+    place: str, found: Mapping[str, tuple[Sequence[bytes], Counter[str]]], others: Counter[str], **columns: Any
+) -> Split:
+    """The split of class folders. found: class -> names of its images below `place`, and kinds of its other files.
+    others: kinds of files outside of classes. columns: further columns. Raises EmptyClass."""
+    for class_name, (images, of_class) in found.items():
+        if not images:
+            has = f", but {numbers(of_class)}, which are not read" if of_class else ""
+            raise EmptyClass(
+                f"no images in {place}/{class_name}{has}; put images there, or remove the folder (data.root): a "
+                "class may be absent from the validation images"
+            )
+    lengths = [len(images) for images, _ in found.values()]
+    return Split(
+        place=place,
+        classes=tuple(found),
+        labels=np.repeat(np.arange(len(found), dtype=np.int32), lengths),
+        **joined([image for images, _ in found.values() for image in images]),
+        others=sum((of_class for _, of_class in found.values()), others),
+        **columns,
+    )
 
 
-def _list(folder: Path, class_name: str) -> tuple[list[str], Counter[str], dict[str, Mark]]:
+def _list(folder: Path, class_name: str) -> tuple[list[bytes], Counter[str], dict[str, Mark]]:
     """Sorted relative paths of the images in one class folder, kinds of its other files, and marks of all folders in
     it. Raises DataError."""
     try:
@@ -94,7 +89,7 @@ def _list(folder: Path, class_name: str) -> tuple[list[str], Counter[str], dict[
         raise unreadable(error) from error
 
 
-def _images_below(folder: Path, class_name: str) -> tuple[list[str], Counter[str], dict[str, Mark]]:
+def _images_below(folder: Path, class_name: str) -> tuple[list[bytes], Counter[str], dict[str, Mark]]:
     top = os.path.join(folder, class_name)
     images, others, marks = list[str](), Counter[str](), {top: mark(top)}
     for place, below, names in os.walk(top, onerror=_raise):
@@ -107,7 +102,7 @@ def _images_below(folder: Path, class_name: str) -> tuple[list[str], Counter[str
                 _warn(f"{place}/{name} is not followed: below a class, links to folders are ignored (data.root)")
         images += [os.path.join(relative, name) for name in names if is_image(name)]
         others.update(kind(name) for name in names if not is_image(name))
-    return sorted(images), others, marks
+    return [os.fsencode(image) for image in sorted(images)], others, marks
 
 
 def _check_links(folder: Path, links: list[Path]) -> None:

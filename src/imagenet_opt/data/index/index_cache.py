@@ -18,7 +18,7 @@ import tokenize
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from imagenet_opt.data.index.split import Origin, Split, numbers
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.display.progress import progress
+from imagenet_opt.display.progress import Show, progress
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import open_regular, read_file
 
@@ -124,8 +124,7 @@ def open_kept(
     def is_current(about: Mapping[str, Any]) -> bool:
         if any(about[name] != fact for name, fact in facts.items()):
             return False
-        with ThreadPoolExecutor(_MARK_THREADS) as threads:
-            return bool(about["marks"] == list(threads.map(lambda file: list(mark(file)), about["marked"])))
+        return bool(about["marks"] == [[*found] for found in marks_of(about["marked"]).values()])
 
     def of_cache(cached: Path) -> Split | None:
         if (found := load(cached, is_current)) is not None:
@@ -136,22 +135,28 @@ def open_kept(
 
 
 def scan_each(what: str, names: Sequence[str], scan: Callable[[str], T], *, num_threads: int) -> list[T]:
-    """What `scan` finds in each file, in order. what: of the files, for the progress, which is shown after two seconds.
-    Raises the errors of `scan`."""
-    threads, began, found = ThreadPoolExecutor(num_threads), time.monotonic(), list[T]()
-    try:
-        with progress(f"reading {what}", what.rpartition(" ")[2]) as show:
-            for each in threads.map(scan, names):
-                found.append(each)
-                if time.monotonic() - began > _SLOW:
-                    show(len(found), len(names))
-    finally:
-        threads.shutdown(cancel_futures=True)
+    """What `scan` finds in each file or folder, in order. what: their kind, for the progress, which is shown after two
+    seconds. Raises the errors of `scan`."""
+    threads, began, found = ThreadPoolExecutor(num_threads), time.perf_counter(), list[T]()
+    show: Show | None = None
+    with ExitStack() as stack:
+        stack.callback(threads.shutdown, cancel_futures=True)
+        for each in threads.map(scan, names):
+            found.append(each)
+            if time.perf_counter() - began > _SLOW:
+                show = show or stack.enter_context(progress(f"reading {what}", what.rpartition(" ")[2], began=began))
+                show(len(found), len(names))
     return found
 
 
+def marks_of(paths: Sequence[str]) -> dict[str, Mark]:
+    """The mark of each file or folder, to take before they are read. Raises OSError."""
+    with ThreadPoolExecutor(_MARK_THREADS) as threads:
+        return dict(zip(paths, threads.map(mark, paths), strict=True))
+
+
 def mark(path: str | Path) -> Mark:
-    """The mark of a file or folder, to take before it is read. Raises OSError."""
+    """See Mark. Raises OSError."""
     status = os.stat(path)
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
@@ -177,7 +182,7 @@ def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
     """The split, with its columns mapped from files in `cached`. about: further facts for `load`. A failure is only a
     warning, because the columns are in memory."""
     columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}
-    kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others")}
+    kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others", "open_ends")}
     etag_bytes = split.etags.itemsize if len(split.etags) else 0
     kept |= {"listed": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f UTC}", "columns": [*columns], "etag_bytes": etag_bytes}
     facts = {"format": _FORMAT, **kept, **about}
@@ -230,8 +235,15 @@ def _opened(cached: Path, about: Mapping[str, Any], origin: Origin) -> Split:
         check_range(cached / "offsets.npy", columns["offsets"], 2**62)
         check_range(cached / "sizes.npy", columns["sizes"], 2**62)
     others = {str(name): int(num) for name, num in dict(about["others"]).items()}
-    place = str(about["place"])
-    return Split(place=place, classes=classes, containers=containers, others=others, origin=origin, **columns)
+    return Split(
+        place=str(about["place"]),
+        classes=classes,
+        containers=containers,
+        others=others,
+        open_ends=tuple(i for i in about.get("open_ends", ()) if 0 <= i < len(containers)),
+        origin=origin,
+        **columns,
+    )
 
 
 def tell_listed(split: Split, cached: Path | None = None) -> None:
@@ -245,6 +257,8 @@ def tell_listed(split: Split, cached: Path | None = None) -> None:
         parts.append(f"left out are other files: {numbers(split.others)}")
     if parts:
         tell_once(f"{len(split)} images below {split.place}, {'; '.join(parts)}")
+    if split.open_ends:
+        tell_once(split.doubt, logging.WARNING)
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from imagenet_opt.data.index.devkit import KIT, NUMBERS
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import numbers
 from imagenet_opt.errors import DataError, DatasetNotFound
@@ -19,7 +20,14 @@ IMAGE_SUFFIXES = (
 _CLS_LOC = "ILSVRC/Data/CLS-LOC"
 _ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-challenge/{_CLS_LOC}")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
-_LIST = "LOC_val_solution.csv"
+_LISTS = (
+    "LOC_val_solution.csv",
+    KIT,
+    f"{KIT[:-7]}/data/{NUMBERS}",
+    "imagenet_2012_validation_synset_labels.txt",
+)
+"""Lists of the classes of validation images: Kaggle's, the development kit, also unpacked, and lines with a class."""
+LISTS = f"Kaggle's {_LISTS[0]}, {KIT} or {_LISTS[3]}"
 _SPLITS = ("train", "val", "validation", "test")
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _MOST_ENTRIES = 50
@@ -47,7 +55,7 @@ def split_folder(root: Path | None, split: str) -> Path:
     folder = split_place(root, split)
     try:
         if folder.is_dir():
-            if not is_packed(folder) and not list_of_classes(folder) and (found := instead_of_classes(folder, root)):
+            if not is_packed(folder) and not list_of_flat(folder) and (found := instead_of_classes(folder, root)):
                 raise DatasetNotFound(f"{found} (data.root, data.train_folder, data.val_folder)")
             return folder
         if place.is_file():
@@ -70,23 +78,30 @@ def split_place(root: Path, split: str) -> Path:
 
 
 def list_of_classes(folder: Path) -> Path | None:
-    """Kaggle's list of the classes of validation images, if `folder` has images and no folders; it lies in the folder
-    or up to four folders above."""
-    if not has_flat_images(folder):
-        return None
-    return next((list_ for place in (folder, *list(folder.parents)[:4]) if (list_ := place / _LIST).is_file()), None)
+    """A list of the classes of validation images, in their folder or up to four folders above."""
+    places = [place / name for place in (folder, *list(folder.parents)[:4]) for name in _LISTS]
+    return next((list_ for list_ in places if list_.is_file()), None)
+
+
+def list_of_flat(folder: Path) -> Path | None:
+    """The list for images directly in `folder`, if there are any, and no folders."""
+    return list_of_classes(folder) if has_flat_images(folder) else None
 
 
 def has_flat_images(folder: Path) -> bool:
     """Whether the folder has images, and neither folders nor tars."""
-    has_images = False
-    if folder.is_dir():
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir() or entry.name.lower().endswith(".tar"):
-                    return False
-                has_images = has_images or is_image(entry.name)
-    return has_images
+    folders, files = entries_of(folder)
+    return not folders and any(map(is_image, files)) and not any(name.lower().endswith(".tar") for name in files)
+
+
+def entries_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the folders and of the files in a folder; none if it is missing."""
+    if not folder.is_dir():
+        return [], []
+    with os.scandir(folder) as entries:
+        is_folder = {entry.name: entry.is_dir() for entry in entries}
+    folders = [name for name, is_one in is_folder.items() if is_one]
+    return folders, [name for name, is_one in is_folder.items() if not is_one]
 
 
 def _remedy(root: Path, split: str) -> str:
@@ -136,13 +151,8 @@ def kind(name: str) -> str:
 
 def instead_of_classes(folder: Path, root: Path | str) -> str:
     """What `folder` holds if it has files and no folders, with the remedy; else "". root: data.root."""
-    with os.scandir(folder) as entries:
-        names = []
-        for entry in entries:
-            if entry.is_dir():
-                return ""
-            names.append(entry.name)
-    return describe(names, folder, root)
+    folders, files = entries_of(folder)
+    return "" if folders else describe(files, folder, root)
 
 
 def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
@@ -160,12 +170,12 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
     if tars:
         return (
             f"{place} holds {len(tars)} tars, such as {tars[0]}; put the tars of each split into {root}/train/ and "
-            f"{root}/val/, or name them after it (NAME-train-0000.tar, NAME-val-0000.tar); unpack tars of tars there"
+            f"{root}/val/, or name them after it (NAME-train-0000.tar, NAME-val-0000.tar)"
         )
     if num_images:
         return (
-            f"{place} holds {num_images} images and no class folders. Validation images need Kaggle's {_LIST} in it or "
-            f"in a folder above; or imagenet-opt pack data.root={root} out=PACKED val_labels=FILE, then "
+            f"{place} holds {num_images} images and no class folders. Validation images need {LISTS} in "
+            f"it or in a folder above; or imagenet-opt pack data.root={root} out=PACKED val_labels=FILE, then "
             "data.root=PACKED. Training images need a folder for each class"
         )
     kinds = Counter(map(kind, names))

@@ -4,7 +4,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from imagenet_opt.data.index.folder_index import check_not_empty
-from imagenet_opt.data.index.index_cache import load, load_or_make, save, tell_listed
+from imagenet_opt.data.index.folder_index import SCAN_THREADS, split_of_classes
+from imagenet_opt.data.index.index_cache import load, load_or_make, save, scan_each, tell_listed
 from imagenet_opt.data.index.layout import describe, is_image, kind
-from imagenet_opt.data.index.split import Split, joined
-from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars
+from imagenet_opt.data.index.split import Split
+from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars, tars_among
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
 from imagenet_opt.data.index.webdataset import is_named, words_of
 from imagenet_opt.data.storage.cache_folder import bytes_of, cache_of
@@ -31,7 +30,6 @@ T = TypeVar("T")
 
 KEY = "data.root"
 """The config key of the URL, for messages."""
-_LIST_THREADS = 32
 _PART = 2**23
 """Bytes of a request for a part of a tar."""
 _PATIENCE = 60.0
@@ -76,8 +74,8 @@ def _is_of(url: str) -> Callable[[Mapping[str, Any]], bool]:
 def _list(url: str, spool: TarSpool) -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
     folders, files = patiently(storage.entries, url)
-    classes = tuple(folders)
-    if not classes:
+    tars_among([each.path for each in files], folders, place=url)
+    if not folders:
         if tars := _find_tars(url, files):
             return _read_tars(*tars, spool)
         names = [each.path for each in files]
@@ -85,20 +83,17 @@ def _list(url: str, spool: TarSpool) -> Split:
             f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
             f"{describe(names, url, url.rpartition('/')[0])}"
         )
-    log.info(f"listing {url}")
-    with ThreadPoolExecutor(_LIST_THREADS) as threads:
-        found = list(threads.map(lambda name: patiently(lambda: _images(storage, name), f"{url}/{name}"), classes))
-    for name, (images, others) in zip(classes, found, strict=True):
-        check_not_empty(f"{url}/{name}", images, others)
-    encoded = [image.path.encode() for images, _ in found for image in images]
-    return Split(
-        place=url,
-        classes=classes,
-        labels=np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in found]),
-        **joined(encoded),
+    found = scan_each("class folders", folders, partial(_images, storage), num_threads=SCAN_THREADS)
+    by_class = {
+        name: ([each.path.encode() for each in images], others)
+        for name, (images, others) in zip(folders, found, strict=True)
+    }
+    return split_of_classes(
+        url,
+        by_class,
+        Counter(),
         sizes=np.array([image.size for images, _ in found for image in images], np.int64),
         etags=np.array([image.etag.encode() for images, _ in found for image in images], np.bytes_),
-        others=sum((others for _, others in found), Counter[str]()),
     )
 
 
@@ -109,7 +104,9 @@ def patiently(request: Callable[[], T], name: str) -> T:
 
 def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject], Counter[str]]:
     """The images in one class folder, in the order of their paths, and the kinds of other objects."""
-    found = [each for portion in storage.objects(class_name) for each in portion]
+    found = patiently(
+        lambda: [each for portion in storage.objects(class_name) for each in portion], f"{storage.url}/{class_name}"
+    )
     folders = {each for each in found if not each.size and "." not in each.path.rpartition("/")[2]}  # of consoles
     others = Counter(kind(each.path) for each in found if not is_image(each.path) and each not in folders)
     return sorted(each for each in found if is_image(each.path)), others
@@ -122,9 +119,11 @@ def _find_tars(url: str, files: Sequence[FoundObject]) -> tuple[Tars, list[Found
     for name in (split, *sorted(words_of(split) - {split})):
         place = f"{root}/{name}" if name != split else url
         folders, below = _entries(place) if name != split else ([], list(files))
-        if not folders and (found := [each for each in below if each.path.lower().endswith(".tar")]):
+        names = tars_among([each.path for each in below], folders, place=place)
+        if found := [each for each in below if each.path in names]:
             return _tars(place, split, found, below, above), found
-    found = [each for each in above if each.path.lower().endswith(".tar") and is_named(each.path, split)]
+    names = tars_among(each.path for each in above)
+    found = [each for each in above if each.path in names and is_named(each.path, split)]
     return (_tars(root, split, found, above, above), found) if found else None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.hub import hub_folder
-from imagenet_opt.data.index.layout import list_of_classes, split_folder, split_url
+from imagenet_opt.data.index.layout import list_of_flat, split_folder, split_url
 from imagenet_opt.data.index.parquet import codec_of, open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
@@ -48,7 +48,7 @@ def find_source(root: Path | None, split: str) -> Callable[[Path], Split]:
         tell_once(f"{split}/ of data.root={root} is {folder}")
     if is_packed(folder):
         return lambda cache_dir: open_shards(folder)
-    if list_ := list_of_classes(folder):
+    if list_ := list_of_flat(folder):
         return lambda cache_dir: open_flat(folder, list_)
     return partial(open_split, folder)
 

@@ -67,7 +67,8 @@ class Split:
     codec: how samples are compressed together, so that single ones cannot be read; "": not. Then a container is a part
     of its file, offsets are numbers of rows in the file, and sizes are estimates.
 
-    others: kinds of files that are left out, because they are no images by their names -> number. origin: None for
+    others: kinds of files that are left out, because they are no images by their names -> number. open_ends:
+    containers without an end mark, which may have lost samples. origin: None for
     columns that are only in memory, which pickle then copies. whole, rows: of which split these samples are a part.
     """
 
@@ -84,6 +85,7 @@ class Split:
     etags: NDArray[np.bytes_] = field(default_factory=_none)
     codec: str = ""
     others: Mapping[str, int] = field(default_factory=dict)
+    open_ends: tuple[int, ...] = ()
     origin: Origin | None = None
     whole: "Split | None" = None
     rows: Rows = field(default_factory=_none)
@@ -115,6 +117,15 @@ class Split:
         else:
             columns = (self.names, self.name_offsets, self.sizes, self.etags)
         return fingerprint_of(self.place, *columns)
+
+    @property
+    def doubt(self) -> str:
+        """Why samples may be missing, for a split with open ends."""
+        return (
+            f"{len(self.open_ends)} of {len(self.containers)} tars in {self.place} have no end mark, such as "
+            f"{self.containers[self.open_ends[0]]} (data.root): their writer left it out, or they were cut off between "
+            "two files; shard_lengths in _info.json would tell"
+        )
 
     def name(self, i: int) -> str:
         """Name of sample i: of a file, its path below `place`."""

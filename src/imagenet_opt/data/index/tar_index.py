@@ -1,15 +1,17 @@
-"""Splits of tars: those of WebDataset, with labels beside the images, or a tar for each class, as of ILSVRC."""
+"""Splits of tars: those of WebDataset, with labels beside the images, a tar for each class, or the tars of ILSVRC2012.
 
-import logging
+ILSVRC2012_img_train.tar has a tar for each class, whose images are records of the outer tar. ILSVRC2012_img_val.tar has
+images without labels, which a list has.
+"""
+
 import os
 import re
 import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,11 +19,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_each
-from imagenet_opt.data.index.layout import is_image, split_place, unreadable
+from imagenet_opt.data.index.flat_folder import listed_classes
+from imagenet_opt.data.index.index_cache import Marks, marks_of, open_kept, scan_each
+from imagenet_opt.data.index.layout import entries_of, is_image, list_of_classes, split_place, unreadable
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark, members
+from imagenet_opt.data.index.tar_of_tars import Open, inner_tars, open_inner, samples_of_outer
 from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, read_images, read_samples
 from imagenet_opt.data.index.webdataset import (
     CLASS_NAMES,
@@ -34,7 +38,7 @@ from imagenet_opt.data.index.webdataset import (
     number_labels,
     words_of,
 )
-from imagenet_opt.data.storage.retry import retry_transient, tell_once
+from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import DataError
 from imagenet_opt.regular_file import open_regular, read_part
 
@@ -51,53 +55,65 @@ MOST_BESIDE = 2**24
 """Most bytes of a file with names of classes or numbers of samples."""
 _SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
 _WORDNET = re.compile(r"n\d+")
+_NO_DATA = ("__MACOSX", "lost+found")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Tars:
     """The tars of a split. place: their folder or URL. names: sorted. beside: files that may tell about the tars ->
-    content."""
+    content. list_path: of the classes of validation images, for tars without labels."""
 
     place: str
     split: str
     names: tuple[str, ...]
     beside: Mapping[str, bytes]
+    list_path: Path | None = None
 
 
 def find_tars(root: Path | None, split: str) -> Tars | None:
     """The tars in `root`/`split`, in `root`/validation for val, or those in `root` whose names have the word; None
-    without any, and for a pack. Raises DataError for folders that cannot be listed."""
+    without any, and for a pack. Raises DataError for folders that cannot be listed, and see `tars_among`."""
     if root is None:
         return None
     root = root.expanduser().resolve()
     try:
         for name in (split, *sorted(words_of(split) - {split})):
-            if (names := _tars_in(folder := split_place(root, name))) and not is_packed(folder):
-                return Tars(str(folder), split, names, _beside(folder, root))
+            if names := _tars_in(folder := split_place(root, name)):
+                return _tars(folder, root, split, names)
             if folder.is_dir() and name == split:
                 return None
-        names = tuple(name for name in _tars_in(root, beside_folders=True) if is_named(name, split))
-        return Tars(str(root), split, names, _beside(root, root)) if names else None
+        found = tars_among(os.listdir(root)) if root.is_dir() else ()
+        names = tuple(name for name in found if is_named(name, split))
+        return _tars(root, root, split, names) if names else None
     except OSError as error:
         raise unreadable(error) from error
 
 
-def _tars_in(folder: Path, *, beside_folders: bool = False) -> tuple[str, ...]:
-    """Sorted names of the tars in a folder; () if it is missing or, unless `beside_folders`, has folders, which are
-    classes."""
-    names = []
-    if not folder.is_dir():
-        return ()
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir() and not beside_folders:
-                return ()
-            if entry.name.lower().endswith(".tar"):
-                names.append(entry.name)
-    return tuple(sorted(names))
+def _tars_in(folder: Path) -> tuple[str, ...]:
+    """The tars in the folder of a split; () if it is missing, or a pack."""
+    folders, files = entries_of(folder)
+    return () if is_packed(folder) else tars_among(files, folders, place=folder)
+
+
+def tars_among(files: Iterable[str], folders: Iterable[str] = (), *, place: Path | str = "") -> tuple[str, ...]:
+    """Sorted names of the tars among files. folders: beside them. Raises DataError for class folders or
+    images beside tars in `place`."""
+    seen = [name for name in files if not name.startswith(".")]
+    tars = tuple(sorted(name for name in seen if name.lower().endswith(".tar")))
+    others = [f"{name}/" for name in folders if not name.startswith(".") and name not in _NO_DATA]
+    others += [name for name in seen if place and is_image(name)]
+    if tars and others:
+        raise DataError(
+            f"{place} holds {len(tars)} tars, such as {tars[0]}, beside {len(others)} folders or images, such as "
+            f"{min(others)} (data.root): it is not clear what is the data set; move one of them into another folder"
+        )
+    return tars
+
+
+def _tars(folder: Path, root: Path, split: str, names: tuple[str, ...]) -> Tars:
+    list_path = None if "train" in words_of(split) else list_of_classes(folder)
+    return Tars(str(folder), split, names, _beside(folder, root), list_path)
 
 
 def _beside(folder: Path, root: Path) -> dict[str, bytes]:
@@ -119,56 +135,64 @@ def is_about_tars(name: str, *, of_split: bool) -> bool:
 def open_tars(tars: Tars, cache_dir: Path) -> Split:
     """Index of tars in a folder; from the cache while their sizes and times are the same.
 
-    Only headers and labels are read. Raises DataError for a tar that cannot be used, with the remedy.
+    Only headers and labels are read. Raises DataError for a tar that cannot be used, with the remedy; ConfigError for a
+    list of classes.
     """
-    beside = zlib.crc32(repr(sorted(tars.beside.items())).encode())
+    beside = zlib.crc32(repr((sorted(tars.beside.items()), tars.list_path)).encode())
     place = f"{tars.split} tars of {tars.place}"
     return open_kept(cache_dir, place, partial(_scanned, tars), files=tars.names, checksum=beside)
 
 
 def _scanned(tars: Tars) -> tuple[Split, Marks]:
+    paths, began = [f"{tars.place}/{name}" for name in tars.names], time.time()
     try:
-        with ThreadPoolExecutor(_THREADS) as threads:
-            paths = [f"{tars.place}/{name}" for name in tars.names]
-            marks, began_ns = dict(zip(paths, threads.map(mark, paths), strict=True)), time.time_ns()
+        marks = marks_of(paths + [str(tars.list_path)] * (tars.list_path is not None))
+        split = split_of_tars(tars, _scan_folder(tars))
+        now = marks_of(paths)
     except OSError as error:
         raise unreadable(error) from error
-    scanned = scan_tars(tars, partial(_opened, tars), patience=_PATIENCE)
-    _tell_open_ends(tars, scanned, [(began_ns - time_ns) / 1e9 for _, time_ns, *_ in marks.values()])
-    return split_of_tars(tars, scanned), marks
+    young = {paths[i] for i in split.open_ends if began - marks[paths[i]][1] / 1e9 < _STILL_WRITTEN}
+    if still := [path for path in paths if path in young or now[path][:2] != marks[path][:2]]:
+        raise DataError(
+            f"{len(still)} of {len(paths)} tars, such as {still[0]}, are still being written: they changed while they "
+            "were read, or have no end mark and changed less than a minute ago (data.root); run the same command "
+            "again later"
+        )
+    return split, marks
 
 
 @contextmanager
-def _opened(tars: Tars, name: str) -> Iterator[tuple[Read, int]]:
-    with open(f"{tars.place}/{name}", "rb", 0, opener=open_regular) as file:
+def _opened(place: str, name: str) -> Iterator[tuple[Read, int]]:
+    with open(f"{place}/{name}", "rb", 0, opener=open_regular) as file:
         source = FileBytes(file.fileno())
         yield source.read, source.num_bytes
 
 
-def _tell_open_ends(tars: Tars, samples: Sequence[TarSamples], ages: Sequence[float]) -> None:
-    """Tell about tars without an end mark; raise DataError for one that changed less than a minute ago. ages: seconds
-    since each tar changed."""
-    cut = [i for i, each in enumerate(samples) if not each.has_end_mark]
-    if not cut:
-        return
-    what = f"{tars.place}: {len(cut)} of {len(samples)} tars have no end mark, such as {tars.names[cut[0]]}"
-    if min(ages[i] for i in cut) < _STILL_WRITTEN:
-        raise DataError(f"{what}, and changed less than a minute ago: they are still being written (data.root); wait")
-    tell_once(f"{what}: they are complete, unless copies were cut off between two files (data.root)", logging.WARNING)
-
-
-Open = Callable[[str], AbstractContextManager[tuple[Read, int]]]
-"""Opens a tar by its name for reading, and tells its size in bytes."""
+def _scan_folder(tars: Tars) -> list[TarSamples]:
+    outer, open_tar = tars.names[0], partial(_opened, tars.place)
+    places = _patiently(tars, _PATIENCE, partial(inner_tars, open_tar), outer) if len(tars.names) == 1 else {}
+    if not places:
+        return scan_tars(tars, open_tar, patience=_PATIENCE)
+    inner = replace(tars, place=f"{tars.place}/{outer}", names=tuple(places))
+    samples = scan_tars(inner, partial(open_inner, open_tar, outer, places), patience=_PATIENCE)
+    return [samples_of_outer(places, samples)]
 
 
 def scan_tars(tars: Tars, open_tar: Open, *, patience: float) -> list[TarSamples]:
     """The samples of each tar. patience: seconds for which a tar is read again after a temporary error. Raises
-    DataError."""
+    DataError; ConfigError for a list of classes."""
     one_by_one = partial(_patiently, tars, patience)
-    has_labels = len(tars.names) == 1 or are_shards(tars.names)  # a single tar is no class
-    has_labels = has_labels or one_by_one(partial(_has_labels_beside, open_tar), tars.names[0])
+    are_classes = len(tars.names) > 1 and not are_shards(tars.names)  # a single tar is no class
+    may_lack = are_classes or tars.list_path is not None
+    has_labels = not may_lack or one_by_one(partial(_has_labels_beside, open_tar), tars.names[0])
     scan = partial(one_by_one, partial(_scan, open_tar, has_labels))
-    return scan_each("tars", tars.names, scan, num_threads=_THREADS)
+    samples = scan_each("tars", tars.names, scan, num_threads=_THREADS)
+    if tars.list_path and not are_classes and not has_labels:
+        names = [os.fsdecode(name) for each in samples for name in each.names]
+        classes = iter(listed_classes(names, tars.list_path, tars.place))
+        for each in samples:
+            each.labels = [*islice(classes, len(each.names))]
+    return samples
 
 
 def _patiently(tars: Tars, patience: float, work: Callable[[str], T], name: str) -> T:
@@ -200,8 +224,10 @@ def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Spl
         )
     positions, classes = number_labels(labels, class_names(tars.beside), tars.place)
     lengths = {n: len(each.labels) + each.others[BELOW_ZERO] for n, each in zip(tars.names, samples, strict=True)}
+    counted = set[str]()
     for expected in expectations(tars.beside, tars.split):
         compare(expected, lengths, tars.place)
+        counted |= expected.lengths.keys()
     return Split(
         place=tars.place,
         classes=classes,
@@ -212,6 +238,7 @@ def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Spl
         container_ids=np.repeat(np.arange(len(samples), dtype=np.int32), [len(each.labels) for each in samples]),
         offsets=np.array([start for each in samples for start in each.starts], np.int64),
         others=dict(sum((each.others for each in samples), Counter[str]()).most_common(_MOST_KINDS)),
+        open_ends=tuple(i for i, each in enumerate(samples) if not each.has_end_mark and tars.names[i] not in counted),
         **more,
     )
 

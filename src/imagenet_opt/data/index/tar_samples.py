@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, is_image, kind
+from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, LISTS, is_image, kind
 from imagenet_opt.data.index.split import numbers
 from imagenet_opt.data.index.tar_members import Read, TarError, members
 
@@ -72,7 +72,8 @@ def read_samples(read: Read, num_bytes: int) -> TarSamples:
 
 
 def read_images(read: Read, num_bytes: int, class_name: str) -> TarSamples:
-    """The images of a tar of one class. Raises TarError for a tar without images, see `members`."""
+    """The images of a tar of one class, in the order of their names, as in a folder. Raises TarError for a tar without
+    images, see `members`."""
     places, others = list[_Place](), Counter[str]()
     for name, start, size, is_file in members(read, num_bytes):
         if not is_image(file := os.fsdecode(name)):
@@ -83,7 +84,7 @@ def read_images(read: Read, num_bytes: int, class_name: str) -> TarSamples:
             places.append((name, start, size))
     if not places:
         raise TarError(_without_images(others))
-    names, starts, sizes = map(list, zip(*places, strict=True))
+    names, starts, sizes = map(list, zip(*sorted(places), strict=True))
     return TarSamples(names, starts, sizes, [class_name] * len(places), others)
 
 
@@ -176,7 +177,7 @@ def _without_images(others: Counter[str]) -> str:
     if not others:
         return "is empty; copy it again, or remove it"
     remedy = (
-        "unpack it into the folder of its split; its tars are classes"
+        "tars in a tar are read from a folder where it is the only tar of its split; or unpack it there"
         if ".tar" in others
         else "write encoded images (.jpg, .png, .webp)"
     )
@@ -187,9 +188,10 @@ def _without_labels(found: _Found, images: Mapping[bytes, _Place], labels: list[
     missing, key = labels.count(None), list(images)[labels.index(None)]
     of = f"{missing} of {len(images)} images" if missing < len(images) else f"{missing} images"
     captions = "; its .txt files are captions and not classes" if b".txt" in found.others else ""
+    of_imagenet = f", or, in a folder, put {LISTS} beside the tar" * (b"ILSVRC2012_val_" in images[key][0])
     return (
         f"has {of} without a label (.cls, or .json with label), such as {_shown(images[key][0])}{captions}; write the "
-        "number of its class into KEY.cls, or unpack the images into a folder for each class"
+        f"number of its class into KEY.cls, or unpack the images into a folder for each class{of_imagenet}"
     )
 
 

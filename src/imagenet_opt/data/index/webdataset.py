@@ -73,8 +73,9 @@ def number_labels(
     if len(kinds) > 1:
         raise DataError(f"{place} has numbers and names as labels (data.root); write one kind into all .cls files")
     if str in kinds:
-        found, positions = np.unique(np.array(labels), return_inverse=True)
-        return positions.astype(np.int32), tuple(found.tolist())
+        classes = tuple(sorted(map(str, set(labels))))
+        number_of = {name: number for number, name in enumerate(classes)}
+        return np.array([number_of[str(label)] for label in labels], np.int32), classes
     largest = int(max(labels))
     if largest >= (len(names) or _MOST_CLASSES):
         most = (

@@ -33,7 +33,7 @@ from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.display.progress import size as size_text
 from imagenet_opt.file_lock import lock_file
 from imagenet_opt.measure.storage.page_cache import drop_pages
-from imagenet_opt.regular_file import check_size
+from imagenet_opt.regular_file import read_part
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +133,8 @@ class CacheFolder:
         return f"{self.path}/{_SEGMENTS}/{segment:05d}", offset, end - start
 
     def _pread(self, segment: str, offset: int, size: int) -> bytes:
-        check_size(size)
         with open(segment, "rb", buffering=0) as file:
-            encoded = os.pread(file.fileno(), size, offset)
+            encoded = read_part(file.fileno(), offset, size)
             if self.drop_pages:
                 drop_pages(file.fileno(), offset, size)
             return encoded

@@ -1,0 +1,141 @@
+"""The tars of ILSVRC2012 as they are downloaded, beside the folders with the same files."""
+
+import io
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.index.open_index import open_index
+from imagenet_opt.errors import ConfigError, DataError, ImagenetOptError
+from imagenet_opt.pack.pack import pack
+from tests.data.conftest import MakeLoader, assert_equal, batches
+from tests.data.index.tars import Members, tar
+from tests.pack.packs import SMALL, names_of, read, tree
+
+SYNSETS = ("n01", "n02", "n10")
+LABELS = [SYNSETS[(i * i + i // 7) % 3] for i in range(30)]
+"""Of the validation images."""
+KIT = "ILSVRC2012_devkit_t12"
+
+
+def shuffled(files: Members) -> list[tuple[str, bytes]]:
+    return random.Random(0).sample(files := list(files), len(files))
+
+
+def kit() -> dict[str, bytes]:
+    """The files of the kit, whose numbers of classes are not in the order of the synsets."""
+    scipy = pytest.importorskip("scipy.io")
+    ids = {"n10": 1, "n01": 2, "n02": 3, "n00": 4}
+    rows = [(number, name, f"words, of {name}", np.arange(number)) for name, number in ids.items()]
+    array = np.array(rows, [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("children", "O")])
+    scipy.savemat(file := io.BytesIO(), {"synsets": array[:, None]}, do_compression=True)
+    numbers = "".join(f"{ids[label]}\n" for label in LABELS).encode()
+    return {f"{KIT}/data/ILSVRC2012_validation_ground_truth.txt": numbers, f"{KIT}/data/meta.mat": file.getvalue()}
+
+
+def packed_kit() -> dict[str, bytes]:
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode="w:gz") as archive:
+        for name, content in {f"{KIT}/readme.txt": b"x" * 10_000, **kit()}.items():
+            (entry := tarfile.TarInfo(name)).size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return {f"{KIT}.tar.gz": file.getvalue()}
+
+
+def kaggle() -> dict[str, bytes]:
+    lines = [f"ILSVRC2012_val_{i:08d},{label} 1 2 3 4\n" for i, label in enumerate(LABELS, 1)]
+    return {"LOC_val_solution.csv": "".join(["ImageId,PredictionString\n", *lines]).encode()}
+
+
+def synsets() -> dict[str, bytes]:
+    return {"imagenet_2012_validation_synset_labels.txt": "\n".join(LABELS).encode()}
+
+
+def originals(images_root: Path, root: Path) -> tuple[Path, Path]:
+    """The two tars, and a folder with the same files."""
+    train = {
+        name: [(f"{name}_{i}.JPEG", file.read_bytes()) for i, file in enumerate(sorted(folder.iterdir()))]
+        for name, folder in zip(SYNSETS, sorted((images_root / "train").iterdir()), strict=True)
+    }
+    val = [
+        (f"ILSVRC2012_val_{i:08d}.JPEG", file.read_bytes())
+        for i, file in enumerate(sorted(images_root.glob("val/*/*"))[:30], 1)
+    ]
+    outer = tar(shuffled((f"{name}.tar", tar(shuffled(files))) for name, files in train.items()), mtime=1)
+    tree(root / "tars", {"ILSVRC2012_img_train.tar": outer, "ILSVRC2012_img_val.tar": tar(shuffled(val))})
+    tree(root / "folder/train", {f"{name}/{file}": image for name in train for file, image in train[name]})
+    tree(root / "folder", {f"val/{file}": image for file, image in val} | kaggle())
+    return root / "tars", root / "folder"
+
+
+@pytest.mark.parametrize("make_list", [kaggle, synsets, kit, packed_kit])
+def test_images_labels_and_batches_are_those_of_the_folder_with_the_same_files(
+    make_list: Callable[[], dict[str, bytes]], images_root: Path, loader: MakeLoader, tmp_path: Path
+) -> None:
+    tars, folder = originals(images_root, tmp_path)
+    tree(tars, make_list())
+    for split in ("train", "val"):
+        assert_equal(*(batches(loader(root, split=split, batch_size=5)) for root in (tars, folder)))
+        found, expected = (open_index(root, split, tmp_path / "cache") for root in (tars, folder))
+        assert found.classes == expected.classes == SYNSETS and len(found.containers) == 1
+        assert [found.classes[label] for label in found.labels] == [expected.classes[i] for i in expected.labels]
+        assert read(found) == read(expected)
+    pack(tars, tmp_path / "packed", SMALL, cache_dir=str(tmp_path / "cache"))
+    pack(folder, tmp_path / "same", SMALL, cache_dir=str(tmp_path / "cache"))
+    packed, same = (open_index(tmp_path / name, "train", tmp_path / "cache") for name in ("packed", "same"))
+    assert names_of(packed) == names_of(same) and read(packed) == read(same)
+
+
+CUT = tar([("n01_1.JPEG", b"1" * 2000)])[:2048]
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "error", "words"),
+    [
+        (
+            {"ILSVRC2012_img_train.tar": tar([("n01.tar", CUT), ("n02.tar", CUT)])},
+            "train",
+            DataError,
+            "train.tar/n01.tar, ",
+        ),
+        ({"train/x.tar": tar([("a.tar", tar([("a.txt", b"")])), ("b.tar", b"")])}, "train", DataError, "but 1 .txt"),
+        ({"train/x.tar": tar([("a.tar", b"1"), ("b.JPEG", b"1")])}, "train", DataError, "them or twice 1 .jpeg"),
+        ({"train/x.tar": tar([("a.tar", b"1"), ("a.tar", b"1")])}, "train", DataError, "them or twice 1 .tar"),
+        ({"train/x.tar": tar([("a.tar", b"1")])[:512], "train/y.tar": b""}, "train", DataError, "x.tar"),
+        ({}, "val", DataError, "LOC_val_solution.csv"),
+        (
+            {"LOC_val_solution.csv": b"ImageId,PredictionString\nILSVRC2012_val_00000001,n01 1"},
+            "val",
+            ConfigError,
+            "no class for 1",
+        ),
+        ({"imagenet_2012_validation_synset_labels.txt": b"n01"}, "val", ConfigError, "no class for 1 of 2 images"),
+        ({f"{KIT}.tar.gz": b"\x1f\x8b"}, "val", ConfigError, "devkit_t12.tar.gz"),
+        ({f"{KIT}/data/ILSVRC2012_validation_ground_truth.txt": b"1\n2"}, "val", ConfigError, "ground_truth.txt"),
+    ],
+)
+def test_tars_that_are_not_those_of_imagenet_are_one_line(
+    files: dict[str, bytes], split: str, error: type[ImagenetOptError], words: str, tmp_path: Path
+) -> None:
+    val = tar([(f"ILSVRC2012_val_0000000{i}.JPEG", b"") for i in (1, 2)])
+    tree(tmp_path / "d", {"ILSVRC2012_img_val.tar": val} | files)
+    with pytest.raises(error) as caught:
+        open_index(tmp_path / "d", split, tmp_path / "cache")
+    assert words in str(caught.value) and "data.root" in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_damaged_files_of_the_kit_are_refused(tmp_path: Path) -> None:
+    files, rng = kit(), random.Random(0)
+    names = dict(zip(("numbers", "names"), files, strict=True))
+    tree(tmp_path / "d", {"ILSVRC2012_img_val.tar": tar([("ILSVRC2012_val_00000001.JPEG", b"")])})
+    for _ in range(100):
+        content = bytearray(files[names["names"]])
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        tree(tmp_path / "d", {names["numbers"]: files[names["numbers"]], names["names"]: bytes(content)})
+        try:
+            open_index(tmp_path / "d", "val", tmp_path / "cache")
+        except (ConfigError, DataError) as error:
+            assert "data.root" in str(error)

@@ -20,7 +20,7 @@ LAYERS = (
     ("training",),
     ("compare",),
     ("probe",),
-    ("config",),
+    ("config", "ops", "timm"),
     ("data", "model"),
     ("run",),
     ("display",),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.callbacks.mixing import cutmix, mixup
-from imagenet_opt.data.batch import resize_ragged
+from imagenet_opt.data.batch import RaggedCrops, resize_ragged
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing, augment, erase
 from imagenet_opt.data.transforms.augment_policy import parse_policy
 from imagenet_opt.data.transforms.resize import ImageFormat
@@ -48,10 +48,10 @@ def main() -> None:
     images, found, rows = images_of(NUM), {}, np.arange(NUM)
     pixels = torch.randint(0, 256, images.shape, dtype=torch.uint8, device=DEVICE)
     pixels = pixels.to(memory_format=torch.channels_last)
-    ragged = crops()
+    ragged = RaggedCrops(*crops())
     for how in ("bilinear", "bicubic", "area"):
         format = ImageFormat(interpolation=how, dtype=torch.bfloat16)
-        found[f"resize, {how}"] = timed(lambda format=format: resize_ragged(*ragged, size=SIDE, format=format))
+        found[f"resize, {how}"] = timed(lambda format=format: resize_ragged(ragged, size=SIDE, format=format))
     policies = {name: parse_policy(name) for name in ("rand-m7-mstd0.5-inc1", "trivialaugment")}
     for name, policy in policies.items():
         layers = Augmenter(seed=0, policies=(policy,), erasing=None).draw(rows, rows * 0, SIDE).layers

@@ -1,25 +1,23 @@
 """A batch on its way from a worker to the network."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from imagenet_opt.data.decode.decoder import Pixels
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.shared_buffers import Lease, shared_bytes
+from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
+from imagenet_opt.data.tensor_fields import TensorFields, concatenated
 from imagenet_opt.data.transforms.augment import Augmentation, augment, erase
-from imagenet_opt.data.transforms.resize import ImageFormat, normalize, resize_torch
+from imagenet_opt.data.transforms.resize import ImageFormat, Size, filter_of, normalize, resize_torch
 from imagenet_opt.errors import ConfigError
-
-_ALIGNMENT = 16
-"""Bytes between which tensors of a block start: Triton compiles a kernel again for tensors that start elsewhere."""
-_DEVICE_BLOCK = 16 * 2**20
-"""Larger tensors take a multiple of these bytes on a device. Ragged batches all have other sizes; with few sizes the
-device's allocator soon has a block for each. Our choice: a batch takes 40 to 120 MB."""
 
 
 class LoadStats(NamedTuple):
@@ -51,8 +49,8 @@ class LoadStats(NamedTuple):
 
 
 @dataclass
-class BatchBase:
-    """Fields of every batch. Tensors in one block of memory are copied together, as one tensor of bytes.
+class BatchBase(TensorFields):
+    """Fields of every batch.
 
     labels: int64 (N,), or float (N, num_classes) after mixing, or the targets of the loader. indices: int64 (N,),
     positions in the index. valid: bool (N,), False for padding. lease: position in shared memory. augmentation: changes
@@ -71,24 +69,6 @@ class BatchBase:
         """A copy in new ordinary memory."""
         return replace(self._copied(Tensor.clone), lease=None)
 
-    def pin_memory(self) -> Self:
-        """The batch in page-locked memory: tensors that are elsewhere are copied. The DataLoader looks for a method of
-        this name."""
-        return self._copied(Tensor.pin_memory)
-
-    def share_memory(self) -> Self:
-        """A copy in shared memory. Tensors in ordinary memory go into one block, because each block costs the receiver
-        a file descriptor.
-
-        Raises RuntimeError if shared memory is full. Otherwise the worker's queue would lose the batch, and the
-        training process would wait forever.
-        """
-        return replace(self, **_in_one_block({k: v for k, v in self._tensors().items() if not v.is_shared()}))
-
-    def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
-        """A copy on `device`."""
-        return self._copied(lambda tensor: _sent(tensor, torch.device(device), non_blocking))
-
     def only(self, rows: Tensor) -> Self:
         """These rows of the batch. rows: bool (N,)."""
         if bool(rows.all()):
@@ -96,70 +76,8 @@ class BatchBase:
         chosen: dict[str, Any] = {name: value[rows] for name, value in self._tensors().items() if name != "pixels"}
         return replace(self, **chosen)
 
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory until `stream` has finished the work that is queued now."""
-        for tensor in self._tensors().values():
-            tensor.record_stream(stream)
-
-    def _copied(self, copy: Callable[[Tensor], Tensor]) -> Self:
-        copies: dict[str, Any] = {}
-        blocks: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in self._tensors().items():
-            if tensor.is_contiguous():
-                blocks[tensor.untyped_storage().data_ptr()][name] = tensor
-            else:
-                copies[name] = copy(tensor)
-        for tensors in blocks.values():
-            copies |= _copied_together(tensors, copy)
-        return replace(self, **copies)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
     def __len__(self) -> int:
         return len(self.indices)
-
-
-def _sent(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
-    if _takes_blocks(tensor, tensor.nbytes, device):
-        return _device_bytes(tensor.nbytes, device).copy_(tensor, non_blocking=non_blocking)
-    return tensor.to(device, non_blocking=non_blocking)
-
-
-def _takes_blocks(tensor: Tensor, num_bytes: int, device: torch.device) -> bool:
-    """Whether bytes like those of `tensor` take whole blocks on the device."""
-    return num_bytes >= _DEVICE_BLOCK and tensor.dtype == torch.uint8 and tensor.ndim == 1 and device.type != "cpu"
-
-
-def _device_bytes(num_bytes: int, device: torch.device) -> Tensor:
-    """uint8 (num_bytes,), uninitialised, at the start of a block of a rounded size."""
-    rounded = -(-num_bytes // _DEVICE_BLOCK) * _DEVICE_BLOCK
-    return torch.empty(rounded, dtype=torch.uint8, device=device)[:num_bytes]
-
-
-def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Copies of the tensors as parts of one block of shared memory."""
-    sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
-    parts = shared_bytes(sum(sizes)).split(sizes)
-    return {
-        name: part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
-    }
-
-
-def _copied_together(tensors: dict[str, Tensor], copy: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Copies of contiguous tensors in one block of memory, made by one call of `copy` with their bytes."""
-    starts = {name: tensor.storage_offset() * tensor.itemsize for name, tensor in tensors.items()}
-    first = min(starts.values()) // _ALIGNMENT * _ALIGNMENT
-    last = max(starts[name] + tensor.nbytes for name, tensor in tensors.items())
-    storage = next(iter(tensors.values())).untyped_storage()
-    block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    copied = copy(block[first:last])
-    return {
-        name: copied[starts[name] - first :][: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for name, tensor in tensors.items()
-    }
 
 
 @dataclass
@@ -178,7 +96,7 @@ class Batch(BatchBase):
 
 
 @dataclass
-class RaggedBatch(BatchBase):
+class RaggedCrops(TensorFields):
     """Crops of different sizes, one after the other in one buffer, to be resized on the device.
 
     pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32
@@ -193,9 +111,66 @@ class RaggedBatch(BatchBase):
     flips: Tensor
     windows: Tensor
 
+    def __len__(self) -> int:
+        return len(self.heights)
+
+
+@dataclass
+class RaggedBatch(RaggedCrops, BatchBase):
+    """Crops of different sizes, to be resized on the device."""
+
     @property
     def data(self) -> Tensor:
         return self.pixels
+
+
+class RaggedBuilder:
+    """Builds a batch of crops of any size, one after the other in one buffer, which comes from `buffers` or, without
+    them, is ordinary memory."""
+
+    def __init__(self, buffers: SharedBufferPool | None, num_images: int, size: int) -> None:
+        self.buffers, self.size = buffers, size
+        self.lease: Lease | None = None
+        # numpy, because setting a number of a tensor takes 3 microseconds
+        self.sizes = np.zeros((2, num_images), dtype=np.int32)
+        self.offsets = np.zeros(num_images, dtype=np.int64)
+        self.flips = np.zeros(num_images, dtype=np.bool_)
+        self.windows = np.zeros((num_images, 4), dtype=np.float32)
+        self.pixels = torch.empty(0, dtype=torch.uint8)
+        self.num_crops = self.num_bytes = 0
+
+    def reserve(self, num_crops: int, num_pixels: int) -> None:
+        """Reserve memory for further crops. If the buffer is too small, acquire a buffer for the whole batch, with
+        crops of the mean size so far."""
+        needed = self.num_bytes + 3 * num_pixels
+        self.num_crops += num_crops
+        if needed <= len(self.pixels):
+            return
+        expected = int(needed * max(1.0, len(self.flips) / self.num_crops))
+        if self.buffers is None:
+            larger, lease = torch.empty(rounded_bytes(expected), dtype=torch.uint8), None
+        else:
+            larger, lease = self.buffers.acquire(expected)
+        larger[: self.num_bytes] = self.pixels[: self.num_bytes]
+        if self.buffers is not None:
+            self.buffers.release(self.lease)
+        self.lease = lease
+        self.pixels, self._numpy = larger, larger.numpy()
+
+    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
+        height, width, _ = pixels.shape
+        end = self.num_bytes + pixels.size
+        self._numpy[self.num_bytes : end].reshape(pixels.shape)[:] = pixels
+        self.sizes[0, row], self.sizes[1, row] = height, width
+        self.offsets[row], self.flips[row], self.windows[row] = self.num_bytes, flip, window
+        self.num_bytes = end
+
+    def crops(self) -> RaggedCrops:
+        facts = map(torch.from_numpy, (*self.sizes, self.offsets, self.flips, self.windows))
+        return RaggedCrops(self.pixels[: rounded_bytes(self.num_bytes)], *facts)
+
+    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> RaggedBatch:
+        return RaggedBatch(labels, indices, valid, key, stats, self.lease, **vars(self.crops()))
 
 
 def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
@@ -203,7 +178,7 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     first = parts[0]
     if len(parts) == 1:
         return first
-    tensors: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in first._tensors()}
+    tensors: dict[str, Any] = {name: concatenated([getattr(part, name) for part in parts]) for name in first._tensors()}
     if isinstance(first, RaggedBatch):
         starts = accumulate((len(part.data) for part in parts[:-1]), initial=0)
         moved = [part._tensors()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
@@ -218,12 +193,6 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     )
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    first, num_bytes = parts[0], sum(part.nbytes for part in parts)
-    is_large = _takes_blocks(first, num_bytes, first.device)
-    return torch.cat(parts, out=_device_bytes(num_bytes, first.device)) if is_large else torch.cat(parts)
-
-
 def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
     """The batch as images of this format, augmented as the worker drew, on the device of the batch.
 
@@ -232,9 +201,9 @@ def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
     drawn = batch.augmentation
     layers = drawn.layers if drawn is not None else ()
     if isinstance(batch, RaggedBatch):
-        ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, batch.windows)
-        resized_format = replace(format, dtype=torch.uint8) if layers else format
-        images = resize_ragged(*ragged, size=batch.key.image_size, format=resized_format)
+        chosen = filter_of(format.interpolation, batch.key[:2])
+        resized_format = replace(format, dtype=torch.uint8 if layers else format.dtype, interpolation=chosen)
+        images = resize_ragged(batch, size=batch.key.image_size, format=resized_format)
         facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
         batch = Batch(*facts, images, augmentation=drawn)
     if not batch.images.is_floating_point():
@@ -249,26 +218,17 @@ def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
     return batch
 
 
-def resize_ragged(
-    pixels: Tensor,
-    heights: Tensor,
-    widths: Tensor,
-    offsets: Tensor,
-    flips: Tensor,
-    windows: Tensor,
-    *,
-    size: int,
-    format: ImageFormat,
-) -> Tensor:
-    """Resize crops to images_NCHW (N, 3, size, size) in this format, channels_last. Tensors: see RaggedBatch.
+def resize_ragged(crops: RaggedCrops, *, size: Size, format: ImageFormat) -> Tensor:
+    """Resize crops to images_NCHW of this size and format, channels_last.
 
     One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
     """
-    if pixels.device.type != "cuda":
-        return resize_torch(pixels, heights, widths, offsets, flips, windows, size=size, format=format)
+    tensors = (crops.pixels, crops.heights, crops.widths, crops.offsets, crops.flips, crops.windows)
+    if crops.pixels.device.type != "cuda":
+        return resize_torch(*tensors, size=size, format=format)
     from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
 
-    return resize_kernel(pixels, heights, widths, offsets, flips, windows, size=size, format=format)
+    return resize_kernel(*tensors, size=size, format=format)
 
 
 def images_of(batch: Any) -> Tensor | None:

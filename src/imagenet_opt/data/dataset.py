@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch, RaggedBuilder
 from imagenet_opt.data.decode.decoder import Decoder, Opened, Pixels
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, part_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
-from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
+from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead, ReadResult
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.data.transforms.augment import Augmenter
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
-from imagenet_opt.data.transforms.resize import resize
+from imagenet_opt.data.transforms.resize import filter_of, resize
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.telemetry.thread_time import thread_time
 
@@ -78,7 +78,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         self.buffers.new_batch(key.epoch, key.step, key.part)
         draw = self._draw(key)
         builder = (
-            ImageBuilder(self.buffers, len(draw.indices), key.image_size, self.interpolation)
+            ImageBuilder(self.buffers, len(draw.indices), key.image_size, filter_of(self.interpolation, key[:2]))
             if self.resize_here
             else RaggedBuilder(self.buffers, len(draw.indices), key.image_size)
         )
@@ -236,63 +236,30 @@ class ImageBuilder:
         return Batch(labels, indices, valid, key, stats, self.lease, self.images)
 
 
-class RaggedBuilder:
-    """Builds a batch of crops of any size, one after the other in one buffer."""
-
-    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int) -> None:
-        self.buffers, self.size = buffers, size
-        self.lease: Lease | None = None
-        # numpy, because setting a number of a tensor takes 3 microseconds
-        self.sizes = np.zeros((2, num_images), dtype=np.int32)
-        self.offsets = np.zeros(num_images, dtype=np.int64)
-        self.flips = np.zeros(num_images, dtype=np.bool_)
-        self.windows = np.zeros((num_images, 4), dtype=np.float32)
-        self.pixels = torch.empty(0, dtype=torch.uint8)
-        self.num_crops = self.num_bytes = 0
-
-    def reserve(self, num_crops: int, num_pixels: int) -> None:
-        """Reserve memory for further crops. If the buffer is too small, acquire a buffer for the whole batch, with
-        crops of the mean size so far."""
-        needed = self.num_bytes + 3 * num_pixels
-        self.num_crops += num_crops
-        if needed <= len(self.pixels):
-            return
-        expected = needed * max(1.0, len(self.flips) / self.num_crops)
-        larger, lease = self.buffers.acquire(int(expected))
-        larger[: self.num_bytes] = self.pixels[: self.num_bytes]
-        self.buffers.release(self.lease)
-        self.lease = lease
-        self.pixels, self._numpy = larger, larger.numpy()
-
-    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
-        height, width, _ = pixels.shape
-        end = self.num_bytes + pixels.size
-        self._numpy[self.num_bytes : end].reshape(pixels.shape)[:] = pixels
-        self.sizes[0, row], self.sizes[1, row] = height, width
-        self.offsets[row], self.flips[row], self.windows[row] = self.num_bytes, flip, window
-        self.num_bytes = end
-
-    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> RaggedBatch:
-        pixels = self.pixels[: rounded_bytes(self.num_bytes)]
-        facts = map(torch.from_numpy, (*self.sizes, self.offsets, self.flips, self.windows))
-        return RaggedBatch(labels, indices, valid, key, stats, self.lease, pixels, *facts)
-
-
 def num_portions_of(num_samples: int) -> int:
     """Number of portions in which a worker reads and decodes samples."""
     return -(-num_samples // _PORTION)
 
 
 def train_crops(
-    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, seed: int, scale: tuple[float, float]
+    draw: SampleIds,
+    heights: Sizes,
+    widths: Sizes,
+    size: int,
+    *,
+    seed: int,
+    scale: tuple[float, float],
+    hflip: float = 0.5,
 ) -> tuple[Crops, NDArray[np.bool_]]:
-    """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords."""
+    """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords. hflip:
+    share of the images that are flipped."""
     draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
-    return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
+    return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < hflip
 
 
 def eval_crops(
-    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, crop_ratio: float
+    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, crop_ratio: float, squash: bool = False
 ) -> tuple[Crops, NDArray[np.bool_]]:
     """Centred crops without flips. A CropPlan, but for the keywords."""
-    return center_crops(heights, widths, crop_ratio=crop_ratio, size=size), np.zeros(len(heights), dtype=bool)
+    crops = center_crops(heights, widths, crop_ratio=crop_ratio, size=size, squash=squash)
+    return crops, np.zeros(len(heights), dtype=bool)

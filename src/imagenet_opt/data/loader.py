@@ -78,12 +78,14 @@ def train_loader(
     *,
     largest_size: int | None = None,
     weights: NDArray[np.float64] | None = None,
+    **of_dataset: Any,
 ) -> DevicePrefetcher:
     """Batches of shuffled random crops, for any number of epochs.
 
     store: provides the bytes of samples, for a measurement on some samples in whole blocks; None: the store of the
     index, for a run on all of them. largest_size: pixels of a side of the largest images that `sampler.size_of` will
-    request, for planning the memory; None: `options.image_size`. weights: see TrainOrder.
+    request, for planning the memory; None: `options.image_size`. weights: see TrainOrder. of_dataset: fields of
+    BatchDataset instead of what follows from the options.
     """
     options = options.for_processes(rank_info.world_size)
     order = train_order(len(index), options, rank=rank_info.rank, world_size=rank_info.world_size, weights=weights)
@@ -91,7 +93,7 @@ def train_loader(
         order = replace(order, has_fixed_blocks=True)
     elif order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
-    dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
+    dataset = replace(_dataset(index, options, rank_info, order, store or store_of(index, options)), **of_dataset)
     return _prefetcher(index, dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
@@ -119,17 +121,23 @@ def train_order(
 
 
 def eval_loader(
-    index: Split, options: LoaderOptions, rank_info: RankInfo, *, pad: bool = True, spread: bool = False
+    index: Split,
+    options: LoaderOptions,
+    rank_info: RankInfo,
+    *,
+    pad: bool = True,
+    spread: bool = False,
+    **of_dataset: Any,
 ) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order. A batch has no more images than a part of a training batch,
     because validation runs the whole batch through the network at once. pad: whether the last batch is padded, and bad
     samples are replaced, and `valid` marks both; otherwise they are left out. spread: the first batches have all
-    classes."""
+    classes. of_dataset: see train_loader."""
     options = options.for_processes(rank_info.world_size)
     batch_size, rank, world_size = min(options.batch_size, PART_IMAGES), rank_info.rank, rank_info.world_size
     places = spread_by_class(index.labels) if spread else None
     order = EvalOrder(num_samples=len(index), batch_size=batch_size, rank=rank, world_size=world_size, order=places)
-    dataset = replace(_dataset(index, options, rank_info, order, store_of(index, options)), pad=pad)
+    dataset = replace(_dataset(index, options, rank_info, order, store_of(index, options)), pad=pad, **of_dataset)
     size = options.val_image_size or options.image_size
     return _prefetcher(index, dataset, options, rank_info, size, size)
 

@@ -25,9 +25,9 @@ from imagenet_opt.data.loader import RankInfo, eval_loader, train_loader
 from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.transforms.resize import DTYPES
 from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, did_you_mean, first_line
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 _TRAIN, _VAL = ("train",), ("val", "test", "eval")
 """Beginnings of the names of splits whose use is clear."""
 _SUBSET = "indices= chooses images and weights= their chances; processes share the images without a sampler"
@@ -94,12 +94,12 @@ def loader(
     Raises DataError for a folder without images, ConfigError for an option out of range.
     """
     _check_names(options)
-    made_for = _rank_info(device, dtype, rank, world_size)
+    made_for = rank_info(device, dtype, rank, world_size)
     is_training = _is_training(split, training)
     settings = LoaderOptions(**options)
     index = open_index(root_of(str(root)), split, cache_folder(cache_dir), cache_gb=settings.cache_gb)
     if split != "train" and not is_training and targets is None:
-        index = _numbered_as_in_train(index, root_of(str(root)), cache_folder(cache_dir))
+        index = numbered_as_in_train(index, root_of(str(root)), cache_folder(cache_dir))
     if (not is_training and weights is not None) or (is_training and pad):
         name, use = ("pad", "validation") if is_training else ("weights", "training")
         raise ConfigError(f"{name}= is for {use}, and training={is_training}; leave {name}= out")
@@ -147,11 +147,11 @@ def _is_training(split: str, training: bool | None) -> bool:
     return name.startswith(_TRAIN) if training is None else training
 
 
-def _rank_info(
+def rank_info(
     device: torch.device | str | None, dtype: torch.dtype, rank: int | None, world_size: int | None
 ) -> RankInfo:
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype={dtype}: expected {', '.join(map(str, _DTYPES))}")
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype={dtype}: expected {', '.join(map(str, DTYPES))}")
     found: tuple[int | None, int | None] = 0, 1
     if _are_joined():
         found = distributed.get_rank(), distributed.get_world_size()
@@ -219,7 +219,7 @@ def _device(wanted: torch.device | str | None) -> torch.device:
     return device
 
 
-def _numbered_as_in_train(index: Split, root: Path | str | None, cache: Path) -> Split:
+def numbered_as_in_train(index: Split, root: Path | str | None, cache: Path) -> Split:
     """A split whose classes have the numbers of those in train/, if `root` has such a split: without it, labels would
     be others than in training if a class has no images here."""
     try:

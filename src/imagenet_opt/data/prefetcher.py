@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Self
 
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
@@ -132,6 +133,11 @@ class DevicePrefetcher:
     def labels(self) -> NDArray[Any]:
         """The label of each image, in the order of the index: by class folder, then by name."""
         return self.loader.dataset.labels  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches arrive."""
+        return self.copies.device
 
     @property
     def num_samples(self) -> int:

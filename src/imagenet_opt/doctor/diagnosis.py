@@ -13,6 +13,7 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY
 _WIDE = 0.2  # a rate varies widely if its interval is wider than this share of its median
 LEAST_GAIN = 1.05  # a remedy that makes the run less than this many times as fast is no cause: that is noise
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
+_NEARLY_AT_LEAST = 0.75  # the same, where the rate of the run varies widely
 _LITTLE = 0.05  # share of the data in memory; between this and MOSTLY the next epoch is predicted, not measured
 
 
@@ -209,7 +210,7 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
             findings=tuple(others),
         )
     findings = [rule.look(evidence) for rule in causes]
-    rule = _largest(findings, causes) or next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
+    rule = _largest(findings, causes, _nearly(evidence)) or next(rule for rule in WITHOUT_CAUSE if rule.when(evidence))
     gain = rule.gain(evidence) if rule.predicts(evidence) else None
     kind, _, meaning = rule.cause.partition(": ")
     rate = rule.rate(evidence) or evidence.measured_rate
@@ -228,9 +229,15 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
     )
 
 
-def _largest(findings: Sequence[Finding], causes: Sequence[Rule]) -> Rule | None:
+def _nearly(evidence: Evidence) -> float:
+    """Gains that differ less than the windows of the run do are equal: otherwise chance would choose the cause."""
+    run = evidence.ceilings[evidence.stage("full")].estimate
+    return max(_NEARLY_AT_LEAST, min(_NEARLY, run.low / run.median))
+
+
+def _largest(findings: Sequence[Finding], causes: Sequence[Rule], nearly: float) -> Rule | None:
     """The cause with the largest gain. Causes whose gain is not predictable follow those with a predicted one."""
-    least = _NEARLY * max((finding.gain or 0.0 for finding in findings), default=0.0)
+    least = nearly * max((finding.gain or 0.0 for finding in findings), default=0.0)
     pairs = zip(findings, causes, strict=True)
     return next((rule for finding, rule in pairs if finding.fired and (finding.gain or 0.0) >= least), None)
 
@@ -296,5 +303,5 @@ def _rivals(diagnosis: Diagnosis) -> Iterator[str]:
         return
     for other in diagnosis.findings:
         is_another = other.fired and other.frees not in ("", named.frees)
-        if is_another and (other.gain or 0.0) >= _NEARLY * (named.gain or 0.0):
+        if is_another and (other.gain or 0.0) >= _nearly(diagnosis.measurements) * (named.gain or 0.0):
             yield f"{other.rule} would explain it too" + (f", with a gain of {other.gain:.2f}" if other.gain else "")

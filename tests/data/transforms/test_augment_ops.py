@@ -15,12 +15,12 @@ from imagenet_opt.data.transforms.augment_ops import Layer, Operation
 BLACK = (0, 0, 0)
 
 
-def images_of(num: int, size: int = 32, seed: int = 0) -> torch.Tensor:
+def images_of(num: int, height: int = 32, width: int = 32, seed: int = 0) -> torch.Tensor:
     """Gradients with noise, in different ranges of grey levels; one image of one colour."""
     rng = np.random.default_rng(seed)
-    ramp = np.add.outer(np.arange(size) * 3, np.arange(size) * 5)[None, None] / size * 25
+    ramp = np.add.outer(np.arange(height) * 3 / height, np.arange(width) * 5 / width)[None, None] * 25
     low, high = rng.uniform(0, 80, (num, 3, 1, 1)), rng.uniform(120, 255, (num, 3, 1, 1))
-    images = np.clip(ramp + rng.normal(0, 30, (num, 3, size, size)), low, high)
+    images = np.clip(ramp + rng.normal(0, 30, (num, 3, height, width)), low, high)
     images[-1] = rng.integers(0, 256, (3, 1, 1))
     return torch.from_numpy(images.astype(np.uint8))
 
@@ -86,9 +86,10 @@ MOVES = {
 
 
 @pytest.mark.parametrize("operation", MOVES, ids=lambda operation: operation.name)
-def test_moves_are_torchvisions(operation: Operation) -> None:
+@pytest.mark.parametrize("size", [(224, 224), (120, 200)])
+def test_moves_are_torchvisions(operation: Operation, size: tuple[int, int]) -> None:
     arguments = MOVES[operation]
-    images = images_of(len(arguments), 224)
+    images = images_of(len(arguments), *size)
     actual = augment(images, (layer(operation, arguments),))
     expected = torch.stack([moved(image, operation, value) for image, value in zip(images, arguments, strict=True)])
     assert (actual.int() - expected.int()).abs().max() <= 1

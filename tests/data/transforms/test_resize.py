@@ -41,19 +41,19 @@ def crops(num: int, most: int, seed: int) -> tuple[list[Source], Ragged]:
     return sources, (pixels, heights, widths, lengths.cumsum(0) - lengths, flips, windows)
 
 
-def reference(crop: torch.Tensor, window: tuple[float, ...], size: int, interpolation: str) -> torch.Tensor:
-    """float (3, size, size), 0 to 255: torchvision's or, of a window, Pillow's; "area" by the overlaps of pixels."""
+def reference(crop: torch.Tensor, window: tuple[float, ...], size: tuple[int, int], interpolation: str) -> torch.Tensor:
+    """float (3, *size), 0 to 255: torchvision's or, of a window, Pillow's; "area" by the overlaps of pixels."""
     _, height, width = crop.shape
     top, left, h, w = window
     if interpolation == "area":
-        return overlaps(height, size, top, h) @ crop.float() @ overlaps(width, size, left, w).T
+        return overlaps(height, size[0], top, h) @ crop.float() @ overlaps(width, size[1], left, w).T
     if window == (0, 0, height, width):
         mode = InterpolationMode(interpolation)
         whole = (0, 0, height, width)
-        return resized_crop(crop.float(), *whole, size=[size, size], interpolation=mode, antialias=True).clamp(0, 255)
+        return resized_crop(crop.float(), *whole, size=list(size), interpolation=mode, antialias=True).clamp(0, 255)
     box = (left, top, min(width, left + w), min(height, top + h))
     channels = [Image.fromarray(channel.float().numpy()) for channel in crop]
-    resized = [each.resize((size, size), Image.Resampling[interpolation.upper()], box) for each in channels]
+    resized = [each.resize(size[::-1], Image.Resampling[interpolation.upper()], box) for each in channels]
     return torch.from_numpy(np.stack([np.asarray(each) for each in resized])).clamp(0, 255)
 
 
@@ -65,7 +65,7 @@ def overlaps(source: int, size: int, start: float, length: float) -> torch.Tenso
     return torch.from_numpy(share).float()
 
 
-def check(images: torch.Tensor, sources: list, size: int, interpolation: str = "bilinear") -> None:
+def check(images: torch.Tensor, sources: list, size: tuple[int, int], interpolation: str = "bilinear") -> None:
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     for actual, (image, box, flip) in zip(images, sources, strict=True):
         expected = reference(image, box, size, interpolation)
@@ -75,10 +75,12 @@ def check(images: torch.Tensor, sources: list, size: int, interpolation: str = "
         assert off.max() <= 3 / 255, (box, flip)
 
 
-@pytest.mark.parametrize(("size", "most", "num"), [(1, 9, 50), (24, 24, 100), (32, 100, 200), (32, 4, 50)])
+@pytest.mark.parametrize(
+    ("size", "most", "num"), [((1, 1), 9, 50), ((24, 24), 24, 100), ((32, 25), 100, 200), ((32, 32), 4, 50)]
+)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
-def test_plain_torch_is_torchvision(size: int, most: int, num: int, interpolation: str) -> None:
-    sources, ragged = crops(num, most, seed=size + most)
+def test_plain_torch_is_torchvision(size: tuple[int, int], most: int, num: int, interpolation: str) -> None:
+    sources, ragged = crops(num, most, seed=size[0] + most)
     images = resize_torch(*ragged, size=size, format=ImageFormat(interpolation=interpolation))
     assert images.is_contiguous(memory_format=torch.channels_last)
     check(images, sources, size, interpolation)
@@ -114,7 +116,7 @@ from imagenet_opt.data.transforms.resize import ImageFormat
 from imagenet_opt.data.transforms.resize_kernel import resize_kernel
 ragged, kinds = torch.load(sys.argv[1])
 formats = [ImageFormat(interpolation=name, dtype=dtype) for name, dtype in kinds]
-torch.save([resize_kernel(*ragged, size=9, format=format) for format in formats], sys.argv[2])
+torch.save([resize_kernel(*ragged, size=(9, 7), format=format) for format in formats], sys.argv[2])
 """
 
 
@@ -131,7 +133,7 @@ def test_the_kernel_is_torchvision_in_tritons_interpreter(tmp_path: Path) -> Non
     found = torch.load(tmp_path / "images")
     for images, name in zip(found, filters, strict=False):
         assert images.is_contiguous(memory_format=torch.channels_last)
-        check(images, sources, 9, name)
+        check(images, sources, (9, 7), name)
     check_pixels(found[3], found[0])
     for rounded, dtype in zip(found[3:], dtypes, strict=True):
         assert rounded.dtype == dtype

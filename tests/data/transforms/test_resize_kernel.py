@@ -45,7 +45,8 @@ def test_it_compiles_without_spills_and_within_its_registers(
         "windows": "*fp32",
     }
     numbers = {name: "fp32" for name in _resize.arg_names if name.startswith(("factor", "shift"))}
-    signature = tensors | {"images": f"*{dtype}", "size": "i32"} | numbers
+    sides = {"out_height": "i32", "out_width": "i32"}
+    signature = tensors | {"images": f"*{dtype}"} | sides | numbers
     constants = {"INTERPOLATION": interpolation, "BLOCK": _BLOCK}
     kernel = triton.compile(
         ASTSource(fn=_resize, signature=signature | dict.fromkeys(constants, "constexpr"), constexprs=constants),

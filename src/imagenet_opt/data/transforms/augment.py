@@ -13,6 +13,7 @@ from torch import Tensor
 from imagenet_opt.data.randomness import sample_uniform
 from imagenet_opt.data.transforms.augment_ops import Layer, apply_sorted, select, sorted_layer, to_device
 from imagenet_opt.data.transforms.augment_policy import Policy
+from imagenet_opt.data.transforms.resize import Size, height_width
 
 _TRIES = 10
 _AREA = (0.02, 1 / 3)
@@ -36,17 +37,18 @@ class RandomErasing:
     stream: ClassVar[int] = 3
     num_draws: ClassVar[int] = 2 + 4 * _TRIES  # the second is unused
 
-    def boxes(self, draws: NDArray[np.float64], size: int) -> Boxes:
-        """draws: float64 (N, num_draws) in [0, 1). size: pixels of a side."""
+    def boxes(self, draws: NDArray[np.float64], size: Size) -> Boxes:
+        """draws: float64 (N, num_draws) in [0, 1). size: of the images."""
+        limits = np.array(height_width(size))
         u = draws[:, 2:].reshape(len(draws), _TRIES, 4)
-        area = size**2 * (_AREA[0] + u[..., 0] * (_AREA[1] - _AREA[0]))
+        area = limits.prod() * (_AREA[0] + u[..., 0] * (_AREA[1] - _AREA[0]))
         ratio = np.exp(np.log(_RATIO[0]) + u[..., 1] * (np.log(_RATIO[1]) - np.log(_RATIO[0])))
         sides = np.round(np.sqrt(np.stack([area * ratio, area / ratio]))).astype(np.int64)
-        fits = ((sides < size) & (sides > 0)).all(axis=0)
+        fits = ((sides < limits[:, None, None]) & (sides > 0)).all(axis=0)
         first, rows = fits.argmax(axis=1), np.arange(len(u))
         heights, widths = sides[:, rows, first]
-        tops = (u[rows, first, 2] * (size - heights + 1)).astype(np.int64)
-        lefts = (u[rows, first, 3] * (size - widths + 1)).astype(np.int64)
+        tops = (u[rows, first, 2] * (limits[0] - heights + 1)).astype(np.int64)
+        lefts = (u[rows, first, 3] * (limits[1] - widths + 1)).astype(np.int64)
         boxes = np.stack([rows, tops, lefts, heights, widths], axis=1)
         erased: Boxes = boxes[fits.any(axis=1) & (draws[:, 0] < self.probability)]
         return erased
@@ -93,9 +95,9 @@ class Augmenter:
 
 
 def augment(images: Tensor, layers: Sequence[Layer]) -> Tensor:
-    """Copies of the images, uint8 (N, 3, size, size), in the same memory format, changed by one layer after the
+    """Copies of the images, uint8 (N, 3, height, width), in the same memory format, changed by one layer after the
     other."""
-    plans = [sorted_layer(layer, images.shape[-1]) for layer in layers]
+    plans = [sorted_layer(layer, *images.shape[-2:]) for layer in layers]
     rows, moves = np.arange(len(images)), []
     for plan in plans:
         moves.append(rows[plan.order])

@@ -1,6 +1,6 @@
 """The operations of RandAugment, TrivialAugment and random shift, for whole batches on their device.
 
-Images are uint8 (N, 3, size, size). Each operation computes what torchvision's operation on tensors computes, with one
+Images are uint8 (N, 3, height, width). Each operation computes what that of torchvision on tensors computes, with one
 argument per image. The host decides which images an operation gets, so nothing is read from the device. Images are
 sorted by operation, so that related operations share their launches.
 """
@@ -74,8 +74,8 @@ class SortedLayer(NamedTuple):
     fill: tuple[int, int, int]
 
 
-def sorted_layer(layer: Layer, size: int) -> SortedLayer:
-    """size: pixels of a side of the images."""
+def sorted_layer(layer: Layer, height: int, width: int) -> SortedLayer:
+    """height, width: of the images, in pixels."""
     order = np.argsort(layer.operations, kind="stable")
     operations, arguments = layer.operations[order], layer.arguments[order]
     starts = np.searchsorted(operations, np.arange(len(Operation) + 1)).tolist()
@@ -92,7 +92,7 @@ def sorted_layer(layer: Layer, size: int) -> SortedLayer:
         starts,
         table_numbers(operations[tabled], arguments[tabled]),
         blend_weights(operations[blended], arguments[blended]),
-        affine_matrices(operations[moved], arguments[moved], size),
+        affine_matrices(operations[moved], arguments[moved], height, width),
         layer.fill,
     )
 
@@ -111,7 +111,9 @@ def blend_weights(operations: NDArray[np.int64], factors: NDArray[np.float64]) -
     return np.stack([kept, 1 - factors])[..., None, None, None].astype(np.float32)
 
 
-def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64], size: int) -> NDArray[np.float32]:
+def affine_matrices(
+    operations: NDArray[np.int64], arguments: NDArray[np.float64], height: int, width: int
+) -> NDArray[np.float32]:
     """float32 (N, 2, 3): the source position of each output pixel, in units of half a side from the centre.
 
     Rotations turn about the centre; shears keep the first row or column, as in Pillow.
@@ -119,14 +121,15 @@ def affine_matrices(operations: NDArray[np.int64], arguments: NDArray[np.float64
     matrices = np.tile(np.eye(2, 3), (len(operations), 1, 1))
     turned, radians = operations == Operation.ROTATE, np.deg2rad(arguments)
     cosines, sines = np.cos(radians[turned]), np.sin(radians[turned])
-    matrices[turned, :, :2] = np.stack([cosines, -sines, sines, cosines], -1).reshape(-1, 2, 2)
-    for axis, shear, translate in (
-        (0, Operation.SHEAR_X, Operation.TRANSLATE_X),
-        (1, Operation.SHEAR_Y, Operation.TRANSLATE_Y),
+    turns = [cosines, -sines * (height / width), sines * (width / height), cosines]
+    matrices[turned, :, :2] = np.stack(turns, -1).reshape(-1, 2, 2)
+    for axis, side, other, shear, translate in (
+        (0, width, height, Operation.SHEAR_X, Operation.TRANSLATE_X),
+        (1, height, width, Operation.SHEAR_Y, Operation.TRANSLATE_Y),
     ):
         sheared, translated = operations == shear, operations == translate
-        matrices[sheared, axis, 1 - axis] = matrices[sheared, axis, 2] = arguments[sheared]
-        matrices[translated, axis, 2] = -2 * arguments[translated] / size
+        matrices[sheared, axis, 1 - axis] = matrices[sheared, axis, 2] = arguments[sheared] * (other / side)
+        matrices[translated, axis, 2] = -2 * arguments[translated] / side
     return matrices.astype(np.float32)
 
 
@@ -216,9 +219,9 @@ def affine(images: Tensor, matrices: Tensor, fill: tuple[int, int, int]) -> Tens
 
     torch's affine_grid multiplies matrices, with TF32 if enabled: errors of a tenth of a pixel at 224 px.
     """
-    centres = _centres(images.shape[-1], images.device)
+    ys, xs = (_centres(side, images.device) for side in images.shape[-2:])
     of_x, of_y, offset = matrices[:, None, None].unbind(-1)
-    grid = (of_x * centres[None, :, None] + of_y * centres[:, None, None]).add_(offset)
+    grid = (of_x * xs[None, :, None] + of_y * ys[:, None, None]).add_(offset)
     color = _color(fill, images.device)
     sampled = grid_sample(images - color, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return sampled.add_(color).round_()
@@ -227,7 +230,7 @@ def affine(images: Tensor, matrices: Tensor, fill: tuple[int, int, int]) -> Tens
 def _sharpen(images: Tensor, weights: Tensor) -> None:
     """Add the difference to a blurred image, times weights, in place. Pixels of the border stay, and so do images
     without inner pixels."""
-    if images.shape[-1] <= 2:
+    if min(images.shape[-2:]) <= 2:
         return
     inner = images[..., 1:-1, 1:-1]
     sums = avg_pool2d(images, 3, stride=1, divisor_override=1)
@@ -236,7 +239,7 @@ def _sharpen(images: Tensor, weights: Tensor) -> None:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Whole grey levels, float32 (N, 1, size, size); ITU-R 601 weights."""
+    """Whole grey levels, float32 (N, 1, height, width); ITU-R 601 weights."""
     red, green, blue = images.unbind(1)
     return red.mul(0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).floor_()[:, None]
 

@@ -1,18 +1,20 @@
 """Chooses the operations on the images of a batch, and their strength: RandAugment, TrivialAugment, random shift.
 
 `layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
-separates the draws from other draws for the same image. size: pixels of a side of the images.
+separates the draws from other draws for the same image. size: of the images.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.transforms.augment_ops import Layer, Operation
+from imagenet_opt.data.transforms.resize import Size, height_width
 from imagenet_opt.errors import ConfigError
 
 Numbers = NDArray[np.float64]
@@ -50,7 +52,7 @@ class RandAugment:
     def num_draws(self) -> int:
         return self._DRAWS * self.num_layers
 
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
         arguments, layers = _rand_arguments(size, increasing=self.increasing), []
         for part in np.split(draws, self.num_layers, axis=1):
             operations = np.where(part[:, 1] < self.probability, _choose(self.OPERATIONS, part[:, 0]), 0)
@@ -79,7 +81,7 @@ class TrivialAugment:
     )
     _BINS: ClassVar[int] = 31
 
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
         strengths = np.floor(draws[:, 1] * self._BINS) / (self._BINS - 1)
         return [_layer(_choose(self.OPERATIONS, draws[:, 0]), strengths, draws[:, 2], _trivial_arguments(), _BLACK)]
 
@@ -96,13 +98,33 @@ class Shift:
     num_draws: ClassVar[int] = 2
     OPERATIONS: ClassVar = (Operation.TRANSLATE_X, Operation.TRANSLATE_Y)
 
-    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
         moves = np.floor(draws * (2 * self.pixels + 1)) - self.pixels
         operations = np.repeat([self.OPERATIONS], len(draws), axis=0).astype(np.int64)
         return [Layer(operations[:, axis], moves[:, axis], self.fill) for axis in (0, 1)]
 
 
-Policy = RandAugment | TrivialAugment | Shift
+@dataclass(frozen=True)
+class ColorJitter:
+    """torchvision's ColorJitter without hue: brightness, contrast and saturation change in a random order, each by a
+    factor from 1 - amount (at least 0) to 1 + amount. amounts: of the three."""
+
+    amounts: tuple[float, float, float]
+
+    stream: ClassVar[int] = 5
+    num_draws: ClassVar[int] = 4
+    OPERATIONS: ClassVar = (Operation.BRIGHTNESS, Operation.CONTRAST, Operation.COLOR)
+
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
+        least, most = np.maximum(0, 1 - np.array(self.amounts)), 1 + np.array(self.amounts)
+        factors = least + draws[:, 1:] * (most - least)
+        orders = np.array(list(permutations(range(3))))[(draws[:, 0] * 6).astype(int)]
+        chosen = np.array(self.OPERATIONS, dtype=np.int64)[orders]
+        ordered = np.take_along_axis(factors, orders, axis=1)
+        return [Layer(chosen[:, i], ordered[:, i], _BLACK) for i in range(3)]
+
+
+Policy = RandAugment | TrivialAugment | Shift | ColorJitter
 
 
 def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
@@ -156,8 +178,9 @@ def _signed(most: float, *, middle: float = 0.0, least: float = -np.inf) -> Argu
     return lambda strength, sign: np.maximum(middle + most * strength * sign, least)
 
 
-def _rand_arguments(size: int, *, increasing: bool) -> dict[Operation, Argument]:
+def _rand_arguments(size: Size, *, increasing: bool) -> dict[Operation, Argument]:
     """timm's LEVEL_TO_ARG; strength is magnitude / 10. Posterize cannot keep less than 0 bits."""
+    height, width = height_width(size)
     enhance = _signed(0.9, middle=1.0, least=0.1) if increasing else lambda strength, sign: strength * 1.8 + 0.1
 
     def posterize(strength: Numbers, sign: Numbers) -> Numbers:
@@ -170,7 +193,7 @@ def _rand_arguments(size: int, *, increasing: bool) -> dict[Operation, Argument]
         return 256 - threshold if increasing else threshold
 
     return {
-        **_moves(rotate=30.0, shear=0.3, translate=_signed(0.45 * size)),
+        **_moves(rotate=30.0, shear=0.3, translate_x=_signed(0.45 * width), translate_y=_signed(0.45 * height)),
         **dict.fromkeys(_ENHANCEMENTS, enhance),
         Operation.POSTERIZE: posterize,
         Operation.SOLARIZE: solarize,
@@ -180,19 +203,24 @@ def _rand_arguments(size: int, *, increasing: bool) -> dict[Operation, Argument]
 
 def _trivial_arguments() -> dict[Operation, Argument]:
     """torchvision's TrivialAugmentWide._augmentation_space; strength is bin / 30."""
+
+    def translate(strength: Numbers, sign: Numbers) -> Numbers:
+        pixels: Numbers = np.trunc(32 * strength * sign)
+        return pixels
+
     return {
-        **_moves(rotate=135.0, shear=0.99, translate=lambda strength, sign: np.trunc(32 * strength * sign)),
+        **_moves(rotate=135.0, shear=0.99, translate_x=translate, translate_y=translate),
         **dict.fromkeys(_ENHANCEMENTS, _signed(0.99, middle=1.0)),
         Operation.POSTERIZE: lambda strength, sign: 8 - np.round(6 * strength),
         Operation.SOLARIZE: lambda strength, sign: 255 * (1 - strength),
     }
 
 
-def _moves(*, rotate: float, shear: float, translate: Argument) -> dict[Operation, Argument]:
+def _moves(*, rotate: float, shear: float, translate_x: Argument, translate_y: Argument) -> dict[Operation, Argument]:
     return {
         Operation.ROTATE: _signed(rotate),
         Operation.SHEAR_X: _signed(shear),
         Operation.SHEAR_Y: _signed(shear),
-        Operation.TRANSLATE_X: translate,
-        Operation.TRANSLATE_Y: translate,
+        Operation.TRANSLATE_X: translate_x,
+        Operation.TRANSLATE_Y: translate_y,
     }

@@ -50,13 +50,16 @@ def random_crops(
     return Crops(tops, lefts, crop_heights, crop_widths, windows)
 
 
-def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float, size: int) -> Crops:
+def center_crops(
+    heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float, size: int, squash: bool = False
+) -> Crops:
     """Windows of the images that a resize of the shorter side to size / crop_ratio, rounded down, and then a centred
     crop of size x size show; in boxes with all pixels that the filters use. Sources: Resize and CenterCrop of
-    torchvision, whose roundings are repeated here; timm's transforms_imagenet_eval for the rounding down."""
+    torchvision, whose roundings are repeated here; timm's transforms_imagenet_eval for the rounding down, and for
+    `squash`: both sides become size / crop_ratio."""
     shorter, resized = np.minimum(heights, widths), int(size / crop_ratio + 1e-6)
-    tops, box_heights, top, height = _centred(heights, shorter, resized, size)
-    lefts, box_widths, left, width = _centred(widths, shorter, resized, size)
+    tops, box_heights, top, height = _centred(heights, heights if squash else shorter, resized, size)
+    lefts, box_widths, left, width = _centred(widths, widths if squash else shorter, resized, size)
     return Crops(tops, lefts, box_heights, box_widths, np.stack([top, left, height, width], axis=1))
 
 

@@ -11,7 +11,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from imagenet_opt.data.randomness import key_of
+
+Size = int | tuple[int, int]
+"""Pixels of a side of square images, or height and width in pixels."""
 RGB = tuple[float, float, float]
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+FILTERS = ("bilinear", "bicubic", "area")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's pixels, for RGB from 0 to 1."""
 
@@ -27,6 +33,15 @@ class ImageFormat:
     std: RGB = STD
 
 
+def height_width(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def filter_of(interpolation: str, place: tuple[int, int]) -> str:
+    """The filter of a batch: "random" is bilinear or bicubic. place: epoch and step."""
+    return ("bilinear", "bicubic")[key_of(0, *place) % 2] if interpolation == "random" else interpolation
+
+
 def resize_torch(
     pixels: Tensor,
     heights: Tensor,
@@ -35,11 +50,11 @@ def resize_torch(
     flips: Tensor,
     windows: Tensor,
     *,
-    size: int,
+    size: Size,
     format: ImageFormat,
 ) -> Tensor:
     """`batch.resize_ragged` image by image: for CPUs, and as the reference for the kernel."""
-    images = torch.empty((len(heights), size, size, 3)).permute(0, 3, 1, 2)
+    images = torch.empty((len(heights), *height_width(size), 3)).permute(0, 3, 1, 2)
     rows = zip(*(facts.tolist() for facts in (heights, widths, offsets, flips, windows)), strict=True)
     for image, (height, width, start, flip, window) in zip(images, rows, strict=True):
         crop_CHW = pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
@@ -47,40 +62,41 @@ def resize_torch(
     return images.add_(0.5).to(torch.uint8) if format.dtype == torch.uint8 else normalize(images, format)
 
 
-def resize(crop_CHW: Tensor, size: int, flip: bool, interpolation: str, window: Sequence[float]) -> Tensor:
-    """(3, size, size) in the crop's dtype, 0 to 255; uint8 is rounded.
+def resize(crop_CHW: Tensor, size: Size, flip: bool, interpolation: str, window: Sequence[float]) -> Tensor:
+    """(3, height, width) of `size`, in the dtype of the crop, 0 to 255; uint8 is rounded.
 
     interpolation: "bilinear" and "bicubic" are antialiased: their filters are as wide as the reduction, as in
     torchvision's resize with antialias=True and in Pillow. "area": the mean of the part of the crop that a pixel
     covers, as OpenCV's INTER_AREA makes reductions. window: top, left, height and width of the part of the crop that
     becomes the image, in pixels; filters use the pixels around the window too.
     """
+    sides = height_width(size)
     if interpolation == "area":
-        resized = _area(crop_CHW, size, window)
+        resized = _area(crop_CHW, sides, window)
     elif tuple(window) == (0, 0, *crop_CHW.shape[1:]):
-        resized = interpolate(crop_CHW[None], size=(size, size), mode=interpolation, antialias=True)[0]
+        resized = interpolate(crop_CHW[None], size=sides, mode=interpolation, antialias=True)[0]
     else:
-        resized = _part(crop_CHW, size, interpolation, window)
+        resized = _part(crop_CHW, sides, interpolation, window)
     if interpolation == "bicubic":
         resized.clamp_(0, 255)  # because some weights of the filter are negative
     return resized.flip(-1) if flip else resized
 
 
-def _part(crop_CHW: Tensor, size: int, interpolation: str, window: Sequence[float]) -> Tensor:
+def _part(crop_CHW: Tensor, sides: tuple[int, int], interpolation: str, window: Sequence[float]) -> Tensor:
     """By Pillow, which has floats of one channel only; torch's `interpolate` knows no part of an image."""
     top, left, height, width = window
     _, most_height, most_width = crop_CHW.shape
     box, kind = (left, top, min(most_width, left + width), min(most_height, top + height)), interpolation.upper()
     images = crop_CHW.unbind() if crop_CHW.is_floating_point() else crop_CHW.permute(1, 2, 0)[None].unbind()
-    resized = [Image.fromarray(each.numpy()).resize((size, size), Image.Resampling[kind], box) for each in images]
+    resized = [Image.fromarray(each.numpy()).resize(sides[::-1], Image.Resampling[kind], box) for each in images]
     parts = torch.from_numpy(np.stack([np.asarray(each) for each in resized]))
     return parts if crop_CHW.is_floating_point() else parts[0].permute(2, 0, 1)
 
 
-def _area(crop_CHW: Tensor, size: int, window: Sequence[float]) -> Tensor:
+def _area(crop_CHW: Tensor, sides: tuple[int, int], window: Sequence[float]) -> Tensor:
     top, left, height, width = window
-    by_row = _means(crop_CHW.movedim(1, 0), size, top, height)
-    images = _means(by_row.movedim(2, 0), size, left, width).permute(2, 1, 0)
+    by_row = _means(crop_CHW.movedim(1, 0), sides[0], top, height)
+    images = _means(by_row.movedim(2, 0), sides[1], left, width).permute(2, 1, 0)
     return (images if crop_CHW.is_floating_point() else images.round()).to(crop_CHW.dtype)
 
 

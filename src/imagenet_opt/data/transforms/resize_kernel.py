@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from imagenet_opt.data.transforms.resize import ImageFormat
+from imagenet_opt.data.transforms.resize import ImageFormat, Size, height_width
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # the default; Triton 3.9 warns if the variable is missing
 
@@ -23,12 +23,13 @@ def resize_kernel(
     flips: Tensor,
     windows: Tensor,
     *,
-    size: int,
+    size: Size,
     format: ImageFormat,
 ) -> Tensor:
     """See batch.resize_ragged."""
-    images_NHWC = torch.empty((len(heights), size, size, 3), dtype=format.dtype, device=pixels.device)
-    grid = (len(heights), triton.cdiv(size * size, _BLOCK))
+    height, width = height_width(size)
+    images_NHWC = torch.empty((len(heights), height, width, 3), dtype=format.dtype, device=pixels.device)
+    grid = (len(heights), triton.cdiv(height * width, _BLOCK))
     if format.dtype == torch.uint8:
         factors, shifts = [1.0] * 3, [0.5] * 3  # the cast truncates, so a shift of 0.5 rounds
     else:
@@ -36,7 +37,7 @@ def resize_kernel(
         shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
     if len(heights):  # the last batch of a validation may be empty on a process
         _resize[grid](
-            pixels, heights, widths, offsets, flips, windows, images_NHWC, size, *factors, *shifts,
+            pixels, heights, widths, offsets, flips, windows, images_NHWC, height, width, *factors, *shifts,
             INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
         )  # fmt: skip
     return images_NHWC.permute(0, 3, 1, 2)
@@ -44,7 +45,7 @@ def resize_kernel(
 
 @triton.jit
 def _resize(  # type: ignore[no-untyped-def]
-    pixels, heights, widths, offsets, flips, windows, images, size,
+    pixels, heights, widths, offsets, flips, windows, images, out_height, out_width,
     factor_r, factor_g, factor_b, shift_r, shift_g, shift_b,
     INTERPOLATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -58,13 +59,13 @@ def _resize(  # type: ignore[no-untyped-def]
     start = tl.load(offsets + image)
     window = windows + image * 4
     top, left = tl.load(window), tl.load(window + 1)
-    scale_y, scale_x = tl.load(window + 2) / size, tl.load(window + 3) / size
+    scale_y, scale_x = tl.load(window + 2) / out_height, tl.load(window + 3) / out_width
     reach_y, reach_x = _reach(scale_y, INTERPOLATION), _reach(scale_x, INTERPOLATION)
 
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < size * size
-    y, x = place // size, place % size
-    x = tl.where(tl.load(flips + image) != 0, size - 1 - x, x)
+    inside = place < out_height * out_width
+    y, x = place // out_width, place % out_width
+    x = tl.where(tl.load(flips + image) != 0, out_width - 1 - x, x)
     centre_y, centre_x = top + (y + 0.5) * scale_y, left + (x + 0.5) * scale_x
     first_y = tl.maximum((centre_y - reach_y + 0.5).to(tl.int32), 0)
     first_x = tl.maximum((centre_x - reach_x + 0.5).to(tl.int32), 0)
@@ -90,7 +91,7 @@ def _resize(  # type: ignore[no-untyped-def]
             blue += weight * tl.load(source + 2, mask=used, other=0).to(tl.float32)
             total += weight
     total = tl.where(inside, total, 1.0)
-    target = images + (image * size * size + place) * 3
+    target = images + (image * out_height * out_width + place) * 3
     kind = images.dtype.element_ty
     tl.store(target, (_pixel(red, total, INTERPOLATION) * factor_r + shift_r).to(kind), mask=inside)
     tl.store(target + 1, (_pixel(green, total, INTERPOLATION) * factor_g + shift_g).to(kind), mask=inside)

@@ -13,8 +13,8 @@ CALLBACKS = REPOSITORY / "callbacks"
 FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "train.py"])
 LAYERS = (
     ("cli",),
-    ("report", "study", "tune", "sweep"),
-    ("doctor", "bench", "check", "hydrate", "export", "plan"),
+    ("report", "study", "tuning", "sweep"),
+    ("doctor", "diagnosis", "bench", "check", "hydrate", "export", "plan"),
     ("evaluate",),
     ("pack",),
     ("training",),
@@ -38,7 +38,7 @@ OMEGACONF = (
     "probe/",
     "training/",
     "study/",
-    "tune/",
+    "tuning/",
     "doctor/",
     "check/",
     "report/",
@@ -46,7 +46,7 @@ OMEGACONF = (
 )
 LIGHTNING = (
     "probe/", "compare/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
-    "model/classifier.py", "tune/", "sweep/",
+    "model/classifier.py", "tuning/", "sweep/",
 )  # fmt: skip
 
 

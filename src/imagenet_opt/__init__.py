@@ -2,14 +2,17 @@
 
 import logging
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.errors import printable
 
 if TYPE_CHECKING:
     from imagenet_opt.data.plain_loader import loader
+    from imagenet_opt.diagnosis.loop import diagnose
+    from imagenet_opt.diagnosis.tune import tune
 
-__all__ = ["__version__", "loader"]
+__all__ = ["__version__", "diagnose", "loader", "tune"]
 __version__ = "0.3.0"
 
 _make_record = logging.getLogRecordFactory()
@@ -27,10 +30,11 @@ def _make_printable_record(name: str, *arguments: Any, **more: Any) -> logging.L
 logging.setLogRecordFactory(_make_printable_record)
 
 
-def __getattr__(name: str) -> Any:
-    """imagenet_opt.loader is imported at its first use, because it imports torch."""
-    if name != "loader":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from imagenet_opt.data.plain_loader import loader
+_LAZY = {"diagnose": "diagnosis.loop", "loader": "data.plain_loader", "tune": "diagnosis.tune"}
 
-    return loader
+
+def __getattr__(name: str) -> Any:
+    """These functions are imported at their first use, because they import torch."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

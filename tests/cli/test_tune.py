@@ -16,7 +16,7 @@ from imagenet_opt.config.compose import leave_out_idle
 from imagenet_opt.config.experiment_file import how_to_train
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.probe.memory import most_images
-from imagenet_opt.tune.climb import Setting
+from imagenet_opt.tuning.climb import Setting
 from tests.conftest import write_images
 
 
@@ -51,7 +51,7 @@ def test_the_experiment_has_all_measurements_and_trains(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", one_of_each_wins)
-    monkeypatch.setattr("imagenet_opt.tune.tuner.rate_of", a_hundred_each)
+    monkeypatch.setattr("imagenet_opt.tuning.tuner.rate_of", a_hundred_each)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)

@@ -26,6 +26,7 @@ COMMANDS = {
     "plan": ("imagenet_opt.cli.plan", "show what a run will do and cost before it starts"),
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and how to fix it"),
+    "diagnose": ("imagenet_opt.cli.diagnose", "find by experiment what limits the loop of your own training script"),
     "tune": ("imagenet_opt.cli.tune", "find by measurement which settings are the fastest here"),
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
     "hydrate": ("imagenet_opt.cli.hydrate", "read every file of a lazy mount once, so that training finds them there"),

@@ -38,8 +38,8 @@ def main(argv: list[str]) -> None:
     check_writable_experiments()
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, strict_json
-    from imagenet_opt.tune.outputs import as_json, page, print_tuning, write_experiment
-    from imagenet_opt.tune.tuner import tune
+    from imagenet_opt.tuning.outputs import as_json, page, print_tuning, write_experiment
+    from imagenet_opt.tuning.tuner import tune
 
     facts = about(shlex.join(["imagenet-opt", "tune", *argv]))
     tuning = tune(tuple(options.overrides), options.budget)

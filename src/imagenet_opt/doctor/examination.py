@@ -16,12 +16,13 @@ from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import Neighbours, PackForecast, Touches, hardware_of, host_of, setup_of
+from imagenet_opt.doctor.first_look import PackForecast, Touches, hardware_of, host_of, setup_of
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
+from imagenet_opt.measure.telemetry.proc_counters import Neighbours
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.image import PRESETS, preset_for

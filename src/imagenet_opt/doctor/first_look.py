@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 import psutil
 import torch
@@ -17,7 +16,6 @@ from imagenet_opt.data.index.files import SplitFiles, status_of
 from imagenet_opt.display.progress import size
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
-from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Samples
@@ -185,27 +183,6 @@ def _cache_evidence(samples: RemoteSamples) -> str:
     limit = "data.cache_gb" if samples.loading.cache_gb is not None else "the disk, of which 5 % stay free"
     text = f"the local cache {place} keeps {size(kept)} of the {size(total)}"
     return f"{text}; the limit is {samples.cache.stopped or limit}" if kept < total else text
-
-
-class Neighbours:
-    """Measures the CPUs that others use until `stop`: all work on the CPUs of our affinity, even of invisible
-    processes, without this process and its descendants."""
-
-    def __init__(self) -> None:
-        self._began, self._before = monotonic(), _others_seconds()
-
-    def stop(self) -> float:
-        """If a quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest: then 0."""
-        if machine.usable_cpus() < len(os.sched_getaffinity(0)):
-            return 0.0
-        seconds = max(1e-9, monotonic() - self._began)
-        return min(float(machine.usable_cpus()), max(0.0, (_others_seconds() - self._before) / seconds))
-
-
-def _others_seconds() -> float:
-    cpus = psutil.cpu_times(percpu=True)
-    mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
-    return float(sum(cpu.user + cpu.nice + cpu.system for cpu in mine)) - busy_seconds_of_descendants()
 
 
 def hardware_of(testbed: Testbed) -> dict[str, str]:

@@ -136,6 +136,27 @@ def busy_seconds_of_descendants() -> float:
     return seconds
 
 
+class Neighbours:
+    """Measures the CPUs that others use until `stop`: all work on the CPUs of our affinity, even of invisible
+    processes, without this process and its descendants."""
+
+    def __init__(self) -> None:
+        self._began, self._before = monotonic(), _others_seconds()
+
+    def stop(self) -> float:
+        """If a quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest: then 0."""
+        if usable_cpus() < len(os.sched_getaffinity(0)):
+            return 0.0
+        seconds = max(1e-9, monotonic() - self._began)
+        return min(float(usable_cpus()), max(0.0, (_others_seconds() - self._before) / seconds))
+
+
+def _others_seconds() -> float:
+    cpus = psutil.cpu_times(percpu=True)
+    mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
+    return float(sum(cpu.user + cpu.nice + cpu.system for cpu in mine)) - busy_seconds_of_descendants()
+
+
 def _sum(lines: list[list[str]], field: int) -> float:
     return float(sum(int(line[field]) for line in lines)) if lines else _NAN
 

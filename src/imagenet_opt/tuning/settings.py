@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import device_of, num_processes, precision_of
-from imagenet_opt.tune.climb import Axis, Setting
+from imagenet_opt.tuning.climb import Axis, Setting
 
 _ACCELERATION = "callbacks.acceleration"
 COMPILE, BATCH = f"{_ACCELERATION}.compile", "data.batch_size"

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.tune.climb import Setting, climb, each
+from imagenet_opt.tuning.climb import Setting, climb, each
 
 START = {"data.num_workers": 2, "data.prefetch_factor": 4}
 

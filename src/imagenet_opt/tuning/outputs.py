@@ -11,8 +11,8 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import as_budget, say
 from imagenet_opt.display.terminal_table import about_texts, print_tables
 from imagenet_opt.measure.stats.verdict import UNDECIDED
-from imagenet_opt.tune.climb import ROUNDS
-from imagenet_opt.tune.tuner import Tuning
+from imagenet_opt.tuning.climb import ROUNDS
+from imagenet_opt.tuning.tuner import Tuning
 
 
 def print_tuning(tuning: Tuning) -> None:

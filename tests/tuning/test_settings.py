@@ -14,7 +14,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, job_of
-from imagenet_opt.tune.settings import formats, ways
+from imagenet_opt.tuning.settings import formats, ways
 from tests.config.configs import composed, tiny
 from tests.conftest import hold_images
 
@@ -23,7 +23,7 @@ EAGER = ("callbacks.acceleration.compile=false", "callbacks.acceleration.cuda_gr
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagenet_opt.tune.settings.device_of", lambda config: torch.device("cuda"))
+    monkeypatch.setattr("imagenet_opt.tuning.settings.device_of", lambda config: torch.device("cuda"))
 
 
 def test_only_what_differs_on_a_cpu_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from imagenet_opt.probe.model_flops import forward_flops
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.tune.climb import Axis, Climb, Setting, climb, each, text, words
-from imagenet_opt.tune.settings import BATCH, COMPILE, KEYS, axes, formats, larger_batches, ways
+from imagenet_opt.tuning.climb import Axis, Climb, Setting, climb, each, text, words
+from imagenet_opt.tuning.settings import BATCH, COMPILE, KEYS, axes, formats, larger_batches, ways
 
 FORMATS_SHARE, COMPUTE_SHARE, BATCH_SHARE = 0.36, 0.75, 0.85
 """Parts of the budget that may be over after precision and memory order, after compilation, and after the batch size;

@@ -1,0 +1,271 @@
+"""The causes of a slow loop: what each remedy would gain, as an interval; the largest gain names the cause."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+from statistics import median
+from typing import Any, NamedTuple
+
+from imagenet_opt.diagnosis.measurements import LEAST_GAIN, Measurements, Parts, Trial
+from imagenet_opt.diagnosis.verdict import MEANINGS, Diagnosis
+
+_NEARLY = 0.9  # of causes with this share of the largest gain, the first in the order of MEANINGS is named
+_WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end
+_EXPLAINED = 0.5  # share of the loader's time that the times of its workers must explain
+_BALANCED = 1.1  # a loader that is less than so many times as fast as the step is the next limit
+_MANY_LEAVES = 64  # more tensors and objects than this in a batch are a matter of joining samples, not of bytes
+_SHORT_OPERATION = 100e-6  # seconds; operations that take less on average cost mostly their launch
+_LEAST_OPERATIONS = 50
+_LARGE_IMAGES = 16  # decoded pixels for each pixel in the batch
+_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
+_SAVED = {
+    "storage": (0.8, 1.0),
+    "decode": (1 / 3, 0.9),
+    "collate": (0.5, 1.0),
+    "copy": (0.5, 1.0),
+    "host_sync": (1 / 3, 1.0),
+    "launches": (1 / 3, 1.0),
+}
+"""Least and largest share of its part that a remedy saves: our choice. Files on a local disk hardly wait; a faster
+decoder saves a third, smaller images nearly all."""
+_REMEDIES = {
+    "storage": "keep more reads in flight (more workers, imagenet_opt.loader), or copy the data to a local disk, "
+    "packed into a few large files (imagenet-opt pack)",
+    "collate": "join samples by default_collate or torch.stack: one tensor for each field, not lists of objects",
+    "copy": "send smaller batches: uint8 images, which are normalised on the device",
+    "host_sync": "keep the value on the GPU, x.detach() instead of x.item(), and read it every 50 steps",
+    "launches": "launch fewer operations: a larger batch, torch.compile, CUDA graphs",
+}
+
+
+class Candidate(NamedTuple):
+    """A cause with the limits of its gain. rank: the measured gain of a remedy that was tried, else the lower limit."""
+
+    cause: str
+    low: float
+    high: float
+    rank: float
+    evidence: tuple[str, ...]
+    remedy: str
+    settings: dict[str, Any] | None = None
+
+
+def judge(measured: Measurements) -> Diagnosis:
+    """The cause with the largest gain; without one, whether the step is the limit."""
+    found = [each for each in _candidates(measured) if each.rank >= LEAST_GAIN]
+    best = _largest(found, measured)
+    cause = best.cause if best else _without_cause(measured)
+    loader, step = median(measured.drained), measured.step
+    speeds = (
+        f"a batch takes {_ms(measured.seconds)} in the loop, {_ms(step)} in the step, {_ms(loader)} in the loader alone"
+    )
+    rate, kind = 1 / measured.seconds, MEANINGS[cause][0]
+    if best is None:
+        limit = "the step is the limit" if cause == "training" else "no remedy brings much"
+        sentence = f"{kind}: {rate:.2f} batches/s, {limit}; the loader alone gives {1 / loader:.2f}."
+    else:
+        sentence = f"{kind}: {rate:.2f} of a possible {rate * sqrt(best.low * best.high):.2f} batches/s."
+    return Diagnosis(
+        cause=cause,
+        gain=(best.low, best.high) if best else (1.0, 1.0),
+        remedy=best.remedy if best else "",
+        evidence=(*(best.evidence if best else ()), speeds),
+        unknown=tuple(_unknown(measured, best)),
+        sentence=sentence,
+        settings=best.settings if best else None,
+        measured=measured,
+    )
+
+
+def _largest(found: list[Candidate], measured: Measurements) -> Candidate | None:
+    parts, order = measured.mean_parts, list(MEANINGS)
+    if parts.waiting <= parts.total / 2:  # else more workers only hide the waits
+        order.sort(key=lambda cause: cause != "few_workers")
+    least = _NEARLY * max((each.rank for each in found), default=0.0)
+    near = [each for each in found if each.rank >= least]
+    return min(near, key=lambda each: (order.index(each.cause), -each.rank), default=None)
+
+
+def _without_cause(measured: Measurements) -> str:
+    is_next = bool(measured.num_workers) and measured.step < _BALANCED * median(measured.drained)
+    return "none" if is_next or measured.is_held_up else "training"
+
+
+def _candidates(measured: Measurements) -> Iterator[Candidate]:
+    yield from _tried(measured)
+    yield from _of_step(measured)
+    if not measured.is_held_up:
+        return
+    parts, received = _parts(measured), measured.received
+    many = measured.num_leaves > _MANY_LEAVES
+    without = replace(parts, waiting=0.0)
+    yield _of_part(measured, "storage", without, 0.0, _waits_say(measured, parts), _REMEDIES["storage"])
+    without = parts.without_computing()
+    yield _of_part(measured, "decode", without, 0.0, _computing_says(measured, parts), _decode_remedy(measured))
+    sent = f"a worker takes {_ms(parts.sending)} to send a batch, the training process {_ms(received)} to receive it: "
+    sent += f"{measured.num_leaves} tensors and objects, {measured.batch_bytes / 1e6:.1f} MB"
+    says = (f"a worker takes {_ms(parts.collating)} to join {measured.num_samples:.0f} samples to a batch", sent)
+    without = replace(parts.without_collating(), sending=0.0 if many else parts.sending)
+    yield _of_part(measured, "collate", without, many * received, says, _REMEDIES["collate"])
+    if not many:
+        yield _of_part(measured, "copy", replace(parts, sending=0.0), received, (sent,), _REMEDIES["copy"])
+
+
+def _parts(measured: Measurements) -> Parts:
+    """Of a loader that is no DataLoader, the waiting and computing of all its threads and processes."""
+    if measured.parts:
+        return measured.mean_parts
+    seconds, busy = median(measured.drained), min(1.0, measured.loader_cpus)
+    return Parts(waiting=seconds * (1 - busy), computing=seconds * busy)
+
+
+def _of_part(
+    measured: Measurements, cause: str, without: Parts, received: float, evidence: tuple[str, ...], remedy: str
+) -> Candidate:
+    """A remedy that was not tried. without: the parts of the loader if it saved all. received: what it saves of the
+    time to receive a batch."""
+    gains = [measured.seconds / _loop_with(measured, without, received, share) for share in _SAVED[cause]]
+    low, high = measured.scatter
+    low, high = max(low, 1 / _WIDEST), min(high, _WIDEST)
+    most = high * measured.seconds / measured.step
+    return Candidate(cause, min(max(1.0, gains[0] * low), most), min(gains[1] * high, most), gains[0], evidence, remedy)
+
+
+def _loop_with(measured: Measurements, without: Parts, received: float, share: float) -> float:
+    """Seconds per batch of the loop after a remedy that saves `share` of the parts that `without` lacks, and of the
+    time `received`. The workers slow the step down by their computing."""
+    parts, workers = _parts(measured), measured.num_workers or 1
+    is_overlapped = _is_overlapped(measured)
+    computing, left = (each.total - each.waiting for each in (parts, without))
+    slowed = (measured.in_loop - measured.step) * (1 - share * (1 - left / computing) if computing else 1.0)
+    step = measured.step + slowed + measured.received - share * received
+    if not is_overlapped:
+        load = measured.steady - measured.in_loop
+    elif measured.steady > 1.03 * (measured.in_loop + measured.received):
+        load = measured.steady
+    else:
+        load = parts.total / workers
+    load -= share * (parts.total - without.total) * min(1 / workers, load / parts.total if parts.total else 0.0)
+    return (max(step, load) if is_overlapped else step + max(0.0, load)) + measured.start
+
+
+def _is_overlapped(measured: Measurements) -> bool:
+    """Whether batches are made while the step runs."""
+    if measured.num_workers is not None:
+        return measured.num_workers > 0
+    return measured.steady < measured.step + median(measured.drained) / 2
+
+
+def _tried(measured: Measurements) -> Iterator[Candidate]:
+    for trial in measured.trials:
+        if len(trial.after) < 2 or not trial.settings or trial.gain.low <= 1:
+            continue
+        cause, words, says = "few_workers", trial.name, [_trial_says(trial)]
+        if "persistent_workers" in trial.settings:
+            says.append(
+                f"the workers start anew in each epoch of {measured.batches} batches, which takes "
+                f"{median(measured.starts):.2f} s"
+            )
+        elif trial.settings.get("num_workers"):
+            words += "" if measured.persistent_workers else ", persistent_workers=True"
+            curve = ", ".join(f"{num}: {1 / seconds:.1f}" for num, seconds in sorted(measured.workers.items()))
+            says += [_workers(measured), f"batches/s of the loader alone by workers: {curve}"]
+        elif "pin_memory" in trial.settings:
+            cause, words = "copy", f"{words}), and batch.to(device, non_blocking=True"
+        gain = trial.gain
+        yield Candidate(
+            cause, gain.low, gain.high, gain.ratio, tuple(says), f"DataLoader(..., {words})", trial.settings
+        )
+
+
+def _of_step(measured: Measurements) -> Iterator[Candidate]:
+    """Causes in the step: gaps between the kernels of a GPU; on a CPU, operations that cost mostly their launch."""
+    step, busy = min(measured.on_device, default=measured.step), measured.kernel_seconds
+    if measured.on_gpu and 0 < busy < step:
+        waits = sum(measured.waits.values())
+        cause = "host_sync" if waits >= 1 else "launches"
+        low, high = (measured.seconds / (measured.seconds - share * (step - busy)) for share in _SAVED[cause])
+        says = [f"the GPU computes {busy / step:.0%} of the step on a batch that stays on it"]
+        says += [f"{waits:.0f} waits for the GPU in each step: {', '.join(measured.waits)}"] * (waits >= 1)
+        yield Candidate(cause, low, high, low, tuple(says), _REMEDIES[cause])
+    trial, num = measured.trial("batch_size"), measured.num_ops
+    is_short = num >= _LEAST_OPERATIONS and measured.step < _SHORT_OPERATION * num
+    if trial is not None and is_short and not measured.on_gpu and trial.gain.low > 1:
+        says = [f"{_trial_says(trial)}, {trial.times:g} times as many samples"]
+        says.append(f"{num:.0f} operations in a step, {1e6 * measured.step / num:.0f} us each")
+        gain = trial.gain
+        yield Candidate("launches", gain.low, gain.high, gain.ratio, tuple(says), _REMEDIES["launches"])
+
+
+def _decode_remedy(measured: Measurements) -> str:
+    if measured.pixels > _LARGE_IMAGES:
+        return "store smaller images (imagenet-opt pack for=224), or decode them smaller (Image.draft)"
+    if measured.lines and measured.decoding_share < 0.5:
+        return "run the transforms for whole batches on the device, or with fewer operations in Python"
+    return "a faster decoder, such as imagenet_opt.loader, which decodes only the crop; smaller images; or more CPUs"
+
+
+# Words
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _trial_says(trial: Trial) -> str:
+    before, after = (median(results) for results in (trial.before, trial.after))
+    return f"tried: {_ms(before)} a batch as it is, {_ms(after)} with {trial.name}"
+
+
+def _per_sample(measured: Measurements, seconds: float) -> str:
+    return f"{_ms(seconds / measured.num_samples)} a sample" if measured.num_samples else f"{_ms(seconds)} a batch"
+
+
+def _workers(measured: Measurements) -> str:
+    if measured.num_workers is None:
+        return f"{measured.kind} is no DataLoader of torch"
+    return f"num_workers={measured.num_workers} on {measured.usable_cpus} usable CPUs"
+
+
+def _waits_say(measured: Measurements, parts: Parts) -> tuple[str, ...]:
+    share = parts.waiting / parts.total if parts.total else 0.0
+    says = (
+        f"{_per_sample(measured, parts.waiting)} is waiting, {share:.0%} of the loader's time: neither computing nor "
+    )
+    return (f"{says}in the queue for a CPU", _workers(measured))
+
+
+def _computing_says(measured: Measurements, parts: Parts) -> tuple[str, ...]:
+    says = [f"{_per_sample(measured, parts.computing)} is computing; {_workers(measured)}"]
+    if total := sum(measured.lines.values()):
+        most = sorted(measured.lines.items(), key=lambda line: -line[1])[:3]
+        places = ", ".join(f"{place} {num / total:.0%}" for place, num in most)
+        share = measured.decoding_share
+        says.append(f"decoding takes {share:.0%} of it, transforms and other Python {1 - share:.0%}: {places}")
+    if measured.pixels > _LARGE_IMAGES:
+        says.append(f"{measured.pixels:.0f} pixels are decoded for each pixel in the batch")
+    return tuple(says)
+
+
+def _unknown(measured: Measurements, best: Candidate | None) -> Iterator[str]:
+    if measured.ended:
+        yield f"the experiments ended early: {measured.ended}"
+    yield from (f"{name} could not be tried: {reason}" for name, reason in measured.failed.items())
+    parts = measured.mean_parts
+    explained = parts.total / (measured.num_workers or 1) / measured.steady
+    if measured.is_held_up and measured.num_workers and explained < _EXPLAINED:
+        yield f"the times of the workers explain only {explained:.0%} of the loop: other processes, or sending"
+    if measured.is_held_up and best is None:
+        yield f"the loop takes {measured.headroom.ratio:.2f} times as long as its step, and no experiment explains that"
+    if measured.is_held_up and measured.num_workers is None:
+        yield "whether threads and processes of this loader wait or compute is judged by their CPU time only"
+    if not measured.sees_run_queue:
+        yield "waits for a CPU count as waiting for storage: this system has no /proc/thread-self/schedstat"
+    if measured.others_cpus > _OTHERS_SHARE * measured.usable_cpus:
+        queued = parts.queued / parts.computing if parts.computing else 0.0
+        yield (
+            f"other processes use {measured.others_cpus:.1f} of {measured.usable_cpus} CPUs; a worker waits for a CPU "
+            f"{queued:.1f} s for each second that it computes"
+        )
+    if measured.waits and not measured.on_gpu:
+        yield f"host syncs cost nothing on a CPU; a GPU would wait at {', '.join(measured.waits)}"

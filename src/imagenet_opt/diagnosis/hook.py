@@ -1,0 +1,237 @@
+"""Takes over the first loop over a DataLoader that trains, in the process of an unchanged script or of a Trainer."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from imagenet_opt.atomic_file import write_atomically
+from imagenet_opt.errors import named_first_line
+from imagenet_opt.processes import end_with_parent
+
+if TYPE_CHECKING:  # the script itself decides when torch is imported, and in which environment
+    from imagenet_opt.diagnosis.loop import Examination
+
+_DATALOADER = "torch.utils.data.dataloader"
+_OWN = "imagenet_opt.diagnosis.worker"
+_QUIET_BATCHES = 12
+"""A loop with gradients switched on that never calls backward, step or no_grad is taken over after so many batches."""
+_LAG = 2
+"""Trainers take the next batch before the step on the last one."""
+
+
+class Hook:
+    """Watches the loops over DataLoaders, and gives one of them the batches of the experiments.
+
+    examination: of the loop that was taken over; None before.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.num_loops = seconds, 0
+        self.examination: Examination | None = None
+        self._loader: Any = None
+        self._batches: Iterator[Any] = iter(())
+
+    def patch(self, module: ModuleType) -> Callable[[], None]:
+        """Let each DataLoader give its iterators to this object. module: _DATALOADER. Returns a function to undo it."""
+        original = module.DataLoader.__iter__
+
+        def iterate(loader: Any) -> Any:
+            return self._iterator(loader, original)
+
+        module.DataLoader.__iter__ = iterate
+        return lambda: setattr(module.DataLoader, "__iter__", original)
+
+    def _iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
+        self.watch()
+        if loader is self._loader and self.examination is not None:
+            self.examination.interrupt()
+            return _Watched(self, loader, None)
+        if self.examination is not None or type(loader.dataset).__module__ == _OWN:
+            return original(loader)
+        self.num_loops += 1
+        return _Watched(self, loader, original(loader))
+
+    def begin(self, loader: Any) -> None:
+        from imagenet_opt.diagnosis.loop import Examination
+
+        loader._iterator = None  # ends persistent workers
+        self._loader = loader
+        self.examination = Examination(loader, seconds=self.seconds, lag=_LAG, note=lambda: self.write("measuring"))
+        self._batches = self.examination.batches()
+        self.write("measuring")
+
+    def next(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.end("")
+        except Exception as error:
+            self.end(f"the loader raised {named_first_line(error)}")
+
+    def watch(self) -> None:
+        """Called at the start of each loop."""
+
+    def trains(self, loop: "_Watched") -> bool:
+        """Whether a loop trains, and is to be taken over; called before each batch."""
+        raise NotImplementedError
+
+    def write(self, state: str) -> None:
+        """Called after each experiment."""
+
+    def end(self, reason: str) -> None:
+        """Called after the experiments; must not return. reason: why they ended early; "" if they did not."""
+        raise NotImplementedError
+
+
+class _Watched:
+    """The iterator of a DataLoader: until its loop is taken over, its own batches; then those of the experiments."""
+
+    def __init__(self, hook: Hook, loader: Any, batches: Any) -> None:
+        self._hook, self._loader, self._batches = hook, loader, batches
+        self.num = self.num_quiet = 0
+
+    def __iter__(self) -> "_Watched":
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        if self._batches is not None and self._hook.examination is None and self._hook.trains(self):
+            self._batches = None
+            self._hook.begin(self._loader)
+        if self._batches is None:
+            return self._hook.next()
+        self.num += 1
+        return next(self._batches)
+
+
+class _OfScript(Hook):
+    """file: gets the state for the process that started this one, as JSON."""
+
+    def __init__(self, seconds: float, file: Path) -> None:
+        super().__init__(seconds)
+        self.file, self.pid = file, os.getpid()
+        self.has_trained = self.has_evaluated = self.is_watching = False
+
+    def watch(self) -> None:
+        """See backward, optimizer steps, and gradients that are switched off."""
+        if self.is_watching:
+            return
+        self.is_watching = True
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def trained(*_: Any) -> None:
+            self.has_trained = True
+
+        register_optimizer_step_post_hook(trained)
+        _before(torch.autograd, "backward", trained)
+        for mode in (torch.no_grad, torch.inference_mode):
+            _before(mode, "__enter__", lambda *_: setattr(self, "has_evaluated", True))
+
+    def trains(self, loop: _Watched) -> bool:
+        import torch
+
+        trained, evaluated = self.has_trained, self.has_evaluated
+        self.has_trained = self.has_evaluated = False
+        if not loop.num or not torch.is_grad_enabled():
+            return False
+        loop.num_quiet += not (trained or evaluated)
+        return (trained or loop.num_quiet >= _QUIET_BATCHES) and self._claims()
+
+    def _claims(self) -> bool:
+        """Whether this process is the first that examines a loop; a script that forks has several."""
+        try:
+            os.close(os.open(self.file.with_suffix(".claim"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def write(self, state: str, reason: str = "") -> None:
+        measured = None if self.examination is None else asdict(self.examination.measured)
+        answer = {
+            "state": state,
+            "reason": reason,
+            "num_loops": self.num_loops,
+            "pid": os.getpid(),
+            "measured": measured,
+        }
+        write_atomically(self.file, json.dumps(answer))
+
+    def end(self, reason: str) -> None:
+        """Write the result and end this process, without the script's own clean-up."""
+        if self.examination is not None:
+            self.write("done", "" if self.examination.may_fail else reason)
+        elif os.getpid() == self.pid and not self.file.with_suffix(".claim").exists():
+            self.write("done", reason)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+
+
+def _before(owner: Any, name: str, call: Callable[..., None]) -> None:
+    """Call `call` before each call of a function of `owner`."""
+    original = getattr(owner, name)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        call()
+        return original(*arguments, **options)
+
+    setattr(owner, name, called)
+
+
+class _AtImport(importlib.abc.MetaPathFinder):
+    """Calls `patch` with a module as soon as it is imported."""
+
+    def __init__(self, name: str, patch: Callable[[ModuleType], Any]) -> None:
+        self.name, self.patch = name, patch
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_patch(module: ModuleType) -> None:
+                run(module)
+                self.patch(module)
+
+            spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
+        return spec
+
+
+def main() -> None:
+    """argv: the file of the state, seconds, the script and its arguments."""
+    file, seconds, script, *arguments = sys.argv[1:]
+    end_with_parent(whole_group=True)
+    hook = _OfScript(float(seconds), Path(file))
+    sys.meta_path.insert(0, _AtImport(_DATALOADER, hook.patch))
+    sys.argv, sys.path[0] = [script, *arguments], str(Path(script).absolute().parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        hook.end(f"the script ended with status {end.code or 0}")
+    except BaseException as error:
+        if hook.examination is None or not hook.examination.may_fail:
+            traceback.print_exc()
+        hook.end(f"the script raised {named_first_line(error)}")
+    hook.end("the script ended")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""What was measured of a loop. The rules of `cause.py` read nothing else."""
+
+import math
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.verdict import Ratio, paired_ratios, student_interval
+
+LEAST_GAIN = 1.05
+"""A smaller gain is no cause: the doctor's limit."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of one worker for one batch.
+
+    waiting: its samples waited, neither computing nor in the queue for a CPU. computing: its samples were computed.
+    queued: samples or batch were ready for a CPU. collating: samples were joined to a batch. sending: it was pickled.
+    """
+
+    waiting: float = 0.0
+    computing: float = 0.0
+    queued: float = 0.0
+    collating: float = 0.0
+    sending: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.waiting + self.computing + self.queued + self.collating + self.sending
+
+    def without_computing(self) -> "Parts":
+        return replace(self, computing=0.0, queued=self.queued - self._queued(self.computing))
+
+    def without_collating(self) -> "Parts":
+        return replace(self, collating=0.0, queued=self.queued - self._queued(self.collating))
+
+    def _queued(self, part: float) -> float:
+        """The share of a part in the waits for a CPU."""
+        return self.queued * part / (self.computing + self.collating) if part else 0.0
+
+    @classmethod
+    def mean(cls, parts: "list[Parts]") -> "Parts":
+        return cls(*(fmean(getattr(part, name) for part in parts) for name in cls.__dataclass_fields__))
+
+
+@dataclass
+class Trial:
+    """A remedy that was tried: seconds per batch in each round without and with it. settings: of the DataLoader; empty
+    for another batch size. times: number of samples in a batch with the remedy / without."""
+
+    name: str
+    settings: dict[str, Any]
+    before: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    times: float = 1.0
+
+    @property
+    def gain(self) -> Ratio:
+        rates = {"after": [self.times / seconds for seconds in self.after], "before": [1 / s for s in self.before]}
+        return paired_ratios(rates, [("after", "before")])[0]
+
+
+@dataclass
+class Measurements:
+    """Seconds are those of one batch, one value for each round, and leave the start of an epoch out.
+
+    kind: of the loader. num_workers: None if the loader is no DataLoader of torch. batches: of an epoch; None if they
+    are not known. batch_bytes, num_leaves: of the first batch: bytes in tensors, and number of tensors and other
+    objects. loop, body: the loop as it is, and its part outside of the loader. kept: the step on a batch that is kept.
+    drained: the loader alone. receiving: the main thread computed in the loader. starts: from the start of an epoch to
+    its first batch. parts: of each batch of the loop. lines: samples of a worker's CPU time, by place in the code.
+    decoding: how many of them decoded images. pixels: pixels decoded / pixels in the batch; 0 if that is unknown.
+    workers: number of workers -> seconds of the loader alone. trials: the remedies that were tried. waits: host waits
+    for the device in a step, by place. num_ops: of a step. kernel_seconds: in which a GPU computed in a step on the
+    kept batch; 0 without a GPU. on_device: the step on a kept batch on the GPU. loader_cpus, others_cpus: CPUs that
+    this program used while the loader ran alone, and that other programs used.
+    failed: experiment -> reason. ended: why the loop ended before the experiments did; "" if it did not.
+    """
+
+    kind: str = ""
+    num_workers: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    batches: int | None = None
+    batch_bytes: int = 0
+    num_leaves: int = 0
+    usable_cpus: int = 1
+    sees_run_queue: bool = True
+    on_gpu: bool = False
+    loop: list[float] = field(default_factory=list)
+    body: list[float] = field(default_factory=list)
+    kept: list[float] = field(default_factory=list)
+    drained: list[float] = field(default_factory=list)
+    receiving: list[float] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    parts: list[Parts] = field(default_factory=list)
+    num_samples: float = 0.0
+    lines: dict[str, int] = field(default_factory=dict)
+    decoding: int = 0
+    pixels: float = 0.0
+    workers: dict[int, float] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    waits: dict[str, float] = field(default_factory=dict)
+    num_ops: float = 0.0
+    kernel_seconds: float = 0.0
+    on_device: list[float] = field(default_factory=list)
+    loader_cpus: float = 0.0
+    others_cpus: float = 0.0
+    failed: dict[str, str] = field(default_factory=dict)
+    ended: str = ""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the loop can be judged."""
+        return len(self.loop) >= 2 and len(self.kept) >= 2
+
+    @property
+    def too_little(self) -> str:
+        """Message about a loop that cannot be judged."""
+        return (
+            f"{self.ended or 'too few batches'}; measured until then: {len(self.starts)} epochs begun, "
+            f"{len(self.loop)} of at least 2 rounds ({self.kind}). Expected an iterable of batches, and a step that "
+            "takes each of them"
+        )
+
+    @property
+    def step(self) -> float:
+        return median(self.kept)
+
+    @property
+    def in_loop(self) -> float:
+        """The part of the loop outside of the loader, where the loader's workers slow it down."""
+        return max(self.step, median(self.body))
+
+    @property
+    def steady(self) -> float:
+        """A batch of the loop, without the starts of epochs."""
+        return median(self.loop)
+
+    @property
+    def start(self) -> float:
+        """The share of a batch in the start of an epoch."""
+        return self.seconds_with(median(self.starts)) - self.steady if self.starts else 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.steady + self.start
+
+    def seconds_with(self, start: float) -> float:
+        """A batch of the loop if the first of each epoch came after so many seconds."""
+        return self.steady + max(0.0, start - self.steady) / self.batches if self.batches else self.steady
+
+    @property
+    def mean_parts(self) -> Parts:
+        return Parts.mean(self.parts) if self.parts else Parts()
+
+    @property
+    def headroom(self) -> Ratio:
+        """The loop / the step alone: what a loader that takes no time would bring."""
+        return paired_ratios({"loop": self.loop, "kept": self.kept}, [("loop", "kept")])[0]
+
+    @property
+    def scatter(self) -> tuple[float, float]:
+        """Limits of the loop / its mean. What slows loop and step down alike does not count, unless the step is so
+        short that its own scatter is larger."""
+        ratio, own = self.headroom, student_interval([math.log(seconds) for seconds in self.loop], 1 - CONFIDENCE)
+        of_loop, of_ratio = math.exp(own[2] - own[0]), ratio.high / ratio.ratio
+        return 1 / min(of_loop, of_ratio), min(of_loop, of_ratio)
+
+    @property
+    def received(self) -> float:
+        """Seconds in which the training process receives a batch from workers."""
+        return median(self.receiving) if self.receiving and self.num_workers else 0.0
+
+    @property
+    def decoding_share(self) -> float:
+        """Share of the workers' computing in which they decode images."""
+        return self.decoding / max(1, sum(self.lines.values()))
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the loader slows the loop down, beyond the scatter."""
+        return self.headroom.ratio >= LEAST_GAIN and self.headroom.low > 1
+
+    def trial(self, name: str) -> Trial | None:
+        return next((trial for trial in self.trials if trial.name.startswith(name) and len(trial.after) > 1), None)

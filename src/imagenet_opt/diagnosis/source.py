@@ -1,0 +1,219 @@
+"""Batches without an end from any loader; from a torch DataLoader with what its workers spend for them."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import copy
+from statistics import fmean
+from typing import Any
+
+import psutil
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from imagenet_opt import machine
+from imagenet_opt.diagnosis.measurements import Parts
+from imagenet_opt.diagnosis.worker import TimedBatch, TimedCollate, TimedSamples, TimedStream, new_pause
+from imagenet_opt.measure.telemetry.thread_time import thread_time
+
+MEMORY_SHARE = 0.8
+"""Largest share of the free memory and of the free /dev/shm that batches and workers may use."""
+_KEPT = (
+    "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor",
+    "persistent_workers", "in_order",
+)  # fmt: skip
+_OF_WORKERS = {"timeout": 0, "multiprocessing_context": None, "prefetch_factor": None, "persistent_workers": False}
+"""Arguments that a DataLoader without workers refuses, and their defaults."""
+
+
+class NoBatch(Exception):
+    """The loader gives no further batch, even in a new epoch."""
+
+
+def rebuilt(loader: DataLoader[Any], pause: Tensor, **settings: Any) -> DataLoader[Any]:
+    """A DataLoader of the same samples in batches that are timed, with some other settings."""
+    options = {name: getattr(loader, name) for name in _KEPT} | settings
+    if not options["num_workers"]:
+        options |= _OF_WORKERS
+    dataset: Any = TimedSamples(loader.dataset, pause)
+    if isinstance(loader.dataset, IterableDataset):
+        dataset = TimedStream(loader.dataset, pause)
+        options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    elif loader.batch_sampler is not None:
+        options["batch_sampler"] = loader.batch_sampler
+    else:
+        options |= {"batch_size": None, "sampler": loader.sampler}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return DataLoader(dataset, collate_fn=TimedCollate(loader.collate_fn), **options)
+
+
+class Source:
+    """The batches of `loader`, in epoch after epoch.
+
+    settings: of a DataLoader that takes its place; None for the loader itself, which is not timed then. in_loop:
+    whether batches are now those of the loop as it is, whose parts count. starts, lengths: seconds from the start of
+    each epoch to its first batch, and batches of each epoch. starting: sum of the starts. last: the latest batch as a
+    TimedBatch. parts, lines, decoding, pixels, num_samples, receiving: as in `Measurements`.
+    """
+
+    def __init__(self, loader: Any, settings: dict[str, Any] | None = None) -> None:
+        self._pause = new_pause()
+        self.is_timed = settings is not None
+        self.loader = loader if settings is None else rebuilt(loader, self._pause, **settings)
+        self.num_workers: int = getattr(self.loader, "num_workers", 0)
+        self.ahead = self.num_workers * (getattr(self.loader, "prefetch_factor", 0) or 0)
+        self.in_loop = False
+        self.starts: list[float] = []
+        self.lengths: list[int] = []
+        self.starting = self.resumed = self.num_samples = self.pixels = 0.0
+        self.parts: list[Parts] = []
+        self.receiving: list[float] = []
+        self.lines: dict[str, int] = {}
+        self.decoding = self._num = 0
+        self.last: TimedBatch | None = None
+        self._pids: set[int] = set()
+        self._batches: Iterator[Any] | None = None
+
+    def next(self) -> Any:
+        """The next batch; at the end of an epoch, the first of a new one. Raises NoBatch."""
+        began = thread_time()
+        try:
+            batch = self._restart() if self._batches is None else next(self._batches)
+        except StopIteration:
+            self.lengths.append(self._num)
+            batch = self._restart()
+        taken = thread_time().since(began)
+        if self.in_loop:
+            self.receiving.append(taken.cpu + taken.queued)
+        return self._noted(batch)
+
+    def begin_epoch(self) -> Any:
+        """The first batch of a new epoch."""
+        return self._noted(self._restart())
+
+    def _noted(self, batch: Any) -> Any:
+        """The batch itself; what its worker spent is added up."""
+        self._num += 1
+        if not isinstance(batch, TimedBatch):
+            return batch
+        self.last = batch
+        self._pids.add(batch.pid)
+        for place, num in batch.lines.items():
+            self.lines[place] = self.lines.get(place, 0) + num
+        self.decoding += batch.decoding
+        if self.in_loop and batch.made_at >= self.resumed:
+            self.parts.append(batch.parts)
+            self.num_samples += (batch.num_samples - self.num_samples) / len(self.parts)
+        if batch.pixels:
+            values = max((leaf.numel() for leaf in leaves_of(batch.batch) if isinstance(leaf, Tensor)), default=0)
+            self.pixels = 3 * batch.pixels / max(1, values)
+        return batch.batch
+
+    def _restart(self) -> Any:
+        began = time.perf_counter()
+        self._batches = None  # ends workers that are not persistent
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*(worker processes in total|pin_memory).*")
+            self._batches = iter(self.loader)
+            batch = next(self._batches, NoBatch)
+        if batch is NoBatch:
+            raise NoBatch
+        self._num = 0
+        self.starts.append(time.perf_counter() - began)
+        self.starting += self.starts[-1]
+        return batch
+
+    def pause(self) -> None:
+        """Let the workers wait before their next sample."""
+        self._pause.fill_(1 if self.num_workers else 0)
+
+    def resume(self) -> None:
+        self._pause.fill_(0)
+        self.resumed = time.perf_counter()
+
+    def use_up(self) -> None:
+        """Take the batches that were made before the last resume: they arrive at once and tell nothing of the speed."""
+        for _ in range(self.ahead):
+            self.next()
+            if self.last is None or self.last.made_at >= self.resumed:
+                return
+
+    def drain(self, seconds: float, *, limit: float) -> float:
+        """Seconds per batch of the loader alone, measured for `seconds`, or for `limit` if two batches of each worker
+        take longer. All workers finish a batch at about the same time, so the first of each does not count.
+
+        A batch counts when it was made, or when it arrived if that is later in the long run.
+        """
+        self.resume()
+        group, num_starts = max(1, self.num_workers), len(self.starts)
+        made: list[float] = []
+        came: list[float] = []
+        began = now = time.perf_counter()
+        while now - began < seconds or len(made) < 2 * group or len(made) % group:
+            self.next()
+            now = time.perf_counter()
+            if len(self.starts) > num_starts:  # an epoch began, whose start does not count
+                made, came, num_starts = [], [], len(self.starts)
+            at = self.last.made_at if self.last and self.num_workers else now
+            if at >= self.resumed:
+                made.append(at)
+                came.append(now)
+            if now - began > limit and len(made) > 1:
+                break
+        first = group - 1 if len(made) > group else 0
+        return max(each[-1] - each[first] for each in (made, came)) / (len(made) - 1 - first)
+
+    def worker_bytes(self) -> int:
+        """Mean memory of a worker that it shares with no other process; 0 if that is unknown."""
+        sizes = [0]
+        for pid in self._pids if self.num_workers else ():
+            with suppress(psutil.Error):
+                sizes.append(psutil.Process(pid).memory_full_info().uss)
+        return int(fmean(sizes[1:] or sizes))
+
+    def close(self) -> None:
+        self.resume()
+        self._batches = self.last = None
+        if self.is_timed and self.loader is not None:
+            self.loader._iterator = None  # ends persistent workers
+        self.loader = None
+
+
+def most_workers(batch_bytes: int, worker_bytes: int, prefetch_factor: int) -> int:
+    """Workers that MEMORY_SHARE of the free memory and of the free /dev/shm allow."""
+    batches = max(1, (prefetch_factor + 1) * batch_bytes)
+    shared, memory = machine.free_shared_memory() / batches, machine.available_memory() / (batches + worker_bytes)
+    return int(MEMORY_SHARE * min(shared, memory))
+
+
+def leaves_of(batch: Any) -> list[Any]:
+    """Tensors and other objects of a batch, at any depth."""
+    return [leaf for part in parts for leaf in leaves_of(part)] if (parts := _parts(batch)) is not None else [batch]
+
+
+def _parts(batch: Any) -> list[Any] | None:
+    if isinstance(batch, dict):
+        return list(batch.values())
+    if hasattr(batch, "__dataclass_fields__"):
+        return [getattr(batch, name) for name in batch.__dataclass_fields__]
+    return list(batch) if isinstance(batch, list | tuple) else None
+
+
+def mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of a batch with its tensors changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if (parts := _parts(batch)) is None:
+        return batch
+    parts = [mapped(part, change) for part in parts]
+    if isinstance(batch, list | tuple):
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    changed = copy(batch)
+    if isinstance(batch, dict):
+        changed.update(zip(batch, parts, strict=True))
+    else:
+        for name, part in zip(batch.__dataclass_fields__, parts, strict=True):
+            object.__setattr__(changed, name, part)
+    return changed

@@ -1,0 +1,112 @@
+"""Loops of our own making, diagnosed by experiment. The waits are long, so that a busy machine changes no cause."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import imagenet_opt
+from imagenet_opt.diagnosis.measurements import Measurements
+from imagenet_opt.errors import ConfigError, DataError, ImagenetOptError, TrainingError
+
+
+class Waits(Dataset[Any]):
+    """Sixty-four samples; each waits, as for a file."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.full((3, 8, 8), float(index)), index % 3
+
+
+@dataclass
+class Named:
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def named(samples: list[Any]) -> Named:
+    return Named(torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples]))
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        while True:
+            yield {"images": torch.zeros(3, 8, 8)}
+
+
+@pytest.mark.slow
+def test_slow_storage() -> None:
+    loader = DataLoader(Waits(0.02), batch_size=8, num_workers=2, collate_fn=named)
+    diagnosis = imagenet_opt.diagnose(loader, lambda batch: batch.images.mean(), seconds=6)
+    assert diagnosis.cause == "storage" and diagnosis.gain[0] > 1
+    assert diagnosis.measured.mean_parts.waiting >= 8 * 0.0199 and not diagnosis.measured.ended
+
+
+@pytest.mark.slow
+def test_a_slow_step(tmp_path: Any) -> None:
+    loader = DataLoader(Endless(), batch_size=8)
+    diagnosis = imagenet_opt.diagnose(loader, lambda batch: time.sleep(0.05 + 0 * len(batch["images"])), seconds=5)
+    assert diagnosis.cause in ("training", "none") and diagnosis.gain == (1.0, 1.0)
+    diagnosis.to_json(tmp_path / "diagnosis.json")
+    assert f'"cause": "{diagnosis.cause}"' in (tmp_path / "diagnosis.json").read_text()
+
+
+def test_a_loader_that_is_no_dataloader() -> None:
+    diagnosis = imagenet_opt.diagnose(_Slow(), lambda batch: None, seconds=5)
+    assert diagnosis.cause == "storage" and diagnosis.measured.num_workers is None
+
+
+class _Slow:
+    def __iter__(self) -> Any:
+        for _ in range(4):
+            time.sleep(0.05)
+            yield torch.zeros(2)
+
+
+def fails(batch: Any) -> None:
+    raise ValueError("bad\x1b batch")
+
+
+@pytest.mark.parametrize(
+    ("loader", "step", "error", "says"),
+    [
+        (DataLoader(Waits(), batch_size=128, drop_last=True), print, DataError, "no batch"),
+        ([], print, DataError, "no batch"),
+        (iter([1, 2, 3]), str, DataError, "no further batch"),
+        (DataLoader(Waits(), batch_size=8), fails, TrainingError, r"ValueError: bad\\x1b batch"),
+        (3, print, DataError, "int"),
+    ],
+    ids=["smaller than a batch", "empty", "ends", "step fails", "no loader"],
+)
+def test_bad_input_ends_in_one_line(loader: Any, step: Any, error: type[ImagenetOptError], says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        imagenet_opt.diagnose(loader, step, seconds=5)
+    assert str(caught.value).isprintable()
+
+
+def test_seconds_that_are_too_few() -> None:
+    with pytest.raises(ConfigError, match="seconds=1"):
+        imagenet_opt.diagnose([], print, seconds=1)
+
+
+def test_measurements_without_rounds_are_not_judged() -> None:
+    assert not Measurements().is_enough
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_tune_returns_arguments_of_a_dataloader(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = imagenet_opt.tune(DataLoader(Waits(0.01), batch_size=8), seconds=6)
+    assert best["num_workers"] > 0 and set(best.curve) >= {0, 1, 2}
+    assert len(list(DataLoader(Waits(), batch_size=8, **best))) == 8
+    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 30_000)  # a batch has 6,208 bytes
+    assert max(imagenet_opt.tune(DataLoader(Waits(), batch_size=8), seconds=5).curve) <= 1

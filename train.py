@@ -17,6 +17,8 @@ from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import prepare_hydra
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import complete, config_folder, follow_job
+from imagenet_opt.data.index.layout import root_of
+from imagenet_opt.processes import start_server
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.folder_lock import removed_if_refused
 
@@ -26,6 +28,8 @@ def train(config: DictConfig) -> None:
     began = psutil.Process().create_time()
     with removed_if_refused(Path(config.run_folder)):
         check_folders(config)
+        if isinstance(root_of(config.data.get("root")), str):
+            start_server()  # its imports take as long as those of this process
         if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
             print("loading torch and Lightning ...", file=sys.stderr, flush=True)
         gc.disable()  # during imports collections take a second and free nothing

@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` in one printable line; its own lines are joined with spaces."""
+    """A message of another library, of perhaps several lines, as one printable line."""
     return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
@@ -49,7 +49,7 @@ class ImagenetOptError(Exception):
     """Root of all errors that a user can fix. The message becomes one printable line, whatever names are in it."""
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(one_line(part) if isinstance(part, str) else part for part in arguments))
+        super().__init__(*(printable(part) if isinstance(part, str) else part for part in arguments))
 
 
 class ConfigError(ImagenetOptError):

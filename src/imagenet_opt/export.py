@@ -16,7 +16,7 @@ from timm.layers import BlurPool2d
 from torch import Tensor, nn
 
 from imagenet_opt.data.transforms.resize import MEAN, STD
-from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
+from imagenet_opt.errors import CheckpointError, ConfigError, ModelError, first_line
 from imagenet_opt.model.network import RECIPE, BlurredConv2d, build_network
 from imagenet_opt.model.saved_network import open_network
 
@@ -82,7 +82,7 @@ def _logits(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
         logits: Tensor = network(images)
     except (AssertionError, RuntimeError, ValueError) as error:
         size = images.shape[-1]
-        message = f"the network does not accept images of {size} x {size} (image_size={size}): {error}"
+        message = f"the network does not accept images of {size} x {size} (image_size={size}): {first_line(error)}"
         raise ConfigError(message) from error
     if not logits.isfinite().all():
         raise CheckpointError(f"the network of {ckpt} gives nan or inf: training diverged; choose an earlier ckpt=")
@@ -156,7 +156,7 @@ def _write_onnx(network: nn.Module, images: Tensor, metadata: dict[str, str], pa
         )
     except torch.onnx.OnnxExporterError as error:
         raise ModelError(
-            f"torch cannot translate {metadata['name']} to ONNX ({str(error).split('.')[0]}); use format=safetensors"
+            f"torch cannot translate {metadata['name']} to ONNX ({first_line(error)}); use format=safetensors"
         ) from error
     assert program is not None
     ClearMetadataAndDocStringPass()(program.model)  # torch's metadata has stack traces with folders of this machine

@@ -27,5 +27,24 @@ def test_help_and_the_check_of_the_data_root_import_no_heavy_module() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+MISTAKES = ("check", "hydrate", "check data.root=/nowhere", "plan data.root=/nowhere", "plan model.max_grad_norm=abc")
+
+
+@pytest.mark.slow
+def test_names_numbers_and_places_are_judged_before_torch_is_imported() -> None:
+    code = f"""
+import sys
+from imagenet_opt.cli.main import run
+from imagenet_opt.errors import ImagenetOptError
+for line in {MISTAKES}:
+    try:
+        run(line.split()[0], line.split()[1:])
+    except ImagenetOptError as error:
+        print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["False"] * len(MISTAKES), "")
+
+
 def test_a_callback_that_is_null_is_left_out() -> None:
     assert "checkpoint" not in composed(("data=demo", "callbacks.checkpoint=null")).callbacks

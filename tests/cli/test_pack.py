@@ -24,7 +24,9 @@ def test_a_pack_is_one_line_opens_and_verifies(
     printed = capsys.readouterr()
     size_in = sum(path.stat().st_size for path in images_root.glob("*/*/*")) / 1e6
     size_out = sum(path.stat().st_size for path in out.glob("*/*.tar")) / 1e6
-    assert printed.out.startswith(f"packed {out}: 78 images, 0 rejected, {size_in:.2f} MB in, {size_out:.2f} MB out, ")
+    assert printed.out.startswith(
+        f"{out} is packed: 78 images, 0 rejected, {size_in:.2f} MB in, {size_out:.2f} MB out, "
+    )
     assert printed.out.count("\n") == 1 and len(printed.err.splitlines()) <= 10
     assert all(is_packed(out / split) and len(open_shards(out / split)) == 39 for split in ("train", "val"))
 

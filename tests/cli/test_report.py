@@ -39,6 +39,11 @@ def test_an_absent_part_says_how_to_create_it(tmp_path: Path) -> None:
     assert "212" in page.text and "~callbacks.timeline" in page.text
 
 
+def test_a_run_of_an_older_version_has_its_numbers(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
+    assert "212 images/s" in report(tmp_path).text
+
+
 def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     (folder / "doctor.json").write_text("{")

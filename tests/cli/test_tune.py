@@ -93,8 +93,8 @@ def test_the_printed_command_trains_the_tuned_configuration(
     file = own_conf / "experiment/tuned.yaml"
     file.write_text("# @package _global_\ndata:\n  batch_size: 4\n")
     line = how_to_train(file, overrides)
-    python, script, *words = shlex.split(line.partition("train with it: ")[2])
-    assert (python, script) == ("python", "train.py") and sum("experiment=" in word for word in words) == 1
+    _, program, *words = shlex.split(line.partition("train with it: ")[2])
+    assert program.startswith("train") and sum("experiment=" in word for word in words) == 1
     config = composed_from(own_conf, words)
     assert config.data.batch_size == 4
     assert {key: OmegaConf.select(config, key) for key in same} == same

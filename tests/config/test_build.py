@@ -76,7 +76,7 @@ WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.w
             errors.ConfigError,
             ("no images of 256 pixels", "data.val_image_size", "Set the size to 224", "model.options.img_size=256"),
         ),
-        ("model.micro_batch_size=4.0", errors.ConfigError, ("model.micro_batch_size=4.0", "write 4")),
+        ("+optimizer.maximize=on", errors.ConfigError, ("optimizer.maximize='on'", "write true")),
         ("optimizer.momentum=null", errors.ConfigError, ("optimizer.momentum=null", "number")),
         ("optimizer=adamw optimizer.betas=0.9", errors.ConfigError, ("optimizer.betas=0.9", "list")),
         ("trainer.precision=17-mixed", errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),

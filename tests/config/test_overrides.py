@@ -1,5 +1,6 @@
 """Completion of the command line, and messages about mistakes: one line with the remedy."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.keys import check_keys, defaults
 from imagenet_opt.config.overrides import complete, key_of, last_value, value_of, without
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
 
@@ -42,6 +44,27 @@ def test_parts_of_an_override(word: str) -> None:
 def test_a_value_gets_the_form_of_the_default() -> None:
     config = composed(("optimizer.nesterov=off", "trainer.max_steps=1e3", 'optimizer.lr="0.5"'))
     assert (config.optimizer.nesterov, config.trainer.max_steps, config.optimizer.lr) == (False, 1000, 0.5)
+
+
+TEXTS = (
+    "data.cache_dir",
+    "data.root",
+    "logger.wandb.name",
+    "model.freeze",
+    "model.init_from",
+    "price_per_hour",
+    "recipe",
+)
+
+
+@pytest.mark.parametrize("key", sorted(key for key, value in defaults().items() if value is None and key not in TEXTS))
+def test_a_word_is_refused_without_torch_where_null_stands_for_a_number_or_a_choice(key: str) -> None:
+    group, *names = key.split(".")
+    value: object = "abc"
+    for name in reversed(names):
+        value = {name: value}
+    with pytest.raises(ConfigError, match=rf"^{re.escape(key)}=abc must be"):
+        check_keys({group: value})
 
 
 def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
@@ -85,13 +108,13 @@ LIGHTNINGS = (
     *(("overfit_batches", "each epoch has another order"), ("benchmark", "set callbacks.acceleration.cudnn_benchmark")),
 )
 """Options of its Trainer -> the remedy."""
-BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.JPEG: empty\n")
+BAD_SAMPLES = TooManyBadSamples("2 bad samples: /d/a\nb.JPEG: empty; /d/b  c.JPEG: empty")
 
 
 @pytest.mark.parametrize(
     ("mistake", "line"),
     [
-        (BAD_SAMPLES, "TooManyBadSamples: 2 bad samples: /d/a.JPEG: empty /d/b  c.JPEG: empty"),
+        (BAD_SAMPLES, r"TooManyBadSamples: 2 bad samples: /d/a\nb.JPEG: empty; /d/b  c.JPEG: empty"),
         ("expriment=rn18_ffcv", "ConfigError: there is no key expriment; did you mean experiment?"),
         ("data.bath_size=4", "ConfigError: there is no key data.bath_size; did you mean data.batch_size?"),
         ("experiment=agressive", "experiment 'agressive'; did you mean aggressive? options: aggressive, baseline, "),
@@ -117,7 +140,6 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: empty\n  /d/b  c.J
         ),
         ("~logger.mine", "ConfigError: leave out ~logger.mine"),
         ("trainer.max_steps=-5", "ConfigError: trainer.max_steps=-5 is out of range"),
-        ("optimizer.fused=off", "optimizer.fused='off' is a text; write false"),
         ("~model.name", "leave out ~model.name"),
         ("/tmp", "did you mean data.root=/tmp?"),
         ("rn50_a2", "ConfigError: rn50_a2: options are KEY=VALUE, such as experiment=rn50_a2"),

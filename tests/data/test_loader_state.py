@@ -96,6 +96,8 @@ def test_a_state_outside_of_the_epochs_is_refused(images_root: Path, loader: Mak
     made = loader(images_root)
     with pytest.raises(CheckpointMismatch, match=r"epochs of 6 batches"):
         made.load_state_dict(made.state_dict() | place)
+    with pytest.raises(CheckpointMismatch, match=r"no state of such a loader, since it lacks seed"):
+        made.load_state_dict({"epoch": 1})
     with pytest.raises(ConfigError, match="epoch=-1"):
         made.set_epoch(-1)
 

@@ -14,7 +14,7 @@ from torch import distributed
 import imagenet_opt
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.transforms.resize import MEAN, STD
-from imagenet_opt.errors import ClassMismatch, ConfigError
+from imagenet_opt.errors import ClassMismatch, ConfigError, ImagenetOptError
 from tests.data.conftest import MakeLoader, by_index
 
 
@@ -73,7 +73,7 @@ def test_validation_has_the_class_numbers_of_training(
     assert made.class_to_idx == {"class0": 0, "class1": 1, "class2": 2} and {*made.labels} == {1, 2}
     assert "1 of 3 classes" in caplog.text and "data.val_folder): class0" in caplog.text
     shutil.rmtree(root / "train/class1")
-    with pytest.raises(ClassMismatch, match=r"1 classes .* does not have: class1; .*data\.val_folder.*targets="):
+    with pytest.raises(ClassMismatch, match=r"1 classes .* does not have: class1; .*split=.*targets="):
         loader(root, split="val")
 
 
@@ -113,13 +113,17 @@ def test_processes_are_found_and_share_images_and_cpus(
         ({"weights": ["a"] * 39}, "weights="),
         ({"targets": [[1], [1, 2]]}, "targets="),
         ({"pad": True}, "pad= is for validation"),
+        ({"root": "/nowhere"}, r"no folder /nowhere \(root=\)"),
+        ({"split": "train2"}, r"no train2/ .* \(split=\)"),
+        ({"batch_size": "many"}, "^batch_size=many must be"),
+        ({"batch_size": 99}, r"set batch_size=39"),
     ],
 )
 def test_a_mistake_is_refused_with_its_option(
     images_root: Path, loader: MakeLoader, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
-        loader(images_root, **options)
+    with pytest.raises(ImagenetOptError, match=words):
+        loader(**{"root": images_root} | options)
 
 
 def test_the_help_has_a_line_for_each_option() -> None:

@@ -51,7 +51,7 @@ def begun(request: Request) -> Study:
 
 def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path: Path, turns: Processes) -> None:
     turns.fails = lambda words, number: True
-    with pytest.raises(ConfigError, match=r"start, .*: out of memory; .* python train.py data=demo .*seed"):
+    with pytest.raises(ConfigError, match=r"start, .*: out of memory; .* train\S* data=demo .*seed"):
         results_of(steps_study(tmp_path, STEPS, start=["seed=3"]))
 
 

@@ -28,15 +28,16 @@ _FEW = 256
 """Up to this many images, decoding in this process takes less time than starting processes."""
 
 
-def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None) -> list[CheckResult]:
+def check(
+    config: DictConfig, overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None
+) -> list[CheckResult]:
     """All verdicts.
 
-    num_samples: number of samples of each split to decode, compare and classify; None for all.
+    config: composed from `overrides`. num_samples: number of samples of each split to decode, compare and classify;
+    None for all.
     Raises ImagenetOptError where nothing can be checked.
     """
-    config = composed(overrides)
-    is_demo = "data=demo" in overrides
-    data, opened, verdicts = data_of(config, or_demo=is_demo), [], []
+    data, opened, verdicts = data_of(config), [], []
     for split in ("train", "val"):
         try:
             opened.append(data.open(split))
@@ -56,8 +57,7 @@ def check(overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: 
     except ClassMismatch:
         return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")]
     network = saved(ckpt)
-    as_validated = composed((*network.overrides, *overrides))
-    loading = data_of(as_validated, or_demo=is_demo).loading
+    loading = data_of(composed((*network.overrides, *overrides))).loading
     with progress("labels", "images") as show:
         return [*verdicts, check_labels(network, subset(train, rows[0]), subset(val, rows[1]), loading, show)]
 

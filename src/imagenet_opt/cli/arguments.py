@@ -12,7 +12,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.display.progress import DAY
-from imagenet_opt.errors import ConfigError, did_you_mean
+from imagenet_opt.errors import CheckpointNotFound, ConfigError, did_you_mean
 from imagenet_opt.object_storage import check_package, is_hub, is_url
 from imagenet_opt.run.checkpoint.names import best_of
 
@@ -111,6 +111,11 @@ def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> 
 
 
 def checkpoint_of(value: str) -> Path | str:
-    """The value of ckpt=: a file or URL as it is; of a run's folder its best.ckpt, else its last.ckpt."""
+    """The value of ckpt=: a file or URL as it is; of a run's folder its best.ckpt, else its last.ckpt. Raises
+    CheckpointNotFound if there is no such file."""
     ckpt = local_or_url(value, "ckpt")
-    return best_of(ckpt) if isinstance(ckpt, Path) and ckpt.is_dir() else ckpt
+    if isinstance(ckpt, Path):
+        ckpt = best_of(ckpt) if ckpt.is_dir() else ckpt
+        if not ckpt.is_file():
+            raise CheckpointNotFound(f"no checkpoint at {ckpt} (ckpt); expected a run folder or a .ckpt file")
+    return ckpt

@@ -37,14 +37,16 @@ data.num_workers workers or threads. The data set is only read. docs/benchmarkin
 def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
-    from imagenet_opt.bench.benchmark import check_files, job_of, measure, rows_of
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import check_folders
+
+    config = composed(options.overrides, check_folders)
+    from imagenet_opt.bench.benchmark import check_files, job_of, measure, rows_of  # imports torch
     from imagenet_opt.bench.report import as_json, page, tables_of
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
-    from imagenet_opt.config.compose import composed
     from imagenet_opt.data.index.index_cache import cache_folder
     from imagenet_opt.display.terminal_table import about, print_tables, strict_json
 
-    config = composed(options.overrides)
     device = device_of(config)
     share_batch(config, num_processes(config, device)[1])
     data = make(config.data, "data")

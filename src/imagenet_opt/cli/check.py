@@ -5,6 +5,7 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 
 from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file, write_file
 from imagenet_opt.config.overrides import last_value, without
@@ -46,12 +47,16 @@ Exit status: 0 without errors, but perhaps with warnings; 1 with errors; 2 if th
 def main(argv: list[str]) -> None:
     """Exit with status 1 if a verdict is an error."""
     options = parse(argv)
-    from imagenet_opt.check.dataset import check
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import check_folders
+
+    config = composed(options.overrides, partial(check_folders, or_demo="data=demo" in options.overrides))
+    from imagenet_opt.check.dataset import check  # imports torch
     from imagenet_opt.check.result import show
     from imagenet_opt.run.checkpoint.restore import local_checkpoint
 
     with nullcontext((None, "")) if options.ckpt is None else local_checkpoint(options.ckpt) as (ckpt, _):
-        verdicts = check(options.overrides, ckpt=ckpt, num_samples=options.sample)
+        verdicts = check(config, options.overrides, ckpt=ckpt, num_samples=options.sample)
     show(verdicts)
     facts = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts))}
     write_file(options.json, lambda: json.dumps(facts, indent=1))

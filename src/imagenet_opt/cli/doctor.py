@@ -50,8 +50,9 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import check_folders
 
-    config = composed(tuple(options.overrides))
+    config = composed(tuple(options.overrides), check_folders)
     from imagenet_opt.doctor.apply import apply
     from imagenet_opt.doctor.diagnosis_file import as_json
     from imagenet_opt.doctor.gpu_profile import record_profile

@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,18 +42,20 @@ _VIEW_KEYS = ("data.val_image_size", "data.val_crop_ratio", "data.val_interpolat
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import check_folders, data_of
+
+    typed = composed(options.overrides, partial(check_folders, splits=("val",)))
     import torch
 
     from imagenet_opt.config.build import plain, precision_of
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of
     from imagenet_opt.display.progress import progress
     from imagenet_opt.display.terminal_table import print_sentence, print_tables
     from imagenet_opt.evaluate.evaluate import evaluate, tables
     from imagenet_opt.evaluate.network import view_of
     from imagenet_opt.run.record import add_evaluation
 
-    model = plain(composed(options.overrides).model)
+    model = plain(typed.model)
     network, ckpt = _network(model, options.ckpt)
     for word in options.overrides:
         key = "name" if key_of(word) == "model" else key_of(word).removeprefix("model.").partition(".")[0]
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> None:
                 f"{word} has no effect with ckpt=, whose network has model.{key}={network.recipe[key]}; leave it out"
             )
     config = composed((*network.overrides, *options.overrides))
-    data = data_of(config, or_demo=True)
+    data = data_of(config)
     view = view_of(data.loading, options.convention, tta=options.tta, val_flip=config.model.val_flip)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = str(precision_of(config.trainer.precision, device))

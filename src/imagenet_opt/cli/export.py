@@ -48,14 +48,15 @@ def parse(argv: list[str]) -> Namespace:
     values = dict(key_and_value(argument, KEYS) for argument in argv)
     if "ckpt" not in values:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
-    ckpt = checkpoint_of(values["ckpt"])
     format, size = values.get("format", "safetensors"), values.get("image_size")
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
-    beside = ckpt if isinstance(ckpt, Path) else Path(ckpt.rpartition("/")[2].removesuffix(".ckpt") + ".ckpt")
-    out = Path(values["out"]).expanduser() if "out" in values else beside.with_suffix(f".{format}")
-    if out.suffix != f".{format}":
+    out = Path(values["out"]).expanduser() if "out" in values else None
+    if out is not None and out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
     if size is not None and not (size.isdecimal() and int(size) > 0):
         raise ConfigError(f"image_size={size} is not a number of pixels; expected one such as image_size=224")
+    ckpt = checkpoint_of(values["ckpt"])
+    beside = ckpt if isinstance(ckpt, Path) else Path(ckpt.rpartition("/")[2].removesuffix(".ckpt") + ".ckpt")
+    out = out or beside.with_suffix(f".{format}")
     return Namespace(ckpt=ckpt, format=format, out=out, image_size=None if size is None else int(size))

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from functools import partial
 
 from imagenet_opt.cli.arguments import Parser, between
 
@@ -35,11 +36,13 @@ def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
     options = parse(argv)
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of
-    from imagenet_opt.hydrate.hydrate import hydrate
+    from imagenet_opt.config.dataset import check_folders, data_of
+
+    config = composed(tuple(options.overrides), partial(check_folders, or_demo=False))
+    from imagenet_opt.hydrate.hydrate import hydrate  # imports torch
 
     try:
-        tally = hydrate(data_of(composed(tuple(options.overrides))), in_flight=options.in_flight)
+        tally = hydrate(data_of(config), in_flight=options.in_flight)
     except KeyboardInterrupt:
         print("stopped; run the same command again to fetch the rest", file=sys.stderr)
         raise

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.arguments import key_and_value, local_or_url
-from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
-from imagenet_opt.errors import ConfigError, ShardMismatch
+from imagenet_opt.errors import ConfigError, ShardMismatch, printable
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.object_storage import is_url
 
@@ -25,7 +24,7 @@ imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-224 for=224        
 imagenet-opt pack data.root=/fsx/imagenet out=s3://bucket/imagenet               into a bucket (also gs://)
 imagenet-opt pack out=/nvme/imagenet --verify                                    checks the packed data
 
-Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
+Then: imagenet-opt train data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
 only read.
 
   data.root          folder with train/ and val/, each with a folder per class, or a tar file per class; or with
@@ -125,6 +124,11 @@ def _number(words: dict[str, str], key: str) -> float:
 
 def _pack(arguments: Namespace) -> str:
     """Pack, or resume packing. Returns a line about the result. Raises the errors of `imagenet_opt.pack`."""
+    from imagenet_opt.data.index.open_index import find_source
+
+    splits = (arguments.train_folder, *[arguments.val_folder] * (arguments.val_labels is None))
+    for split in splits if isinstance(arguments.root, Path) else ():
+        find_source(arguments.root, split)  # raises DatasetNotFound before imports that take seconds
     from imagenet_opt.pack.pack import pack
 
     began = time.perf_counter()
@@ -137,7 +141,7 @@ def _pack(arguments: Namespace) -> str:
     )
     if not packed.images_seen:
         return f"{arguments.out} is packed already: {content}; nothing to do"
-    return f"packed {arguments.out}: {content}, {seconds:.1f} s, {packed.images_seen / seconds:.0f} images/s"
+    return f"{arguments.out} is packed: {content}, {seconds:.1f} s, {packed.images_seen / seconds:.0f} images/s"
 
 
 def _verify(arguments: Namespace) -> str:

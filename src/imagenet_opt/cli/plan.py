@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
@@ -34,13 +35,16 @@ to scale perfectly. Smaller images need a faster loader: 900 images/s at 224 px 
 def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of
+    from imagenet_opt.config.dataset import check_folders, data_of
     from imagenet_opt.display.terminal_table import print_tables
-    from imagenet_opt.plan.plan import IMAGENET
 
-    config, sizes = composed(tuple(options.overrides)), IMAGENET
+    splits = () if last_value(options.overrides, "data.root") is None else ("train", "val")
+    config = composed(tuple(options.overrides), partial(check_folders, splits=splits))
+    from imagenet_opt.plan.plan import IMAGENET  # imports torch
+
+    sizes = IMAGENET
     if config.data.get("root") or "root" not in config.data:
-        data = data_of(config, or_demo=True)
+        data = data_of(config)
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
     table, facts = _of_run(config, sizes, options) if options.budget is None else _of_budget(sizes, options)

@@ -10,6 +10,7 @@ from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, between, budget_seconds, write_file
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.display.table import Table, how_to_decide
 from imagenet_opt.errors import ConfigError
@@ -52,12 +53,12 @@ SECONDS_OF_STEPS = 3.0
 def main(argv: list[str]) -> None:
     request = parse(argv)
     begin_measuring()
+    composed(request.overrides, check_folders)
     from imagenet_opt.display.terminal_table import about, print_tables
     from imagenet_opt.training.folder_lock import lock_folder
     from imagenet_opt.training.quiet import quiet
 
     quiet()
-    composed(request.overrides)
     lock_folder(request.folder, wait_seconds=0, remedy="--folder FOLDER")
     facts = about(request.command)
     tables = tables_of(request)

@@ -30,19 +30,23 @@ It tunes in this order, each part with the results of the parts before (docs/tun
 The result is written to conf/experiment/tuned_<host>_tune.yaml, with the measurements in its header. The data set is
 only read. With several GPUs, one process is tuned, with its share of the CPUs; the settings hold for each process.
 
-The largest batch that fits, whenever a run begins: python train.py data.batch_size=auto"""
+The largest batch that fits, whenever a run begins: imagenet-opt train data.batch_size=auto"""
 
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
     check_writable_experiments()
     begin_measuring()
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import check_folders
+
+    config = composed(tuple(options.overrides), check_folders)
     from imagenet_opt.display.terminal_table import about, strict_json
     from imagenet_opt.tuning.outputs import as_json, page, print_tuning, write_experiment
     from imagenet_opt.tuning.tuner import tune
 
     facts = about(shlex.join(["imagenet-opt", "tune", *argv]))
-    tuning = tune(tuple(options.overrides), options.budget)
+    tuning = tune(config, tuple(options.overrides), options.budget)
     print_tuning(tuning)
     write_experiment(tuning, facts, options.overrides)
     write_file(options.json, lambda: strict_json(as_json(tuning, facts)))

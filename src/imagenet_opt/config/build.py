@@ -21,7 +21,7 @@ from imagenet_opt.config.targets import check_node, check_types
 from imagenet_opt.config.trust import find
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.display.progress import print_once
-from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
+from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean, one_line
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
@@ -137,7 +137,7 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
-        raise ConfigError(f"trainer: {error}") from error
+        raise ConfigError(f"trainer: {one_line(str(error))}") from error
     validate_last_weights(trainer)
     return trainer
 
@@ -183,7 +183,7 @@ def make(node: DictConfig, name: str) -> Any:
         if isinstance(cause, ImagenetOptError):
             raise cause from None
         kind = "" if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: "
-        raise ConfigError(f"{name}: {kind}{cause}") from error
+        raise ConfigError(f"{name}: {kind}{one_line(str(cause))}") from error
 
 
 def num_classes_of(configured: int | None, num_in_data: int) -> int:

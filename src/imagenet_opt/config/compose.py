@@ -3,7 +3,7 @@
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count, pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.keys import check_keys, is_needed
 from imagenet_opt.config.length import check_limits
-from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, value_of
+from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, train_program, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 
@@ -35,8 +35,9 @@ SWITCHES: dict[str, dict[str, float | None]] = {
 """Callback that is off until one of these keys has a value -> these keys, and a usual value of the first."""
 
 
-def composed(overrides: tuple[str, ...]) -> DictConfig:
-    """The configuration of train.py with these overrides. Raises ImagenetOptError."""
+def composed(overrides: tuple[str, ...], judge: Callable[[DictConfig], None] = lambda config: None) -> DictConfig:
+    """The configuration of train.py with these overrides. judge: checks more, before torch is imported. Raises
+    ImagenetOptError."""
     words = complete(list(overrides))
     prepare_hydra(words)
     try:
@@ -45,6 +46,7 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, words)) from error
     _check(config, words)
+    judge(config)
     with open_dict(config):
         config.run_folder = "."  # Hydra sets the run folder in train.py only
     check_targets(config, allowed=config.allow_targets)
@@ -183,7 +185,7 @@ def _check_image_size(config: DictConfig, overrides: list[str]) -> None:
 
 def register_resolvers() -> None:
     """Register the functions that values of conf/ call, such as `${by_epochs:[0,off],[20,on]}`."""
-    for function in (_of_weights, _by_epochs, _share_of_epochs, _published):
+    for function in (_of_weights, _by_epochs, _share_of_epochs, _published, train_program):
         OmegaConf.register_new_resolver(function.__name__.removeprefix("_"), function, replace=True)
 
 

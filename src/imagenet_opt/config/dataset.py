@@ -1,5 +1,6 @@
 """Opens the data set of a configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from imagenet_opt.data.index.open_index import find_source, open_index
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError, DatasetNotFound
 from imagenet_opt.object_storage import check_package, is_url
-from imagenet_opt.processes import start_server
 
 if TYPE_CHECKING:  # imports torch
     from imagenet_opt.data.options import LoaderOptions
@@ -33,32 +33,29 @@ class DataSet:
         return open_index(self.root, self.folders[split], self.cache, cache_gb=self.loading.cache_gb)
 
 
-def check_folders(config: DictConfig) -> None:
-    """Check that the folders exist, or that the package for a URL is installed, before imports that take seconds.
-    Raises DatasetNotFound, ConfigError."""
+def check_folders(config: DictConfig, *, splits: Sequence[str] = ("train", "val"), or_demo: bool = True) -> None:
+    """Check that the folders of the splits exist, or that the package for a URL is installed, before imports that take
+    seconds. or_demo: data=demo will do. Raises DatasetNotFound, ConfigError."""
+    if not or_demo and not config.data.get("root"):
+        raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
     if "root" not in config.data:
         return
     root = root_of(str(config.data.root)) if config.data.root else None
     if isinstance(root, str):
         if is_url(root):
             check_package(root, "data.root")
-        start_server()  # its imports take as long as those of this process
         return
     try:
-        for split in (config.data.train_folder, config.data.val_folder):
-            find_source(root, str(split))
+        for split in splits:
+            find_source(root, str(config.data[f"{split}_folder"]))
     except DatasetNotFound as error:
         if root is not None and root.expanduser().exists():
             raise
         raise DatasetNotFound(f"{error}. No ImageNet here? {train_program()} data=demo") from None
 
 
-def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
-    """The data set of data=folder. or_demo: that of data=demo too, which is drawn if it does not exist yet. Raises
-    ConfigError for other data."""
-    is_demo = or_demo and "root" not in config.data
-    if not is_demo and not config.data.get("root"):
-        raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
+def data_of(config: DictConfig) -> DataSet:
+    """The data set of data=folder, or of data=demo, which is drawn if it does not exist yet."""
     from imagenet_opt.config.build import plain
     from imagenet_opt.data.demo import demo_folder
     from imagenet_opt.data.options import LoaderOptions
@@ -66,7 +63,7 @@ def data_of(config: DictConfig, *, or_demo: bool = False) -> DataSet:
     options = {name: value for name, value in plain(config.data).items() if name != "_target_"}
     cache = cache_folder(options.pop("cache_dir"))
     root: Path | str
-    if is_demo:
+    if "root" not in options:
         root = demo_folder(cache, options.pop("num_train"), options.pop("num_val"))
         folders = {"train": "train", "val": "val"}
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.overrides import complete, config_folder, key_of, value_of
+from imagenet_opt.config.overrides import complete, config_folder, key_of, train_program, value_of
 from imagenet_opt.config.trust import entries
 from imagenet_opt.errors import ConfigError, printable
 
@@ -58,7 +58,7 @@ def how_to_train(file: Path, overrides: Sequence[str]) -> str:
             others.append(word)
     names = [*(name for name in dict.fromkeys(experiments) if name != file.stem), file.stem]
     experiment = f"[{','.join(names)}]" if len(names) > 1 else file.stem
-    command = shlex.join(["python", "train.py", *others, f"experiment={experiment}"])
+    command = f"{train_program()} {shlex.join([*others, f'experiment={experiment}'])}"
     return f"written to {file}; train with it: {command}"
 
 

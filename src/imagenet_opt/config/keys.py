@@ -73,7 +73,22 @@ _REFUSED = {
 }
 """Options of Lightning's Trainer without a meaning here -> the value that changes nothing, and the remedy."""
 _NEEDED = ("optimizer.name", "optimizer.lr", "optimizer.weight_decay", "data.batch_size", "data.image_size")
+_NULL_OR: dict[str, type | tuple[str, ...]] = {
+    "data.cache_gb data.max_mb_per_second model.max_grad_norm model.target_threshold optimizer.layer_decay": float,
+    "schedule.warmup_factor callbacks.ema.decay callbacks.early_stop.stopping_threshold": float,
+    "data.global_batch_size data.samples_per_epoch data.val_image_size model.micro_batch_size model.num_classes": int,
+    "callbacks.checkpoint.every_n_steps callbacks.early_stop.patience callbacks.profiler.start_step": int,
+    "callbacks.resolution_schedule.start": int,
+    "optimizer.fused": bool,
+    "data.augment": ("trivialaugment", "rand..."),
+    "data.val_interpolation": ("bilinear", "bicubic", "area"),
+    "callbacks.checkpoint.mirror": ("s3://...", "gs://..."),
+    "callbacks.preemption.spot_notice_url": ("http://...", "https://..."),
+    "callbacks.checkpoint.mode callbacks.early_stop.mode": ("max", "min"),
+}
+"""Keys whose default is null -> the type of their other values, or these values; ... stands for any ending."""
 _BOOLS = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
+_MORE_THAN_BOOLS = ("model.blurpool", "trainer.deterministic")
 _FURTHER = (
     *("detect_anomaly", "inference_mode", "max_time", "min_epochs", "min_steps", "plugins", "profiler"),
     *("reload_dataloaders_every_n_epochs", "sync_batchnorm"),
@@ -107,20 +122,26 @@ def check_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any) -> Any:
-    default = defaults().get(key)
-    if isinstance(default, bool) and isinstance(value, str):
+    kind = next((kind for keys, kind in _NULL_OR.items() if key in keys.split()), type(defaults().get(key)))
+    if value is None or "${" in str(value):
+        return value
+    if isinstance(kind, tuple) and not str(value).startswith(tuple(word.rstrip(".") for word in kind)):
+        raise ConfigError(f"{key}={value} must be null, or one of {', '.join(kind)}")
+    if kind is bool and isinstance(value, str):
+        if value.lower() not in _BOOLS and key not in _MORE_THAN_BOOLS:
+            raise ConfigError(f"{key}={value} must be true or false")
         return _BOOLS.get(value.lower(), value)
-    if type(default) not in (int, float) or value in (None, "auto") or re.search(r"\${|:", str(value)):
+    if kind not in (int, float) or value == "auto" or ":" in str(value):
         return value  # also of a time, such as trainer.val_check_interval=00:00:30:00
     try:
         number = float("text" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
         raise ConfigError(f"{key}={value} must be a number") from None
-    if isinstance(default, int) and not number.is_integer():
+    if kind is int and not number.is_integer():
         raise ConfigError(f"{key}={value} must be a whole number")
     if isinstance(value, int):
         return value
-    return int(number) if isinstance(default, int) or str(value).isdecimal() else number
+    return int(number) if kind is int or str(value).isdecimal() else number
 
 
 def is_needed(key: str) -> bool:

@@ -274,7 +274,9 @@ def check_fingerprint(saved: Mapping[str, Any], now: Mapping[str, int], *, other
     if other batches are wanted."""
     old = {_REPEATED: 1, _CLASSES: now[_CLASSES], WEIGHTS: 0, ROWS: 0}  # older checkpoints lack these keys
     saved, now = {**old, STEPS: now.get(STEPS), **saved}, {WEIGHTS: 0, ROWS: 0, **now}
-    changed = {name: saved.get(name) for name, fact in now.items() if saved.get(name) != fact}
+    if absent := [name for name in now if name not in saved]:
+        raise CheckpointMismatch(f"this is no state of such a loader, since it lacks {', '.join(absent)}; {otherwise}")
+    changed = {name: saved[name] for name, fact in now.items() if saved[name] != fact}
     if changed:
         changes = "; ".join(f"{name} was {before}, is now {now[name]}" for name, before in changed.items())
         raise CheckpointMismatch(

@@ -5,7 +5,8 @@ import operator
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.resize import DTYPES
-from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, did_you_mean, first_line
+from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, ImagenetOptError, did_you_mean, first_line
 
 _TRAIN, _VAL = ("train",), ("val", "test", "eval")
 """Beginnings of the names of splits whose use is clear."""
@@ -52,6 +53,18 @@ _INSTEAD = {
 }
 
 
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Let errors name the arguments of `loader`, not the keys of a configuration; commands to copy keep the keys."""
+    keys = r"(?<![\w/.'])(?<!pack )data\.(train_folder(?:,| and) data\.val_folder|\w+)=?"
+    try:
+        yield
+    except ImagenetOptError as error:
+        error.args = (re.sub(keys, lambda key: f"{'split' if key[1].endswith('_folder') else key[1]}=", str(error)),)
+        raise
+
+
+@_own_names()
 def loader(
     root: str | Path,
     *,

@@ -11,7 +11,7 @@ from timm import optim
 from timm.optim.muon import Muon
 from torch.optim import SGD, Optimizer
 
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean, first_line
 from imagenet_opt.model.muon import BatchedMuon
 from imagenet_opt.model.network import NORMS
 
@@ -57,7 +57,7 @@ def build_optimizer(
         groups = _parameter_groups(network, weight_decay, NO_DECAY[no_decay](network), rate, layer_decay)
         optimizer = optim.create_optimizer_v2(groups, name, lr=rate, **options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"optimizer.*: {error}") from error
+        raise ConfigError(f"optimizer.*: {first_line(error)}") from error
     if isinstance(optimizer, SGD) and options.get("fused"):
         _begin_momentum(optimizer)
     defaults = optimizer.defaults
@@ -106,7 +106,9 @@ def options_of(name: str, options: Iterable[str]) -> set[str]:
     try:
         known = set(inspect.signature(optim.get_optimizer_class(name, bind_defaults=False)).parameters)
     except (ImportError, AssertionError) as error:
-        raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
+        raise ConfigError(
+            f"optimizer.name={name} cannot be used on this machine: {first_line(error)}; choose another"
+        ) from error
     if unknown := sorted(set(options) - known - inspect.signature(build_optimizer).parameters.keys()):
         removed = " ".join(f"~optimizer.{option}" for option in unknown)
         hint = did_you_mean(unknown[0], known - {"params"}, f"leave it out, or add {removed}")

@@ -13,7 +13,7 @@ from imagenet_opt.data.decode.image_file import (
     is_whole_jpeg,
     open_image,
 )
-from imagenet_opt.errors import BadSample
+from imagenet_opt.errors import BadSample, first_line
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def prepare(encoded: bytes, options: PackOptions) -> tuple[bytes, str]:
     except BadSample:
         raise
     except Exception as error:  # Pillow's parsers raise many kinds of errors
-        raise BadSample(f"cannot be decoded: {error}") from error
+        raise BadSample(f"cannot be decoded: {first_line(error)}") from error
 
 
 def _encode(image: Image.Image, size: tuple[int, int], quality: int, orientation: int) -> bytes:

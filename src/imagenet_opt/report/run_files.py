@@ -16,7 +16,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.measure.telemetry.timeline import Timeline
 from imagenet_opt.run.numbers import METRICS, read_rows
-from imagenet_opt.run.record import RECORD, read_summary
+from imagenet_opt.run.record import RECORD, SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0
 """A gap this long between samples means that the run or the machine was interrupted."""
@@ -91,7 +91,8 @@ def read_run(place: Path) -> Record:
     absent: dict[str, str] = {}
     folder = place.parent if place.is_file() else place
     for name, (file, read, remedy) in _READERS.items():
-        if place.is_file() or not (place / file).exists():
+        is_there = (place / file).exists() or (file == RECORD and (place / SUMMARY).exists())
+        if place.is_file() or not is_there:
             absent[name] = f"no {file}: {remedy.format(doctor=_doctor(folder))}"
             continue
         try:

@@ -13,7 +13,8 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.regular_file import read_file
 
-RECORD = "record.json"
+RECORD, SUMMARY = "record.json", "summary.json"
+"""A run before version 0.3 left the numbers alone, in SUMMARY."""
 _MOST_BYTES = 2**22
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -99,8 +100,10 @@ def read_record(file: Path) -> RunRecord:
 
 def read_summary(folder: Path) -> dict[str, float]:
     """The numbers of a run; empty if the run wrote no whole record."""
+    is_old = not (folder / RECORD).exists()
     try:
-        return _NUMBERS.validate_python(json.loads(_content(folder / RECORD))["numbers"])
+        content = json.loads(_content(folder / (SUMMARY if is_old else RECORD)))
+        return _NUMBERS.validate_python(content if is_old else content["numbers"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 

@@ -16,6 +16,7 @@ from imagenet_opt.compare.gain import Gain, Pair, gains
 from imagenet_opt.compare.result_cache import ResultCache
 from imagenet_opt.compare.rounds import LEAST_ROUNDS, Rounds, while_time_is_left
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import train_program
 from imagenet_opt.display.progress import as_budget, duration, roughly, say
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
@@ -116,7 +117,7 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
 
     def leave_out(name: str, number: int, reason: str) -> None:
         if number == 0 and name == first.name:
-            train = shlex.join(["python", "train.py", *first.overrides])
+            train = f"{train_program()} {shlex.join(first.overrides)}"
             raise ConfigError(
                 f"study={request.name}: the first row, {name}, with which all rows are compared, cannot be measured: "
                 f"{reason}; fix the error of this run: {train}"

@@ -26,7 +26,7 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.overrides import key_of, quoted
 from imagenet_opt.errors import ConfigError, Preempted, did_you_mean, last_error_line
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND, mode_of
-from imagenet_opt.run.record import RECORD
+from imagenet_opt.run.record import RECORD, SUMMARY
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
@@ -169,7 +169,7 @@ def run_job(script: Path) -> float | None:
     if handover.why:
         print_results(collect_rows(sweep_dir), sweep_dir)
         _leave(f"the sweep ends before job #{hydra.job.num}", sweep_dir)
-    for stale in (JOB, RECORD):
+    for stale in (JOB, RECORD, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
     environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
     if "SLURM_JOB_ID" in os.environ:

@@ -42,7 +42,7 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, names, restore
 from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
 from imagenet_opt.run.numbers import METRICS
-from imagenet_opt.run.record import RECORD
+from imagenet_opt.run.record import RECORD, SUMMARY
 from imagenet_opt.run.stop.ranks import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _OF_A_RUN = (
     *(names.FOLDER, names.LAST, names.BEST, timeline.FOLDER),
-    *(METRICS, RECORD, ID_FILE, STEP_FILE),
+    *(METRICS, RECORD, SUMMARY, ID_FILE, STEP_FILE),
 )
 """What a later start of a run reads, and would take for its own."""
 

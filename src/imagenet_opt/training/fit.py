@@ -51,7 +51,7 @@ def fit(config: DictConfig, *, began: float) -> None:
             limit = stopped_by(run.trainer)
             remedy = f"set another {limit}" if limit else "raise trainer.max_epochs or trainer.max_steps"
             rank_zero_info(
-                f"this run is finished, with {run.done_steps} steps; its results are in {run.folder / RECORD}; "
+                f"this run is finished, with {run.done_steps} steps; its results are in {run.folder}; "
                 f"to train on, {remedy}"
             )
         elif run.trainer.is_global_zero:

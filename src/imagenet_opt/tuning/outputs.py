@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
+from imagenet_opt.config.overrides import train_program
 from imagenet_opt.display.page import page_of_tables
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import as_budget, say
@@ -46,7 +47,7 @@ def page(tuning: Tuning, facts: dict[str, Any]) -> str:
         about=about_texts(facts),
         command=facts["command"],
         lines=[*tuning.notes, *conclusion(tuning)],
-        commands=[f"python train.py {shlex.join(tuning.overrides)}"] if num else [],
+        commands=[f"{train_program()} {shlex.join(tuning.overrides)}"] if num else [],
     )
 
 

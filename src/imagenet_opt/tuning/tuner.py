@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from imagenet_opt import machine
 from imagenet_opt.config.build import image_sizes, trained_network
 from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import train_program
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.display.progress import announced, say
 from imagenet_opt.display.table import Table
@@ -74,10 +75,10 @@ class Tuning:
         self.lacks_time |= isinstance(error, OutOfTime)
 
 
-def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
-    """Measure within the budget, not counting start-up. Raises ImagenetOptError."""
+def tune(config: DictConfig, overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
+    """Measure within the budget, not counting start-up. config: composed from `overrides`. Raises ImagenetOptError."""
     quiet()
-    testbed = Testbed(composed(overrides))
+    testbed = Testbed(config)
     rehearsal = testbed.simulated
     tuning = Tuning(None if rehearsal is None else str(rehearsal.name), budget_seconds=budget_seconds)
     seed_everything(testbed.config.seed, verbose=False)
@@ -173,7 +174,7 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
     try:
         climbed = device.climb(fixed, each(fixed | one for one in formats(config)), FORMATS_SHARE)
     except TurnFailed as error:
-        raise ConfigError(f"this configuration does not train: {error}; run python train.py with it first") from error
+        raise ConfigError(f"this configuration does not train: {error}; run {train_program()} with it first") from error
     tuning.add(climbed, "device alone: precision and memory order, not compiled")
     rate: float | None = climbed.rate
     if has_acceleration:

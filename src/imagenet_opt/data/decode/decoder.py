@@ -177,7 +177,7 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
 
 def _bad(name: Name, error: Exception) -> BadSample:
     unknown = isinstance(error, UnidentifiedImageError)
-    reason = "no decoder knows this file format" if unknown else str(error) or type(error).__name__
+    reason = "no decoder knows this file format" if unknown else first_line(error)
     return BadSample(f"cannot decode {named(name)}: {reason}; replace the file or remove it (data.root)")
 
 

@@ -110,7 +110,7 @@ def _remedy(root: Path, split: str) -> str:
     if here.name in ("train", "val") and (here.parent / split).is_dir():
         return f"This is a split itself; did you mean data.root={here.parent}?"
     if (root / "train").is_dir():
-        return "Put the validation images there, or name their folder with data.val_folder=FOLDER"
+        return "Put its images there, or name the folder that holds them (data.train_folder, data.val_folder)"
     with os.scandir(root) as entries:
         below = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir())
     for name in below:

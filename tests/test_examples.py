@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -23,15 +24,56 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain_loop.py", "own_trainer.py", "lightning_loader.py", "lightning_callbacks.py"])
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("own_trainer.py", "accuracy"),
+        ("lightning_loader.py", "trained 4 steps"),
+        ("lightning_callbacks.py", "throughput/images_per_second"),
+        ("timm_loop.py", "epoch 1: accuracy"),
+        ("detector.py", "images (16, 3, 240, 320)"),
+    ],
+)
 def test_an_example_runs(
-    name: str, small_demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    shown: str,
+    small_demo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *([str(small_demo)] if name != "lightning_callbacks.py" else [])])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    shown = capsys.readouterr().out
-    assert ("throughput/images_per_second" if name == "lightning_callbacks.py" else "accuracy") in shown
+    assert shown in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_plain_loop_resumes_at_the_next_batch_after_it_was_killed(small_demo: Path, tmp_path: Path) -> None:
+    def start(folder: str) -> subprocess.Popen[str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        command = [sys.executable, str(EXAMPLES / "plain_loop.py"), str(small_demo)]
+        return subprocess.Popen([*command], cwd=tmp_path / folder, stdout=subprocess.PIPE, text=True)
+
+    whole, _ = start("whole").communicate(timeout=300)
+    steps = [line for line in whole.splitlines() if line.startswith("epoch")]
+    with start("killed") as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == f"{steps[0]}\n"
+        killed.kill()
+    rest = start("killed").communicate(timeout=300)[0].splitlines()
+    assert len(steps) == 4 and 0 < len(rest) < 4
+    assert rest == steps[-len(rest) :]
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_share_the_images(small_demo: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(EXAMPLES / "torchrun.py"), str(small_demo)]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    for rank in range(2):
+        assert f"process {rank}, epoch 1: 50 images a step" in shown.stdout
 
 
 def test_a_split_has_each_image_once_and_is_not_made_twice(

@@ -1,5 +1,7 @@
-"""A stand-in for the Hugging Face Hub on this machine: data sets from folders, a token, gated and private names."""
+"""A stand-in for the Hugging Face Hub on this machine: data sets and models from folders, uploads of models, a token,
+gated and private names."""
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator
@@ -30,6 +32,8 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         is_api = parts[0] == "api"
+        if not is_api and parts[0] != "datasets":
+            parts.insert(0, "models")
         if len(parts) < 3:
             return self.answer(404)
         owner, name, *rest = [*parts[1 + is_api :], ""]
@@ -47,8 +51,34 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(200, json.dumps({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": names}).encode())
         elif name.startswith("gated") and token != f"Bearer {TOKEN}":
             self.answer(403, code="GatedRepo")
+        elif not (file := folder.joinpath(*rest[2:])).is_file():
+            self.answer(404, code="EntryNotFound")
         else:
-            self.answer(200, folder.joinpath(*rest[2:]).read_bytes())
+            self.answer(200, file.read_bytes())
+
+    def do_POST(self) -> None:
+        """Creates a repository, and takes a commit of files, which all come with their content."""
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path, told = urlsplit(self.path).path, [json.loads(line) for line in content.splitlines()]
+        if self.headers.get("authorization") != f"Bearer {TOKEN}":
+            return self.answer(401, code="", message="Invalid username or password.")
+        if path == "/api/repos/create":
+            name = f"{told[0]['organization']}/{told[0]['name']}"
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            self.answer(200, json.dumps({"url": f"http://{self.headers['host']}/{name}"}).encode())
+        elif "/preupload/" in path:
+            modes = [
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in told[0]["files"]
+            ]
+            self.answer(200, json.dumps({"files": modes}).encode())
+        elif "/commit/" in path:
+            name = "/".join(path.split("/")[3:5])
+            for file in (line["value"] for line in told if line["key"] == "file"):
+                (self.root / name / file["path"]).write_bytes(base64.b64decode(file["content"]))
+            url = f"http://{self.headers['host']}/{name}/commit/{COMMIT}"
+            self.answer(200, json.dumps({"commitUrl": url, "commitOid": COMMIT}).encode())
+        else:
+            self.answer(200)  # /api/validate-yaml
 
     def about(self, file: Path, folder: Path) -> dict[str, object]:
         content = file.read_bytes()

@@ -37,11 +37,11 @@ def export(ckpt: Path, format: str, out: Path, image_size: int | None) -> str:
     _require_packages(format)
     network, config = open_network(ckpt)
     size = image_size or config["image_size"]
-    images = torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
+    images = random_images(size)
     metadata = _metadata(config | {"image_size": size})
     with torch.inference_mode():
-        logits = _logits(network, images, ckpt)
-    with _written(out) as folder:
+        logits = logits_of(network, images, ckpt)
+    with written(out, "another file with out=FILE") as folder:
         file = Path(folder) / out.name
         write(network, images[:2], metadata, file)
         with torch.inference_mode():
@@ -77,7 +77,12 @@ def _metadata(config: dict[str, Any]) -> dict[str, str]:
     return {"name": config["name"]} | {key: json.dumps(value) for key, value in values.items()}
 
 
-def _logits(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
+def random_images(size: int) -> Tensor:
+    """Normalised images of NUM_IMAGES x 3 x size x size."""
+    return torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def logits_of(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
     try:
         logits: Tensor = network(images)
     except (AssertionError, RuntimeError, ValueError) as error:
@@ -90,17 +95,15 @@ def _logits(network: nn.Module, images: Tensor, ckpt: Path) -> Tensor:
 
 
 @contextmanager
-def _written(out: Path) -> Iterator[str]:
-    """A temporary folder on the file system of `out`, so that a rename to `out` is atomic. Raises ConfigError if
-    anything there cannot be written."""
+def written(out: Path, another: str) -> Iterator[str]:
+    """A temporary folder on the file system of `out`, so that a rename to `out` is atomic. another: the remedy if
+    anything there cannot be written, for the ConfigError."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
             yield folder
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {out} ({error.strerror or error}); make room, or choose another file with out=FILE"
-        ) from error
+        raise ConfigError(f"cannot write {out} ({error.strerror or error}); make room, or choose {another}") from error
 
 
 def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, str], path: Path) -> None:
@@ -111,13 +114,13 @@ def _write_safetensors(network: nn.Module, images: Tensor, metadata: dict[str, s
     path.write_bytes(content)  # save_file would make the file readable by its owner only
 
 
-def _is_timms(config: dict[str, Any]) -> bool:
+def is_timms(config: dict[str, Any]) -> bool:
     return not (config.get("blurpool") or config.get("small_stem"))
 
 
 def _reopen_safetensors(path: Path, config: dict[str, Any], images: Tensor) -> Tensor:
     """Logits of the file, opened as `_opening` says."""
-    if _is_timms(config):
+    if is_timms(config):
         name, options = config["name"], config.get("options") or {}
         opened = timm.create_model(name, num_classes=config["num_classes"], checkpoint_path=str(path), **options)
     else:
@@ -130,9 +133,9 @@ def _reopen_safetensors(path: Path, config: dict[str, Any], images: Tensor) -> T
 def _opening(out: Path, config: dict[str, Any]) -> str:
     """How to open a safetensors file."""
     values = {key: config[key] for key in RECIPE[1:] if config.get(key)}
-    values |= values.pop("options", {}) if _is_timms(config) else {}
+    values |= values.pop("options", {}) if is_timms(config) else {}
     arguments = ", ".join([repr(config["name"]), *(f"{key}={value!r}" for key, value in values.items())])
-    if _is_timms(config):
+    if is_timms(config):
         return f"\nit opens with timm.create_model({arguments}, checkpoint_path={str(out)!r})"
     return (
         f"\nplain timm refuses it, since model.blurpool and model.small_stem are no options of timm; it opens with "

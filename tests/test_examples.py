@@ -1,6 +1,5 @@
 """Each file of examples/ runs as its page says, and `imagenet-opt init` writes a project that trains."""
 
-import os
 import runpy
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.errors import ConfigError
-from tests.processes import run_forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -118,17 +116,6 @@ def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: py
     assert f"next: cd '{tmp_path}/my project' && python" in capsys.readouterr().out
     code = (tmp_path / "my project/my_callbacks/gradient_norm.py").read_text().partition("\n\n")[2]
     assert textwrap.indent(code, "    ") in (EXAMPLES.parent / "docs/own_project.md").read_text()
-
-
-@pytest.mark.slow
-def test_a_new_project_passes_its_own_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "mine"
-    init([str(folder)])
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = run_forked(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], cwd=folder, environment=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:

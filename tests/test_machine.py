@@ -1,7 +1,6 @@
 """Resources that a process may use, under cgroups, SLURM and limits; mounts and versions."""
 
 import os
-import resource
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,23 +111,3 @@ def test_the_later_of_two_mounts_at_one_place_holds_the_files(monkeypatch: pytes
     lustre = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a")
     assert machine.find_mount("/fsx/imagenet") == lustre
     assert machine.mount_of("/fsx-other") == "/ (ext4)"
-
-
-@pytest.mark.parametrize(
-    ("num", "soft", "hard", "expected"),
-    [
-        (0, 1024, 4096, 4096),
-        (0, 1024, 10**6, 2**16),
-        (10**5, 1024, 10**6, 10**5),
-        (0, 4096, 4096, None),
-        (0, resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
-    ],
-)
-def test_open_files_are_allowed_up_to_the_hard_limit(
-    num: int, soft: int, hard: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits_set: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: limits_set.append(limits))
-    machine.allow_open_files(num)
-    assert limits_set == ([] if expected is None else [(expected, hard)])

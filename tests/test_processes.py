@@ -1,7 +1,6 @@
 """Processes of the server: they do not run the caller's script again, start no CUDA, and end with the caller."""
 
 import os
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -43,13 +42,12 @@ def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_pool_ends_with_the_program(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_pool_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     with started(POOL, tmp_path) as program:
         assert program.stdout is not None
         processes = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
         assert len(processes) == 2
-        program.send_signal(number)
+        program.kill()
         _, alive = psutil.wait_procs(processes, 300)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 

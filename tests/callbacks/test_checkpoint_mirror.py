@@ -8,7 +8,6 @@ from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.run.checkpoint.mirror import check_url
 from tests.callbacks.conftest import Project
-from tests.callbacks.test_checkpoint import Unhurried
 from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client
 
@@ -19,12 +18,6 @@ def mirrored(url: str, step: int) -> bytes:
     key = f"checkpoints/step_{step:08d}.ckpt"
     content: bytes = client().get_object(Bucket=url.removeprefix("s3://"), Key=key)["Body"].read()
     return content
-
-
-def test_the_mirror_has_the_last_checkpoint_when_training_ends(project: Project, bucket: str, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(folder=str(tmp_path), every_n_steps=12, mirror=bucket)
-    project.fit(checkpoint, Unhurried())
-    assert mirrored(bucket, 20) == (tmp_path / "last.ckpt").read_bytes()
 
 
 def test_a_resumed_run_uploads_the_checkpoint_that_the_mirror_lacks_also_if_nothing_is_left_to_train(

@@ -33,11 +33,6 @@ class Branching(nn.Module):
         return self.head(features)
 
 
-class Validating(Plain):
-    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
-        self.net(batch[0])
-
-
 def test_after_a_failed_compile_training_equals_an_eager_run(project, caplog) -> None:
     with caplog.at_level("INFO"):
         tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
@@ -91,13 +86,6 @@ def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_gr
     assert watch.inside == 0
 
 
-def test_validation_is_not_compiled_and_the_configured_mode_is_kept(project, num_graphs: Counter[int]) -> None:
-    acceleration = switched(compile=True, compile_mode="max-autotune")
-    project.fit(acceleration, module=Validating(), num_sanity_val_steps=1)
-    assert num_graphs == {4: 1}
-    assert acceleration.compiler.compile_mode == "max-autotune"
-
-
 def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(project, num_graphs: Counter[int]) -> None:
     def fitted(*callbacks: Callback) -> Plain:
         batches = [(torch.ones(num, 3, 8, 8) * num, torch.arange(num) % 3) for num in (2, 3)]
@@ -106,85 +94,6 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
     compiled, plain = fitted(switched(compile=True)), fitted()
     assert num_graphs.keys() == {2, 3}
     torch.testing.assert_close(weights(compiled), weights(plain))
-
-
-@pytest.fixture
-def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Modes in which networks were compiled; they are for GPUs, and the networks run as they are."""
-    modes: list[str] = []
-
-    def compile_network(net: nn.Module, *, mode: str, **_: Any) -> None:
-        modes.append(mode)
-        net._compiled_call_impl = net._call_impl
-
-    monkeypatch.setattr(nn.Module, "compile", compile_network)
-    monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
-    return modes
-
-
-class RunsOut(nn.Sequential):
-    """Memory runs out in the forwards of these numbers, counted from 1."""
-
-    def __init__(self, *at: int) -> None:
-        torch.manual_seed(0)
-        super().__init__(nn.Flatten(), nn.Linear(48, 3))
-        self.at = at
-        self.sizes: list[int] = []
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.sizes.append(len(images))
-        if len(self.sizes) in self.at:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return super().forward(images)
-
-
-def fitted_in_parts(net: nn.Module, *callbacks: Callback) -> classifier.Classifier:
-    """Two batches of six images, and one of two in validation."""
-    few = classifier.Images(**{name: tensor[:2] for name, tensor in vars(batches(1)[0]).items()})
-    return classifier.fit(net, batches(2), [few], *callbacks, max_epochs=1)[1]
-
-
-def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compiled(modes: list[str], caplog) -> None:
-    net, compiling = RunsOut(1, 2), switched(compile=True)
-    with caplog.at_level("INFO"):
-        module = fitted_in_parts(net, compiling)
-    assert module.micro_batch_size == 3 and compiling.compiler.compile and modes == ["default"]
-    assert net.sizes == [6, 6, 3, 3, 3, 3, 3, 2], "attempt, step, attempt, two parts, two parts, validation"
-    compile_messages = [message for message in caplog.messages if "compiled for images" in message]
-    assert (
-        len(compile_messages) == 2 and "out of memory" in compile_messages[0] and "(3, 3, 4, 4)" in compile_messages[1]
-    )
-
-
-@pytest.mark.parametrize(
-    ("mode", "without", "runs_out", "sizes"),
-    [
-        ("reduce-overhead", "default", 2, [6, 6, 6, 6, 6, 2]),  # while its graphs are recorded
-        ("max-autotune", "max-autotune-no-cudagraphs", 4, [6, 6, 6, 6, 3, 3, 3, 2]),  # in the second step
-    ],
-)
-def test_memory_that_runs_out_ends_a_mode_with_graphs(
-    modes: list[str], mode: str, without: str, runs_out: int, sizes: list[int], caplog
-) -> None:
-    net, compiling = RunsOut(runs_out), switched(compile=True, compile_mode=mode)
-    with caplog.at_level("INFO"):
-        fitted_in_parts(net, compiling)
-    assert modes == [mode, without] and compiling.compiler.compile
-    assert net.sizes == sizes
-    assert caplog.text.count(f"compile mode {without} from here on instead of {mode}") == 1
-
-
-@pytest.mark.slow
-def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_graphs: Counter[int], caplog) -> None:
-    limit, watch = 4, Watch(num_graphs)  # torch's own is 8, and one of timm's optimizers raises that to a million
-    sizes = range(2, 2 + limit + 2)
-    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in sizes]
-    with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=limit):
-        project.fit(switched(compile=True), watch, data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
-        assert torch._dynamo.config.recompile_limit == limit
-    assert num_graphs == dict.fromkeys(sizes, 1)
-    assert watch.inside == 0
-    assert caplog.text.count("compiled for images of") == len(sizes)
 
 
 @pytest.mark.usefixtures("num_graphs")

@@ -1,7 +1,6 @@
 """The average is that of Lightning's callback with TensorFlow's rise of the decay, but lies on the training device and
 costs no wait for it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,16 +53,6 @@ def test_the_average_is_that_of_lightnings_class(project: Project, decay: float,
         if average.is_floating_point():
             torch.testing.assert_close(average, expected, msg=name)
     assert int(ours.net[1].num_batches_tracked) == (20 if every == 1 else 19)  # copied at the last update
-
-
-def test_the_average_moves_to_the_training_device() -> None:
-    ema, module = Ema(), Plain()
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta")))
-    ema.setup(trainer, module, "fit")
-    ema.on_fit_start(trainer, module)
-    assert ema._average_model is not None
-    assert {tensor.device.type for tensor in ema._average_model.module.state_dict().values()} == {"meta"}
-    assert ema._average_model.n_averaged.device.type == "cpu"
 
 
 @pytest.mark.parametrize(("option", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])

@@ -4,10 +4,8 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
 
 from imagenet_opt.callbacks.profiler import Profiler
 from imagenet_opt.errors import ConfigError
@@ -35,29 +33,6 @@ def test_the_window_is_recorded_over_an_epochs_end_and_training_is_as_without_it
     assert found["aten::conv2d"] == 3
     assert sum(count for name, count in found.items() if name.startswith("Optimizer.step")) == 3
     assert "profiler: 3 steps from step 10 on" in caplog.text
-
-
-@pytest.mark.parametrize(("max_steps", "recorded"), [(4, 0), (5, 1)])
-def test_a_fit_that_ends_within_the_window_leaves_what_there_is(
-    project, tmp_path: Path, max_steps: int, recorded: int
-) -> None:
-    project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=5), max_steps=max_steps)
-    assert left(tmp_path) == ["step_5.json.gz"] * recorded
-    if recorded:
-        assert names(tmp_path / "profile/step_5.json.gz")["aten::conv2d"] == recorded
-
-
-def test_an_error_within_the_window_stays_the_error_and_leaves_a_whole_file(project, tmp_path: Path) -> None:
-    class Fail(Callback):
-        def on_before_backward(self, trainer: Any, *_: Any) -> None:
-            if trainer.global_step == 6:
-                raise RuntimeError("out of luck")
-
-    with pytest.raises(RuntimeError, match="out of luck"):
-        project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=5), Fail())
-    assert names(tmp_path / "profile/step_5.json.gz")["aten::convolution_backward"] == 2
-    project.fit(Profiler(folder=tmp_path, start_step=5, num_steps=1))  # the profiler is free again
-    assert left(tmp_path) == ["step_5.json.gz", "step_7.json.gz"]
 
 
 def test_a_file_that_cannot_be_written_ends_no_training(project, tmp_path: Path, caplog) -> None:

@@ -8,13 +8,9 @@ from torch import nn
 
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.rehearsal import Rehearsal
-from imagenet_opt.data.batch import to_images
-from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
-from tests.callbacks.conftest import Clock, Plain, SlowStep
-from tests.conftest import loading, quiet_trainer
+from tests.callbacks.conftest import Clock, Plain
 
 
 def rehearsal(**options) -> Rehearsal:
@@ -64,42 +60,11 @@ def test_each_step_takes_the_time_in_the_profile(project, clock: Clock) -> None:
     assert all("rehearsal/accelerator_utilization" in row for _, row in project.logger.rows if "epoch" not in row)
 
 
-def test_a_slow_device_is_busy_and_a_quick_one_is_starved(project, clock: Clock) -> None:
-    step = 4 / 0.1 * (8 / 224) ** 2  # 51 ms on the slow device
-    for images_per_second, busy in ((0.1, 1), (1, 0.1 * step / 0.01)):
-        callback = rehearsal(images_per_second=images_per_second)
-        project.fit(callback, module=SlowStep(clock), max_epochs=1, log_every_n_steps=10)
-        assert callback.timeline.utilization == pytest.approx(busy)
-
-
 def test_code_that_waits_for_the_device_is_reported_with_its_line(project) -> None:
     callback = rehearsal()
     project.fit(callback, module=Reading(), max_epochs=1, log_every_n_steps=10)
     waits = {wait.code: number for wait, number in callback.waits.counts.items() if wait.operation == "item"}
     assert waits["self.last = loss.item()"] == 10
-
-
-@pytest.mark.slow
-def test_batches_of_the_loader_come_unresized_and_without_cost(project, images_root, tmp_path) -> None:
-    indexes = [open_index(images_root, split, tmp_path) for split in ("train", "val")]
-    data = ImageData(*indexes, loading(resize_on="device"))
-    module, callback, batches = Plain(), rehearsal(copy_gb_per_second=1e-3), []
-    module.net.num_classes = 3  # as networks of timm say; it takes no images of this size
-
-    def training_step(batch, batch_idx):
-        batches.append(batch)
-        return nn.functional.cross_entropy(module.net(batch.images), batch.labels)
-
-    module.training_step = training_step
-    trainer = quiet_trainer(max_epochs=1, callbacks=[callback])
-    trainer.fit(module, datamodule=data)
-    assert all(batch.images.shape == (6, 3, 32, 32) for batch in batches)
-    for batch in batches:
-        assert batch.labels.tolist() == indexes[0].labels[batch.indices].tolist()
-    timeline = callback.timeline
-    seconds = (timeline.busy_seconds + timeline.idle_seconds) / (timeline.num_steps - 1)
-    assert seconds > 0.001, "copies of several kB at 1 MB/s"
-    assert trainer.train_dataloader.finish.func is trainer.val_dataloaders.finish.func is to_images
 
 
 def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
@@ -112,15 +77,6 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
     assert saved[0]["state_dict"].keys() == saved[1]["state_dict"].keys() and sizes[0] == sizes[1] != []
     with pytest.raises(CheckpointMismatch, match="real hardware"):
         project.fit(rehearsal(), checkpoint, max_epochs=2, ckpt_path=tmp_path / "real/last.ckpt")
-
-
-def test_an_error_leaves_nothing_behind(project) -> None:
-    module = Plain()
-    module.training_step = lambda batch, batch_idx: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        project.fit(rehearsal(), module=module)
-    assert "forward" not in vars(module.net)
-    assert not torch.overrides._get_current_function_mode_stack()
 
 
 def test_a_network_that_is_not_there_is_refused(project) -> None:

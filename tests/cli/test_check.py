@@ -21,13 +21,6 @@ def copies(source: Path, *targets: Path) -> None:
         shutil.copy(source, target)
 
 
-def test_the_memory_of_a_step_is_judged(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    for card_bytes, level in ((None, "info"), (2**24, "warning")):
-        monkeypatch.setattr("imagenet_opt.check.dataset.gpu_bytes", lambda config, size=card_bytes: size)
-        verdict = check("data.batch_size=256", "trainer.accelerator=auto")[1]["GPU memory"]
-        assert verdict["level"] == level and ("data.batch_size" in str(verdict["text"])) == (level == "warning")
-
-
 def test_duplicates_are_found_between_and_within_splits(check: Check, root: Path) -> None:
     copies(root / "train/class0/image000.JPEG", root / "val/class0/image007.JPEG")
     copies(root / "val/class1/image003.JPEG", root / "val/class2/image004.JPEG", root / "val/class1/again.JPEG")

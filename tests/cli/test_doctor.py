@@ -1,23 +1,20 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from imagenet_opt.cli import arguments
 from imagenet_opt.cli.arguments import write_file
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.doctor.apply import apply, kept
+from imagenet_opt.doctor.apply import kept
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import as_json, read_diagnosis
 from imagenet_opt.doctor.measurements import STAGES
-from imagenet_opt.errors import ConfigError, WorkerDied
-from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.errors import ConfigError
 from tests.doctor.stories import STORIES
 
 SIMULATED = ("rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "data.num_val=20", "logger=[csv]")
@@ -57,36 +54,6 @@ def test_an_examination_of_the_demo_data(file: Path, capsys: pytest.CaptureFixtu
     assert sum(part.seconds for part in parts) == pytest.approx(run.seconds)
     assert " ".join(diagnosis.sentence.split()) in printed_text(capsys)
     assert sorted(path.name for path in file.parent.iterdir()) == ["cache", "doctor.json"]
-
-
-@pytest.mark.slow
-def test_the_results_are_kept_if_experiments_fail(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A full /dev/shm kills the workers, and the GPU runs out of memory: the rest is measured and written."""
-
-    def raising(error: Exception) -> Any:
-        def fail(*_: Any, **__: Any) -> Any:
-            raise error
-
-        return fail
-
-    died, no_memory = "a loader worker was killed; /dev/shm is full", "CUDA out of memory. Tried to allocate 20.00 GiB"
-    monkeypatch.setattr("imagenet_opt.probe.testbed.drain", raising(WorkerDied(died)))
-    monkeypatch.setattr(Testbed, "_fit", raising(torch.OutOfMemoryError(no_memory)))
-    with pytest.raises(SystemExit) as end:
-        main([*SIMULATED, "--budget=3s", f"--json={file}"])
-    assert end.value.code == 1
-    diagnosis = read_diagnosis(file)
-    assert diagnosis.measurements.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}
-    assert f"Not judged: {died} (decoding from memory; the loader, files" in printed_text(capsys)
-    assert f"{no_memory} (the device alone;" in diagnosis.sentence
-
-
-@pytest.mark.parametrize("cause", ["healthy", "lazy_mount"])
-def test_without_overrides_nothing_is_applied(cause: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert apply(judge(STORIES[cause]), (), seconds=1.0) is None
-    assert capsys.readouterr().out.startswith(f"nothing to apply: the verdict is {cause}")
 
 
 REMEDY = Finding("few_workers", True, "", overrides=("data.num_workers=4",), gain=2.5)

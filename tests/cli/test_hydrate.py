@@ -1,6 +1,5 @@
 """The hydrate command: its output, and files that fail."""
 
-import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +8,6 @@ import psutil
 import pytest
 
 from imagenet_opt.cli.hydrate import main
-from imagenet_opt.data.index.files import SplitFiles
-from imagenet_opt.errors import StorageFailed
-from imagenet_opt.hydrate.hydrate import FileReader, Tally
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 
@@ -58,16 +54,3 @@ def test_on_lustre_only_files_without_data_are_fetched(
     output = capsys.readouterr().out
     assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files\n" in output
     assert "fetched 1 files, 0.10 MB" in output
-
-
-def test_when_all_files_fail_the_command_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    files, tally = SplitFiles(tmp_path, 40, lambda i: f"{tmp_path}/{i}.JPEG"), Tally()
-    reader, opened = FileReader(files, patience=0.01), open
-    monkeypatch.setattr(os, "open", fail)
-    monkeypatch.setattr("builtins.open", lambda file, *a, **k: fail() if "JPEG" in str(file) else opened(file, *a, **k))
-    with pytest.raises(StorageFailed, match="Input/output error"):
-        reader.fetch(tally, 8, lambda: None)
-    assert tally.num_files == 0

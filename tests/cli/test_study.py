@@ -11,7 +11,6 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import lock_file
-from imagenet_opt.study.file import ReadFile
 from imagenet_opt.training.folder_lock import FILE
 
 MINE = """
@@ -35,17 +34,6 @@ def mine(tmp_path: Path) -> Path:
     file = tmp_path / "mine.yaml"
     file.write_text(MINE)
     return file
-
-
-def test_defaults() -> None:
-    ladder, scaling = parse([]), parse(["study=scaling"])
-    assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 0, 3.0, 200)
-    assert (scaling.repeats, scaling.budget_seconds, scaling.seconds) == (5, 0, 8.0)
-    assert parse(["--budget", "1.5h", "--seconds", "8"]).seconds == 8
-    typed = parse(["--repeats", "3", "--parity", "0"])
-    assert (typed.repeats, typed.seconds, typed.parity_steps, typed.apply) == (3, 8.0, 0, False)
-    read = parse(["study=read", "study.num_workers=[4,8]", "data=demo"])
-    assert isinstance(read.file, ReadFile) and (read.file.num_workers, read.file.batch_size) == ((4, 8), (64, 256))
 
 
 def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:

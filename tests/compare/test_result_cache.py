@@ -30,23 +30,3 @@ def test_another_machine_version_or_subject_is_another_measurement(
     assert ResultCache(tmp_path, {"lr": 0.1}).take("a", lambda: 3) == 3
     monkeypatch.setattr("imagenet_opt.machine.version", lambda name: "1000")
     assert ResultCache(tmp_path, {"lr": 0.1}).take("a", lambda: 4) == 4
-
-
-def test_the_number_of_kept_results_is_printed_at_stop_and_resume(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = ResultCache(tmp_path, {"seconds": 8})
-    first.take("cold", lambda: False)
-    first.report_resumed()
-    assert not capsys.readouterr().err, "a new folder, and a fact is no measurement"
-    with pytest.raises(KeyboardInterrupt), first.measuring():
-        raise KeyboardInterrupt
-    assert "no measurement was complete" in capsys.readouterr().err
-    with pytest.raises(KeyboardInterrupt), first.measuring():
-        first.take("a", lambda: 1, "a")
-        raise KeyboardInterrupt
-    assert f"1 measurement is kept in {tmp_path}" in capsys.readouterr().err
-    ResultCache(tmp_path, {"seconds": 8}).report_resumed()
-    assert "1 measurement is kept" in capsys.readouterr().err
-    ResultCache(tmp_path, {"seconds": 9}).report_resumed()
-    assert "all are repeated" in capsys.readouterr().err

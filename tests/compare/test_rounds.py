@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from imagenet_opt.compare.rounds import in_order, in_rounds, while_time_is_left
+from imagenet_opt.compare.rounds import in_rounds, while_time_is_left
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 
 
@@ -21,16 +21,6 @@ def test_a_failed_setup_has_no_further_rounds_and_the_others_go_on() -> None:
     rounds = in_rounds("abc", failing(("b", 1)), range(3))
     assert rounds.results == {"a": ["a0", "a1", "a2"], "b": ["b0"], "c": ["c0", "c1", "c2"]}
     assert rounds.reasons == ("b: b is out of memory",) and rounds.complete.keys() == {"a", "c"}
-
-
-def test_the_order_changes_from_round_to_round() -> None:
-    """A setup gains or loses some percent by its place, which must not add up over the rounds."""
-    names = [f"row {number}" for number in range(10)]
-    orders = [in_order(names, number) for number in range(20)]
-    assert orders[0] == names
-    assert all(first == second[::-1] for first, second in zip(orders[::2], orders[1::2], strict=True))
-    middles = [sum(order.index(name) for order in orders[::2]) / 10 for name in names]
-    assert all(abs(place - 4.5) < 2 for place in middles)
 
 
 @pytest.mark.parametrize(

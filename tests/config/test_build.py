@@ -4,18 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from omegaconf import OmegaConf
 
 from imagenet_opt import errors
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.config.dataset import check_folders
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
 
-RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 MOST = ("cifar10", "fixres", "imagenette", "rn18_ffcv", "rn50_a2", "rn50_mild")
 """Together they have the losses, schedules, optimizers, options of networks and callbacks of all recipes."""
 
@@ -28,26 +25,6 @@ def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: 
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None
-
-
-def test_a_recipe_of_published_accuracy_has_its_batch_on_any_number_of_gpus() -> None:
-    files = {name: yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text()) for name in RECIPES}
-    recipes = {name: file for name, file in files.items() if "recipe" in file}
-    assert len(recipes) == 9
-    for name, file in recipes.items():
-        bases = [files[base].get("data", {}) for base in map(str, file.get("defaults", [])) if base in files]
-        own = file.get("data", {})
-        assert "batch_size" not in own, name
-        assert any("global_batch_size" in data for data in (own, *bases)), name
-
-
-@pytest.mark.parametrize(("size", "is_warned"), [("null", True), ("64", False)])
-def test_validation_on_smaller_images_than_training_is_reported(
-    size: str, is_warned: bool, images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    schedule = [f"callbacks.resolution_schedule.{key}" for key in ("start=32", "end=64")]
-    build_run(tiny(tmp_path, images_root, *schedule, f"data.val_image_size={size}"))
-    assert ("set data.val_image_size=64" in caplog.text) is is_warned
 
 
 WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.weight_decay=-1")

@@ -4,14 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from imagenet_opt.config.length import settle_length
-from imagenet_opt.config.speed import settle_acceleration
-from tests import conftest
 from tests.config.configs import composed
 
-IMAGENET = 1_281_167
 OF_IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], "bilinear", 0.875)
 VIT = "vit_base_patch16_224.augreg2_in21k_ft_in1k"
 
@@ -44,24 +40,3 @@ def test_longer_runs_are_regularised_more(length: list[str], expected: tuple[Any
 def test_images_follow_timms_weights(words: list[str], expected: tuple[Any, ...], tmp_path: Path) -> None:
     data = composed(tmp_path, "data=demo", *words).data
     assert (data.mean, data.std, data.interpolation, data.val_crop_ratio) == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "num_train", "overrides", "compiles", "cuda_graph"),
-    [
-        ("cuda", IMAGENET, ("trainer.max_epochs=1",), True, "auto"),
-        ("cpu", IMAGENET, (), False, False),
-        ("cuda", IMAGENET, ("trainer.max_steps=400",), False, "auto"),
-        ("cuda", IMAGENET, ("trainer.max_steps=1000", "data.batch_size=256", "trainer.devices=4"), True, False),
-        ("cuda", 1000, ("trainer.max_epochs=-1",), True, "auto"),
-        ("cuda", IMAGENET, ("callbacks.acceleration.compile_mode=reduce-overhead",), True, False),
-        ("cuda", IMAGENET, ("experiment=baseline",), False, False),
-    ],
-)
-def test_a_measurement_compiles_if_a_whole_training_would(
-    device: str, num_train: int, overrides: tuple[str, ...], compiles: bool, cuda_graph: object
-) -> None:
-    config = conftest.composed(*overrides)
-    settle_acceleration(config, num_train, torch.device(device))
-    acceleration = config.callbacks.acceleration
-    assert (acceleration.compile, acceleration.cuda_graph) == (compiles, cuda_graph)

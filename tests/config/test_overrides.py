@@ -10,7 +10,7 @@ from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.keys import check_keys, defaults
-from imagenet_opt.config.overrides import complete, key_of, last_value, value_of, without
+from imagenet_opt.config.overrides import complete
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
 
 
@@ -30,15 +30,6 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
 def test_command_line_is_completed_once(words: str, expected: str) -> None:
     assert complete(words.split()) == expected.split()
     assert complete(expected.split()) == expected.split()
-
-
-@pytest.mark.parametrize("word", ["data.root=/a=b", "+data.root=/a=b", "++data.root=/a=b"])
-def test_parts_of_an_override(word: str) -> None:
-    assert (key_of(word), value_of(word), key_of("~data.root")) == ("data.root", "/a=b", "data.root")
-    words = ["data=demo", word, "data.root=/c", "data.roots=1", "-m"]
-    assert (last_value(words, "data.root"), last_value(words, "model")) == ("/c", None)
-    assert without(words, "data.root") == ["data=demo", "data.roots=1", "-m"]
-    assert without(words, "data") == ["-m"]
 
 
 def test_a_value_gets_the_form_of_the_default() -> None:

@@ -40,8 +40,7 @@ def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoa
 
 
 @pytest.mark.parametrize(
-    ("key", "resize_on"),
-    [("random_shift", "worker"), ("augment", "device"), ("random_erasing", "device")],
+    ("key", "resize_on"), [("random_shift", "worker"), ("augment", "device"), ("random_erasing", "device")]
 )
 def test_each_key_changes_training_images_alone(
     images_root: Path, loader: MakeLoader, key: str, resize_on: str

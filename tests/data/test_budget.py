@@ -4,7 +4,6 @@ import pytest
 
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
@@ -31,17 +30,6 @@ def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, 
     assert 0 < 2 * processes * each <= memory / 2 == budget.allowed
     assert budget.is_cut and budget.needed > budget.allowed
     assert "data.num_workers=32 x data.prefetch_factor=8" in budget.message
-
-
-def test_the_order_of_many_samples_counts() -> None:
-    """A hundred million samples in any order, and in blocks of 16."""
-    orders = [TrainOrder(num_samples=10**8, batch_size=256, seed=0, block_size=size) for size in (1, 16)]
-    assert [order.num_bytes for order in orders] == [800 * 10**6, 50 * 10**6]
-    budget, blocks = (
-        fit(32, 8, memory=62 * GIB, shared_memory=124 * GIB, order_bytes=order.num_bytes) for order in orders
-    )
-    assert 2 * budget.num_workers * ((budget.prefetch_factor + SPARE_BATCHES) * 60 * 2**20 + 8 * 10**8) <= 31 * GIB
-    assert blocks.num_workers == 32
 
 
 def test_workers_follow_the_cpus_of_each_process() -> None:

@@ -12,7 +12,6 @@ from imagenet_opt.data.index.index_cache import save
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
-from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import CachedStore
 from tests.data.conftest import CPU, MakeLoader, assert_equal, batches, loading
 
@@ -55,15 +54,6 @@ def test_batches_are_the_same_and_once_all_samples_are_cached_no_storage_is_need
     metrics = cached.pop_metrics()
     assert metrics["loader/cache_hit_percent"] == 100 and metrics["loader/cache_damaged"] == 0
     cached.close()
-
-
-def test_the_loader_chooses_the_store(index: RemoteFolder, caplog: pytest.LogCaptureFixture) -> None:
-    assert isinstance(store_of(index, loading(cache_gb=0)), RecordStore)
-    small = store_of(index, loading(cache_gb=5e-6))  # 5 kB
-    assert isinstance(small, CachedStore) and 0 < small.folder.num_kept < len(index)
-    assert small.folder.starts[small.folder.num_kept] <= 5000
-    whole = store_of(index, loading(added_latency_ms=5))
-    assert isinstance(whole, CachedStore) and whole.folder.num_kept == len(index)
 
 
 def test_a_part_of_a_split_shares_the_cache_of_the_split(index: RemoteFolder, storage: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
 from tests.data.fits import fit
@@ -27,39 +26,6 @@ class SaveAt(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         rewrite_position(checkpoint, position(trainer))
-
-
-def test_images_grow_by_epoch_in_a_resumed_run_too(data: Callable[..., ImageData], tmp_path: Path) -> None:
-    def schedule() -> ResolutionSchedule:
-        return ResolutionSchedule(start=8, end=24, grow_from=0, grow_until=0.667, step=8)
-
-    saved = {step: tmp_path / f"{step}.ckpt" for step in (8, 12)}
-    whole = fit(data(num_workers=2), schedule(), *map(SaveAt, *zip(*saved.items(), strict=True)))
-    expected = [(epoch, step, 8 * (epoch + 1)) for epoch in range(3) for step in range(6)]
-    assert whole.trained == expected
-    assert whole.validated == {16}
-    for done, checkpoint in saved.items():
-        resumed = fit(data(), schedule(), resume=checkpoint, num_sanity_val_steps=0)
-        assert resumed.trained == expected[done:]
-        assert resumed.validated == {16}
-
-
-def test_workers_and_memory_are_fitted_to_the_largest_images_of_the_run(
-    data: Callable[..., ImageData], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
-    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 150 * 2**20)
-
-    def fitted(*callbacks: Callback, **options: Any) -> tuple[int, int]:
-        made = data(num_workers=2, prefetch_factor=2, **options)
-        made.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=list(callbacks))
-        loader = made.train_dataloader().loader
-        return loader.num_workers, loader.prefetch_factor
-
-    assert fitted() == fitted(ResolutionSchedule(start=16, end=32, grow_from=0, grow_until=0.667, step=8)) == (2, 2)
-    grown = fitted(ResolutionSchedule(start=16, end=512, grow_from=0, grow_until=0.667, step=8))
-    assert grown == fitted(ResolutionSchedule(start=512, end=16, grow_from=0, grow_until=0.667, step=8))
-    assert grown == fitted(image_size=512) < (2, 2)
 
 
 def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[..., ImageData], tmp_path: Path) -> None:

@@ -22,15 +22,7 @@ from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
-from tests.data.conftest import (
-    MakeLoader,
-    assert_equal,
-    batches,
-    encoded,
-    folder_of,
-    torchvision_crop,
-)
-from tests.measure.telemetry.test_proc_counters import compute
+from tests.data.conftest import MakeLoader, assert_equal, batches, encoded, folder_of, torchvision_crop
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -39,6 +31,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 wo
 def copy(images_root: Path, tmp_path: Path) -> Path:
     """A copy of the images, for tests that damage files."""
     return Path(shutil.copytree(images_root, tmp_path / "data with spaces äö"))
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def files_of(root: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from imagenet_opt.config.build import check_types
 from imagenet_opt.data.datamodule import demo_data
-from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder, draw
+from imagenet_opt.data.demo import DEMO_CLASSES, demo_folder
 from imagenet_opt.errors import ConfigError
 
 
@@ -36,13 +36,6 @@ def test_classes_are_balanced_folders_of_jpegs_of_many_sizes(demo: Path) -> None
     widths, heights = np.array(sizes).T
     assert len(set(sizes)) > 50 and np.minimum(widths, heights).min() >= 72
     assert (widths / heights).min() < 3 / 4 and (widths / heights).max() > 4 / 3
-
-
-def test_the_mean_colour_does_not_depend_on_the_class() -> None:
-    images = [[draw(0, label, index)[0].convert("RGB") for index in range(30)] for label in range(10)]
-    means = np.array([[np.asarray(image).mean(axis=(0, 1)) for image in of_class] for of_class in images])
-    between, within = means.mean(axis=1).var(axis=0), means.var(axis=1).mean(axis=0)
-    assert (between < 0.15 * within).all()
 
 
 def test_a_smaller_set_is_the_beginning_of_a_larger_one_and_is_drawn_once(demo: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The same batches for any number of workers and ranks, any start and slow storage."""
 
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -40,17 +39,6 @@ def test_workers_and_starting_points_change_nothing(
         actual = batches(made, epoch=epoch, first=first)
         assert [batch.key[:3] for batch in actual] == [(epoch, step, 32) for step in range(first, 4)]
     assert_equal(actual, expected[first:])
-
-
-def test_all_workers_make_the_first_batch_together(images_root: Path, loader: MakeLoader) -> None:
-    made = loader(images_root, num_workers=2, batch_size=18)
-    for epoch in range(2):
-        made.sampler.set_epoch(epoch)
-        before = made.buffers.made.clone()
-        first, second = islice(made, 2)
-        assert len(first) == len(second) == 18
-        assert first.key.num_parts == 2 and second.key.num_parts == 1
-        assert ((made.buffers.made - before) >= 9).all()
 
 
 class CountingStore(RecordStore):

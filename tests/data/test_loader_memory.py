@@ -7,34 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pytest
-import torch
-from PIL import Image
 from torch.utils.data import DataLoader
 
-from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.loader import RankInfo, batch_bytes, mean_crop_bytes, train_loader
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from tests.data.conftest import CPU, MakeLoader, batches, encoded, folder_of, loading
-
-
-def test_the_size_of_a_batch_is_estimated_from_a_few_images(sample_root: Path, loader: MakeLoader) -> None:
-    options = {"batch_size": 200, "resize_on": "device", "crop_scale": (0.08, 1.0)}
-    made = loader(sample_root, split=".", training=True, **options)
-    actual = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
-    real = 3 * torch.cat([batch.heights * batch.widths for batch in actual]).double().mean()
-    assert mean_crop_bytes(made.loader.dataset, 32) == pytest.approx(float(real), rel=0.4)
-
-
-def test_batches_take_the_planned_shared_memory(tmp_path: Path, loader: MakeLoader) -> None:
-    images = [encoded(Image.new("RGB", (700 + i % 5 * 80, 600 + i % 7 * 60))) for i in range(24)]
-    options = {"batch_size": 4, "num_workers": 1, "prefetch_factor": 2, "resize_on": "device", "image_size": 500}
-    made = loader(folder_of(tmp_path / "data", *images), **options)
-    kept = list(made.loader)  # no buffer is released, so the first batches fill all slots
-    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.lease is not None]
-    assert len(slots) == 2 + SPARE_BATCHES
-    assert sum(slots) == pytest.approx(len(slots) * batch_bytes(made.loader.dataset, 500), rel=0.1)
+from tests.data.conftest import CPU, MakeLoader, batches, loading
 
 
 def workers_of(made: DevicePrefetcher) -> list[psutil.Process]:

@@ -1,6 +1,5 @@
 """A worker ignores signals to the process group, and ends at a SIGTERM of its parent."""
 
-import gc
 import logging
 import os
 import subprocess
@@ -47,42 +46,6 @@ def test_a_worker_ignores_signals_of_the_group_and_obeys_its_parent(from_server:
     worker.terminate()
     worker.join(timeout=60)
     assert worker.exitcode == 0
-
-
-class Device:
-    """Something that a fork must not free, as events of CUDA, and that only the garbage collector frees."""
-
-    def __init__(self, freed_in: Path) -> None:
-        self.itself, self.freed_in = self, freed_in
-
-    def __del__(self) -> None:
-        with self.freed_in.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-
-
-class Collects(Dataset):
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> int:
-        assert gc.isenabled()
-        gc.collect()
-        return index
-
-
-def test_a_worker_frees_no_garbage_of_the_training_process(tmp_path: Path) -> None:
-    freed_in = tmp_path / "freed_in"
-    gc.disable()  # so that it is still there when the worker starts
-    try:
-        Device(freed_in)
-        assert list(started(Collects(), from_server=False)) == [0, 1]
-        assert not freed_in.exists()
-    finally:
-        gc.enable()
-    list(started(range(2), from_server=False))
-    assert gc.isenabled(), "the training process goes on collecting"
-    gc.collect()
-    assert freed_in.read_text() == f"{os.getpid()}\n"
 
 
 class Environment(Dataset):

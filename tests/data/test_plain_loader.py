@@ -32,8 +32,9 @@ def test_uint8_is_the_pixels_that_others_normalise(
         assert ((known[i] * std + mean) * 255 - image).abs().max() <= 0.51
 
 
-@pytest.mark.parametrize("pad", [False, True])
-@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 18), (2, 6), (4, 3), (4, 50)])
+@pytest.mark.parametrize(
+    ("world_size", "batch_size", "pad"), [(1, 18, False), (2, 6, True), (4, 3, False), (4, 50, True)]
+)
 def test_validation_shows_every_image_once(
     images_root: Path, tmp_path: Path, loader: MakeLoader, world_size: int, batch_size: int, pad: bool
 ) -> None:

@@ -2,16 +2,11 @@
 
 import itertools
 import os
-import signal
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from imagenet_opt.data.prefetcher import BackgroundIterator, DevicePrefetcher
 from tests.data.conftest import MakeLoader, batches
 
 KEYS = {
@@ -70,54 +65,3 @@ def test_metrics_are_means_over_new_batches(images_root: Path, loader: MakeLoade
     assert 0 <= metrics["loader/queue_seconds"] < 10
     assert metrics["loader/skipped"] == metrics["loader/retries"] == metrics["loader/throttled"] == 0
     assert made.pop_metrics() == {}
-
-
-def wait_until_made(made: DevicePrefetcher, num: int) -> None:
-    deadline = time.monotonic() + 60
-    while made.buffers.num_made < num * made.batch_size:
-        assert time.monotonic() < deadline, "the workers make no more batches"
-        time.sleep(0.001)
-
-
-def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Path, loader: MakeLoader) -> None:
-    """The last of six keys is sent when a worker has made three batches."""
-    made, num_keys = loader(images_root, num_workers=1, prefetch_factor=6), itertools.count(1)
-
-    def size_of(epoch: int) -> int:
-        if (num := next(num_keys)) % 6 == 0:
-            wait_until_made(made, num - 3)
-        return 32
-
-    made.sampler.size_of = size_of
-    for epoch in range(2):
-        made.sampler.set_epoch(epoch)
-        left_early = iter(made)
-        for delivered in range(1, 5):
-            next(left_early)
-            wait_until_made(made, 6 * (epoch + 1))
-            assert made.num_ready == 6 - delivered
-
-
-def test_a_signal_interrupts_the_wait_for_a_source_that_hangs() -> None:
-    begin, answer, before = threading.Event(), threading.Event(), signal.getsignal(signal.SIGUSR1)
-
-    def leave(*_: object) -> None:
-        raise InterruptedError("stop")
-
-    def source() -> Iterator[int]:
-        begin.wait()
-        os.kill(os.getpid(), signal.SIGUSR1)
-        answer.wait()
-        yield 1
-
-    signal.signal(signal.SIGUSR1, leave)
-    items = BackgroundIterator(source())
-    try:
-        with pytest.raises(InterruptedError, match="stop"):
-            begin.set()
-            next(items)
-    finally:
-        begin.set()
-        answer.set()
-        items.close()
-        signal.signal(signal.SIGUSR1, before)

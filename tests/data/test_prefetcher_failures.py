@@ -5,8 +5,6 @@ import errno
 import os
 import re
 import resource
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,7 +19,6 @@ from imagenet_opt.data.batch import to_images
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.keys import BatchKey, BatchKeySampler
-from imagenet_opt.data.loader_workers import explain_worker_death, ignore_group_signals
 from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.transforms.resize import ImageFormat
@@ -65,27 +62,6 @@ def wrapped(make: Callable[[], None], **options: Any) -> DevicePrefetcher:
     )
 
 
-def test_workers_that_wait_for_storage_end_together_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # torch's wait for each worker
-    monkeypatch.setattr("imagenet_opt.data.prefetcher._CLOSE_SECONDS", 0.1)
-    here, there = os.pipe()
-
-    def hang() -> None:
-        os.write(there, b".")
-        threading.Event().wait()
-
-    made = wrapped(hang, num_workers=2, persistent_workers=True, worker_init_fn=ignore_group_signals)
-    iter(made.loader)
-    assert len(os.read(here, 1) + os.read(here, 1)) == 2
-    workers = made.loader._iterator._workers
-    began = time.monotonic()
-    made.close()
-    assert time.monotonic() - began < 90
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    os.close(here)
-    os.close(there)
-
-
 @pytest.mark.parametrize("kind", [BadSample, ConnectionResetError])
 def test_errors_of_this_project_come_from_a_worker_without_traceback(kind: type[Exception]) -> None:
     message = "/data/x.JPEG: what happened"
@@ -113,11 +89,6 @@ def test_storage_that_fails_ends_the_run(
     assert isinstance(error, StorageFailed)
     words = r".* fails: Stale file handle for 0\.5 s, reading .*JPEG and other files; .*data\.read_timeout=1 s: .*"
     assert re.fullmatch(words, str(error))
-
-
-def test_errors_of_a_gpu_have_no_explanation_of_workers() -> None:
-    for text in ("CUDA error: out of memory", "out of resource: shared memory, Required: 131072"):  # Triton's
-        assert explain_worker_death(RuntimeError(text)) is None
 
 
 def test_too_many_open_files_end_the_run_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:

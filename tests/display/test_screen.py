@@ -1,7 +1,6 @@
 """Outputs that are a log: pipes, jobs of a CI service, terminals that cannot move their cursor, and NO_COLOR."""
 
 import io
-import re
 import sys
 
 import pytest
@@ -39,9 +38,3 @@ def test_a_terminal_that_keeps_all_lines_has_plain_lines(
     out, err = shown(monkeypatch, **variables)
     assert err == "measuring: reading\n"
     assert not {"\x1b", "\r"} & set(out) and "images/s" in out
-
-
-def test_no_color_also_leaves_out_bold_and_dim_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = shown(monkeypatch, NO_COLOR="1")
-    assert "\x1b" not in out
-    assert "\r" in err and not re.search(r"\x1b\[[0-9;]*m", err), "a bar without colours"

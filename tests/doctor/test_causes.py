@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,34 +101,9 @@ def test_the_rules_are_right_on_simulated_machines() -> None:
     assert found["good gains"] >= 0.9 * found["gains"]
 
 
-def test_training_and_loading_share_the_cpus() -> None:
-    """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
-    run = story({"decode_all": 400.0}, facts={"gpu": {"main_cpu_seconds": 0.16}})
-    assert run.cpu_rate == pytest.approx(4 / (1 / 200 + 1 / 100))
-    assert story(num_workers=0).expected.rate == pytest.approx(1 / (1 / 320 + 1 / 1400))
-
-
 def test_nothing_in_effect_is_advised() -> None:
     saves = {"checkpoint": {"every_n_steps": None, "every_minutes": 15.0}}
     config = {"data": {"num_workers": "auto", "shuffle": "block"}, "callbacks": saves, "on": True}
     same = ("data.num_workers=4", "data.shuffle=block", "callbacks.checkpoint.every_n_steps=null", "on=true")
     others = ("data.num_workers=3", "data.shuffle=global", "callbacks.checkpoint.every_n_steps=8")
     assert changing(story(config=config), *same, "callbacks.checkpoint.every_minutes=15", *others) == others
-
-
-def test_what_cannot_be_judged_says_why() -> None:
-    assert "--record-profile" in finding_of("slow_gpu", story(rated_images_per_second=None)).evidence
-    assert finding_of("launch_bound", story(no_kernels="no kernel was recorded")).fired is None
-    assert finding_of("launch_bound", story(gpu=stories.OTHERS)).fired is None
-    assert "schedstat" in finding_of("busy_neighbour", story(others_cpus=2.0, sees_run_queue=False)).evidence
-    few = replace(stories.LAZY, lazy=None, evidence="2 requests only")
-    assert (
-        "2 requests only"
-        in finding_of("lazy_mount", story(stories.SLOW_STORAGE, stories.READING, touches=few)).evidence
-    )
-
-
-def test_the_local_cache_serves_what_the_storage_gives_in_time() -> None:
-    filled = of_url(0.9, 0.9)
-    assert not filled.is_cold and judge(filled).measured == 310
-    assert judge(of_url(0.5)).sentence == "Storage-bound: about 116 img/s in the first epoch, 310 in later ones."

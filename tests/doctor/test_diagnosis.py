@@ -2,45 +2,21 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagenet_opt.doctor.causes import judge
-from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import FORMAT, as_json, read_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.numbers import tiles
 from imagenet_opt.report.run_files import Record
-from tests.doctor.diagnoses import RATES, changed, make_diagnosis
-from tests.doctor.stories import LAZY, RAM_FOR_ALL, SLOW_STORAGE, STORIES, cut_to, story
+from tests.doctor.diagnoses import changed, make_diagnosis
+from tests.doctor.stories import SLOW_STORAGE, STORIES, cut_to, story
 
 DOCS = Path(__file__).parents[2] / "docs/doctor.md"
-NAMED, STORAGE = (Finding(rule, True, "", gain=1.5, frees=rule) for rule in ("slow_copy", "storage_latency"))
 DIED = {"the device alone": "the GPU ran out of memory"}
-FULL = RATES["full_cold"]
-SCATTERED = tuple(FULL * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5))
-
-
-@pytest.mark.parametrize(
-    ("run", "sentence"),
-    [
-        (STORIES["storage_latency"], "Storage-bound: 58 of a possible 318 img/s."),
-        (STORIES["slow_decode"], "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."),
-        (STORIES["cache_too_small"], "Storage-bound: about 97 img/s in each later epoch, of a possible 310."),
-        (story(**RAM_FOR_ALL), "Storage-bound: about 58 img/s in the first epoch, 310 in later ones."),
-        (
-            story(touches=replace(LAZY, first_seconds=0.3), in_flight=8.0),
-            "Storage-bound: about 213 img/s in the first epoch, 316 in later ones.",
-        ),
-    ],
-)
-def test_a_sentence_compares_the_run_with_what_is_possible(run: Evidence, sentence: str) -> None:
-    assert judge(run).sentence == sentence
 
 
 def test_the_unexplained_share_is_a_number_and_no_cause_hides_it() -> None:
@@ -91,34 +67,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         file.write_bytes(content.encode(errors="surrogatepass"))
         with pytest.raises(ConfigError, match=message):
             read_diagnosis(file)
-
-
-@pytest.mark.parametrize(
-    ("changes", "level", "doubt"),
-    [
-        ({}, "high", ""),
-        ({"cached_share": 1.0, "unverified": "nobody tells"}, "high", ""),
-        ({"cause": "unexplained", "measured": 150.0}, "medium", "gives 68% of the expected rate, and no experiment"),
-        ({"measured": 250.0}, "medium", "gives 113% of the expected rate: something changed"),
-        ({"ceilings": {"full_cold": Ceiling(SCATTERED)}}, "medium", "varies widely"),
-        ({"ceilings": {"full_cold": Ceiling((FULL, FULL))}}, "medium", "in only 2 windows"),
-        ({"cached_share": None, "cached_share_method": "nobody tells"}, "medium", "in memory: nobody tells"),
-        ({"unverified": "unverified: nobody tells"}, "medium", "cold rates are unverified: nobody tells"),
-        ({"failed": DIED}, "medium", "not measured: the GPU ran out of memory (the device alone)"),
-        ({"measured": 250.0, "num_processes": 2}, "low", "one of 2 processes"),
-        ({"cached_share": 0.5}, "medium", "50% of the data was in memory"),
-        ({"cached_share": 0.5, "left_out": "nothing stays"}, "high", ""),
-        (
-            {"findings": (replace(NAMED, rule="storage_latency", frees="storage"), NAMED)},
-            "medium",
-            "slow_copy would explain it too",
-        ),
-        ({"findings": (replace(NAMED, rule="storage_latency", frees="", gain=2.0), NAMED)}, "high", ""),
-    ],
-)
-def test_each_doubt_is_named(changes: dict[str, Any], level: str, doubt: str) -> None:
-    judged = make_diagnosis(**changes).confidence
-    assert judged.level == level and doubt in "; ".join(judged.doubts)
 
 
 def without(*stages: str) -> Evidence:

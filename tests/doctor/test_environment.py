@@ -1,11 +1,8 @@
 """The checks of the machine, on hand-made states of it."""
 
-import os
 import shlex
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +12,6 @@ from imagenet_opt.doctor.commands import data_words, hydrate, pack
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment import ENVIRONMENT
 from imagenet_opt.machine import Mount
-from imagenet_opt.measure.telemetry import gpu
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from tests.doctor.diagnoses import make_evidence
 
@@ -77,27 +73,3 @@ def test_commands_can_be_typed() -> None:
     command = "imagenet-opt hydrate data.root=s3://b/in 'data.cache_dir=/nvme/my cache'"
     assert hydrate(url) == f"{command} data.cache_gb=40"
     parse_pack(shlex.split(pack(url))[2:])  # which has no such key
-
-
-class Refused(Exception):
-    """As pynvml.NVMLError."""
-
-
-def state_by(*pids: int, in_slices: bool = False) -> GpuState:
-    """The state of a GPU whose driver does not report why clocks are lowered. pids: of the processes on it."""
-    nvml = Mock(NVMLError=Refused)
-    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = Refused
-    nvml.nvmlDeviceGetMigMode.return_value = [int(in_slices), 0]
-    processes = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = processes
-    return gpu._state(nvml, None)
-
-
-def test_the_state_of_a_gpu_has_what_the_driver_reports() -> None:
-    state = state_by(os.getpid(), os.getppid())
-    assert state.clock_reasons is None
-    assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
-    assert state_by(os.getppid(), in_slices=True).others is None, "processes of other slices"
-    unknown = 2**22 + 1, 2**22 + 2  # above any pid: in a container, one of them may be our own
-    assert state_by(unknown[0]).others == ()
-    assert state_by(*unknown).others == ((unknown[1], "in another container", 0),)

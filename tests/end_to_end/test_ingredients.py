@@ -72,10 +72,7 @@ def test_a_key_changes_the_run(losses_of: Callable[..., Losses], base: tuple[str
 
 @pytest.mark.parametrize(
     ("callback", "options", "loss"),
-    [
-        ("ema", ["decay=0.5"], VALIDATION),
-        ("resolution_schedule", ["start=24", "end=32", "step=8"], TRAINING),
-    ],
+    [("ema", ["decay=0.5"], VALIDATION), ("resolution_schedule", ["start=24", "end=32", "step=8"], TRAINING)],
 )
 def test_a_callback_changes_the_run(
     losses_of: Callable[..., Losses], callback: str, options: list[str], loss: str

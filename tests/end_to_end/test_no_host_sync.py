@@ -5,7 +5,6 @@ The test needs no GPU: on a CPU every tensor counts as a tensor of the device. T
 C++ and the backward pass call too.
 """
 
-import csv
 import traceback
 from pathlib import Path
 from typing import Any
@@ -120,17 +119,3 @@ def test_a_step_reads_nothing_from_the_device(overrides: tuple[str, ...], tmp_pa
 def test_one_item_per_step_is_found(tmp_path: Path, images_root: Path) -> None:
     monitors = fit(tmp_path, images_root, more=(DeliberateItem(),))
     assert len(monitors.reads.stacks) == sum(monitors.waits.counts.values()) == 16
-
-
-def test_logged_numbers_stay_on_the_host(tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning's own logging copies a float to the module's device, and waits when it reads the float again."""
-
-    class ReadsNothing(Callback):
-        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            monkeypatch.setattr(type(pl_module), "device", torch.device("meta"))
-
-    fit(tmp_path, images_root, more=(ReadsNothing(),))
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 3
-    assert all(row[key] for row in rows for key in ("train/loss", "lr", "throughput/it_per_second", "loader/mb_read"))

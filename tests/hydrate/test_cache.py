@@ -1,6 +1,5 @@
 """Filling the cache of a remote split: each image once, resumed where it stopped."""
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,22 +59,6 @@ def test_a_stopped_command_resumes(storage: Listed, fill: Fill) -> None:
     before = set(storage.read) - {30}  # 30 was read together with 31
     fill()  # requests that were in flight at the stop may still end meanwhile
     assert len(before) >= 20 and sorted(storage.read) == sorted([*range(40), 30])
-
-
-def test_images_that_cannot_be_read_are_listed_and_tried_again(
-    storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(index: int) -> None:
-        if index == 7:
-            raise OSError(errno.ENOENT, "some reason")
-
-    storage.each = fail
-    assert len(fill().bad) == 1
-    printed = capsys.readouterr().out
-    assert "cannot read s3://bucket/7: some reason" in printed and "fetched 39 files" in printed
-    assert printed.endswith("1 could not be read (above)\n")
-    storage.each = lambda index: None
-    assert fill().num_files == 1
 
 
 def test_a_split_without_a_cache_is_refused(storage: Listed) -> None:

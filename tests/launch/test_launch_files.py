@@ -19,7 +19,6 @@ from tests.conftest import composed
 REPOSITORY = Path(__file__).parents[2]
 LAUNCH = REPOSITORY / "launch"
 SKY: dict[str, Any] = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
-RUNTIME, JOB = yaml.safe_load_all((LAUNCH / "trainjob.yaml").read_text())
 BLOCKS = re.findall(r"```bash\n(.*?)```", (LAUNCH / "torchrun.md").read_text(), re.DOTALL)
 SCRIPTS: dict[str, str] = {
     "skypilot setup": SKY["setup"],
@@ -82,12 +81,6 @@ def test_slurm_needs_no_variables(commands: dict[str, str]) -> None:
     check_line(started("slurm", commands)[1:], mirror=None)
 
 
-def test_torchrun_gets_its_own_flags(commands: dict[str, str]) -> None:
-    one, two, _ = ([*started(name, commands)] for name in STARTS if name.startswith("torchrun"))
-    assert one[:2] == ["--standalone", "--nproc-per-node=gpu"]
-    assert {"--nnodes=2", "--node-rank=1", "--master-addr=node0"} < set(two)
-
-
 def test_the_loop_of_torchrun_ends_after_an_error_but_not_after_a_preemption(
     commands: dict[str, str], tmp_path: Path
 ) -> None:
@@ -127,21 +120,6 @@ def test_slurm_warns_the_run_with_a_signal_that_it_handles() -> None:
     name, _, seconds = options["signal"].partition("@")
     assert f"SIG{name}" in REASONS.values() and int(seconds) >= 120
     assert "requeue" in options and options["open-mode"] == "append"
-
-
-def test_kubeflow_starts_the_same_run_again_after_an_eviction() -> None:
-    assert JOB["spec"]["runtimeRef"]["name"] == RUNTIME["metadata"]["name"]
-    (replicated,) = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"]
-    template = replicated["template"]
-    assert template["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    (rule,) = template["spec"]["podFailurePolicy"]["rules"]
-    pod, trainer = template["spec"]["template"]["spec"], JOB["spec"]["trainer"]
-    assert rule["action"] == "Ignore" and pod["restartPolicy"] == "Never"
-    mounts = pod["containers"][0]["volumeMounts"]
-    assert [mount["name"] for mount in mounts] == [volume["name"] for volume in pod["volumes"]]
-    assert trainer["command"] == ["torchrun", "train.py"] and "trainer=multi_node" in trainer["args"]
-    check_line(trainer["args"], mirror="s3://my-bucket/runs/rn50")
-    assert "UNTESTED" in (LAUNCH / "trainjob.yaml").read_text()
 
 
 def test_the_sources_of_the_image_exist() -> None:

@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
-from imagenet_opt.model.steps_ahead import StepsAhead
 from tests.callbacks.conftest import Memory
 from tests.model.conftest import OPTIMIZER, Loader, Synced, batches, fit, network
 
@@ -153,32 +152,3 @@ def test_the_trained_parameters_with_frozen_parts(model: str, freeze: str, train
     net = timm.create_model(model, num_classes=3)
     frozen_parts(net, freeze)
     assert {name for name, weight in net.named_parameters() if weight.requires_grad} == trained
-
-
-def test_a_step_is_queued_once_the_device_has_begun_the_one_two_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[str] = []
-
-    class Event:
-        num = 0
-
-        def __init__(self, **_: Any) -> None:
-            self.step, Event.num = Event.num, Event.num + 1
-
-        def record(self) -> None:
-            happened.append(f"mark {self.step}")
-
-        def synchronize(self) -> None:
-            happened.append(f"wait for {self.step}")
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(
-        "imagenet_opt.model.classifier.StepsAhead", lambda device: StepsAhead(torch.device("cuda", device.index or 0))
-    )
-    net = network()
-    net.register_forward_pre_hook(lambda net, _: happened.append("train" if net.training else "validate"))
-    fit(net, batches(4), max_epochs=1)
-    assert happened == [
-        *("mark 0", "train", "mark 1", "train"),
-        *("mark 2", "wait for 0", "train", "mark 3", "wait for 1", "train"),
-        *("mark 4", "wait for 2", "validate"),
-    ]

@@ -10,7 +10,6 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 
 from imagenet_opt.errors import NonFiniteLoss
-from imagenet_opt.model.nan_guard import NaNGuard
 from tests.model.conftest import Images, batches, fit
 
 
@@ -78,13 +77,3 @@ def test_no_checkpoint_contains_nonfinite_values(bad: set[int], callbacks: list[
     for file in tmp_path.glob("*.ckpt"):
         weights = torch.load(file, weights_only=True)["network"].values()
         assert all(bool(tensor.isfinite().all()) for tensor in weights)
-
-
-def test_a_check_is_due_before_an_unchecked_step_is_dropped(tmp_path: Path) -> None:
-    guard, fine = NaNGuard(lambda agreed: agreed, tmp_path / "nonfinite.json"), torch.tensor(0.5)
-    guard.add(0, torch.tensor(float("nan")), torch.arange(3))
-    number = 0
-    while not guard.is_full:
-        guard.add(number := number + 1, fine, torch.arange(3))
-    with pytest.raises(NonFiniteLoss, match="nan at step 0"):
-        guard.stop_if_bad()

@@ -39,10 +39,6 @@ def disagree(job: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def slurm_job_name(job: None) -> str:
-    return os.environ["SLURM_JOB_NAME"]
-
-
 def hang(job: str) -> None:
     if "LOCAL_RANK" not in os.environ:
         Path(job).write_text(f"{os.getpid()} {second_rank().pid}")
@@ -64,13 +60,6 @@ def wait(job: str) -> None:
 @pytest.mark.slow
 def test_the_answer_of_the_first_process_counts() -> None:
     assert call_isolated(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
-
-
-@pytest.mark.slow
-def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NAME", "train")
-    assert call_isolated(f"{__name__}.slurm_job_name", None, environment=HERE) == "interactive"
 
 
 @pytest.mark.parametrize(
@@ -112,14 +101,3 @@ def _is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_a_thread_that_dies_ends_the_process() -> None:
-    code = (
-        "import threading, time; from imagenet_opt.probe.isolated import _end_with\n"
-        "threading.excepthook = _end_with\n"
-        "def fail(): raise ValueError('in a thread')\n"
-        "threading.Thread(target=fail).start(); time.sleep(60)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
-    assert done.returncode == 1 and done.stderr.endswith("ValueError: in a thread\n")

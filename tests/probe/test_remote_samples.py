@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from imagenet_opt.data.index.open_index import open_index
@@ -62,22 +61,3 @@ def test_samples_on_storage_are_requests_and_samples_in_memory_come_from_the_cac
     index = own.rows[:5] % 20
     assert own.store_for(listed, cold=False).read_many(index) and not num_requests(proxy)
     assert own.store_for(listed, cold=True).read_many(index) and num_requests(proxy) == 5
-
-
-@pytest.mark.slow
-def test_only_samples_that_the_cache_keeps_are_brought_there(url: str, tmp_path: Path) -> None:
-    whole = samples(url, tmp_path / "cache")
-    assert whole.cache is not None
-    gigabytes = float(whole.cache.starts[30]) / 1e9
-    small = samples(url, tmp_path / "cache", cache_gb=gigabytes)
-    assert small.cache_room == pytest.approx(whole.cache.starts[30] / whole.cache.starts[-1])
-    small.warm(0.0)
-    assert small.kept().share == 1 and small.warm_rows.max() < 30
-    assert all(whole.read(np.arange(60)))
-    beyond = samples(url, tmp_path / "cache", cache_gb=gigabytes)  # the cache has more than it would keep now
-    assert beyond.cache_room == pytest.approx(sum(beyond.index.sizes[:60]) / sum(beyond.index.sizes))
-    assert sorted(beyond.keepable(beyond.rows)) == [*range(60)] and beyond.residency().share == pytest.approx(60 / NUM)
-    none = samples(url, tmp_path / "cache", cache_gb=0)
-    none.warm(0.0)
-    assert (none.cache_room, none.kept().share, len(none.keepable(none.rows))) == (0.0, 0.0, 0)
-    assert all(none.encoded)

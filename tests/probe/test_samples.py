@@ -1,6 +1,5 @@
 """Samples of experiments: drawn once, in memory or on storage."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from imagenet_opt.probe.samples import Rows, Samples
 from tests.conftest import loading, write_images
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_images(tmp_path / "images", num_classes=3, per_class=60)
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"), num_classes=3, per_class=60)
 
 
 def samples(root: Path, cache: Path, **how: int | str) -> Samples:
@@ -29,26 +28,6 @@ def test_no_experiment_reads_the_samples_of_read_few(root: Path, tmp_path: Path)
     assert len(few) == len(own.encoded) == 32
     own.read_few()
     assert not few & set(own.take(180 - 32).tolist())
-
-
-def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The read of the first sample ends last, when enough bytes are kept."""
-    monkeypatch.setattr("imagenet_opt.probe.samples._IN_MEMORY", 3)
-    own, others = samples(root, tmp_path), threading.Semaphore(0)
-    rows, read = own.take(8), own.read
-
-    def slow_first(row: Rows) -> list[bytes]:
-        for _ in range(7 if row == rows[0] else 0):
-            others.acquire()
-        others.release()
-        return read(row)
-
-    monkeypatch.setattr(own, "read", slow_first)
-    own.read_into_memory(rows, least=8, seconds=60)
-    assert set(own.warm_rows.tolist()) == set(rows.tolist())
-    assert own.encoded == read(own.warm_rows[:3])
 
 
 def test_with_blocks_neighbours_are_taken_together(root: Path, tmp_path: Path) -> None:

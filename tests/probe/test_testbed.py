@@ -19,11 +19,3 @@ def test_the_largest_size_of_a_growing_run_is_measured(tmp_path: Path, capsys: p
     assert "resolution_schedule" not in testbeds[0].config.callbacks
     assert "resolution_schedule" in config.callbacks, "the user's configuration stays as it was"
     assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1
-
-
-def test_one_process_of_several_is_measured_and_a_line_says_this(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(2):
-        Testbed(composed(tmp_path, *SMALL, "trainer.devices=7"))
-    assert capsys.readouterr().err.count("7 processes (trainer.devices): measured with one") == 1

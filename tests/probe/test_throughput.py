@@ -8,7 +8,6 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
-from imagenet_opt.probe.ahead import batches_per_round
 from imagenet_opt.probe.throughput import Span, drain
 
 WORKERS = 2
@@ -99,15 +98,3 @@ def test_files_that_were_read_ahead_do_not_raise_the_rate(rate: Callable[..., fl
 def test_too_few_batches_give_no_rate(loader: SlowLoader, span: Span, message: str, rate: Callable[..., float]) -> None:
     with pytest.raises(ConfigError, match=f"^not measured: {message}"):
         rate(loader, span)
-
-
-def test_batches_that_were_read_during_the_first_batches_can_be_skipped(rate: Callable[..., float]) -> None:
-    loader = SlowLoader(0.5)
-    rate(loader, Span(1), skipped_rounds=3)
-    assert loader.num_delivered > 3 * WORKERS
-    with pytest.raises(ConfigError, match="6 batches of 0 images"):
-        rate(SlowLoader(0.5, num=3 * WORKERS), Span(1), skipped_rounds=3)
-
-
-def test_workers_that_make_parts_finish_fewer_batches_in_a_round() -> None:
-    assert [batches_per_round(*numbers) for numbers in ((8, 1), (8, 8), (2, 8), (5, 2))] == [8, 1, 1, 3]

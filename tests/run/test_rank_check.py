@@ -17,10 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You.re resuming from a checkpoint"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
-TWO = (
-    *("trainer.devices=2", "trainer.strategy=ddp", "trainer.limit_val_batches=0"),
-    "data.batch_size=3",
-)
+TWO = (*("trainer.devices=2", "trainer.strategy=ddp", "trainer.limit_val_batches=0"), "data.batch_size=3")
 NOT_NEEDED = ("timeline", "gpu_utilization", "bottleneck", "preemption")
 
 

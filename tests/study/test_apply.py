@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from imagenet_opt.compare.gain import gains
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
 from imagenet_opt.display.table import Table
 from imagenet_opt.study.apply import NOW, START, choose, keep_winners
 from imagenet_opt.study.losses import Parity
-from imagenet_opt.study.turn import Worths, results_of
+from imagenet_opt.study.turn import results_of
 from tests.study.studies import Processes, cache_of, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
@@ -102,13 +101,6 @@ def test_without_a_gain_over_start_and_user_no_experiment_is_written(
     assert not experiments(tmp_path)
 
 
-def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
-    study = Measured(tmp_path, processes)
-    processes.fails = lambda words, number: MODE in words
-    assert "out of memory" in study.keep().notes[0]
-    assert not experiments(tmp_path)
-
-
 def test_only_a_step_that_is_faster_with_the_same_loss_is_kept(processes: Processes, tmp_path: Path) -> None:
     study = Measured(tmp_path, processes)
     study.parities |= {"max-autotune": Parity(0.3, 0.2), "channels_last": "failed: the loss is NaN"}
@@ -119,12 +111,3 @@ def test_only_a_step_that_is_faster_with_the_same_loss_is_kept(processes: Proces
     assert reasons["fused"] == "failed"
     study.parities = {}
     assert study.reasons()["compile"] == "its loss was not compared (--parity 0)"
-
-
-def test_without_a_useful_step_nothing_is_measured_together(processes: Processes, tmp_path: Path) -> None:
-    processes.times = {}
-    study, unclear = Measured(tmp_path, processes), gains({"a": [90, 115], "b": [100, 100]}, [("a", "b")])
-    study.change("fused", worth=Worths(full=unclear["a", "b"]))
-    table = study.keep()
-    assert dict(table.rows)["fused"] == "undecided"
-    assert not experiments(tmp_path) and not processes.jobs

@@ -49,24 +49,6 @@ def test_each_loss_is_compared_with_the_loss_without_the_step(tmp_path: Path, cu
 
 
 @pytest.mark.parametrize(
-    ("failing", "parities", "num_jobs"),
-    [
-        ("seed=0", dict.fromkeys(("fused", "freed"), "not compared, as start failed: out of memory"), 1),
-        (MIXED, {"freed": "not compared, as mixing failed: out of memory"}, 5),
-        (FREED, {"freed": "failed: out of memory"}, 6),
-    ],
-)
-def test_rows_that_fail_are_named(
-    failing: str, parities: dict[str, str], num_jobs: int, tmp_path: Path, curves: Processes
-) -> None:
-    """Each failing job is tried once, and a row without a loss to compare with is not trained."""
-    curves.fails = lambda words, number: failing in words
-    losses = losses_of(tmp_path)
-    assert {name: text for name, text in losses.items() if "failed" in str(text)} == parities
-    assert losses["mixing"] == "mixed labels" and len(curves.jobs) == num_jobs
-
-
-@pytest.mark.parametrize(
     ("curve", "text"),
     [
         ([2.1, 1.1], "same: 0.100, seeds 0.354"),

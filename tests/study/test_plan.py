@@ -75,11 +75,7 @@ def test_the_overrides_of_a_row_and_its_comparison(
 @pytest.mark.parametrize(
     ("order", "steps", "message"),
     [
-        (
-            "alone",
-            [{"name": "a", "instead_of": "b"}, {"name": "b"}],
-            "step 'a': instead_of=b must name an earlier",
-        ),
+        ("alone", [{"name": "a", "instead_of": "b"}, {"name": "b"}], "step 'a': instead_of=b must name an earlier"),
         ("leave_one_out", REPLACING, "step 'b2': instead_of=b must name nothing with order: leave_one_out"),
         ("alone", [{"name": "a"}, {"name": "a"}], "several are named a"),
         ("alone", [{"name": "a", "overrides": ["+hydra.run.dir=/tmp"]}], "set it on the command line"),
@@ -88,21 +84,6 @@ def test_the_overrides_of_a_row_and_its_comparison(
 def test_a_file_may_not_contradict_itself(order: str, steps: Steps, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(order, steps=steps)
-
-
-@pytest.mark.parametrize(("size", "factor", "batch"), [(256, 1.5, 384), (50, 1.5, 72), (6, 1.5, 9), (1, 0.5, 1)])
-def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, factor: float, batch: int) -> None:
-    made = plan("alone", steps=[{"name": "a", "batch_factor": factor}])
-    made.batch_size = size
-    assert row(made, "a").overrides[-1] == f"data.batch_size={batch}"
-
-
-def test_mixed_precision_is_left_out_if_it_means_float32() -> None:
-    steps = [{"name": "mixed", "overrides": ["trainer.precision=mixed"]}, STEPS[0]]
-    assert plan("cumulative", steps=steps).absent == {}
-    made = plan("cumulative", steps=steps, mixed="32-true")
-    assert made.absent == {"mixed": "mixed is 32-true on this CPU"}
-    assert row(made, "a").pair == ("a", "start")
 
 
 def test_a_bad_step_is_reported_with_its_name(tmp_path: Path) -> None:

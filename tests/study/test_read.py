@@ -7,10 +7,7 @@ import pytest
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.storage.page_cache import evict, residency
-from imagenet_opt.pack.image import PackOptions
-from imagenet_opt.pack.pack import pack
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.read import Way, read, turn
 from tests.conftest import write_images
@@ -47,31 +44,11 @@ def test_every_setting_of_the_grid_has_a_row(root: Path, overrides: tuple[str, .
     assert "90 images" in table.title
 
 
-def test_shards_are_read_in_blocks(root: Path, tmp_path: Path) -> None:
-    pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
-    overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
-    table = table_of("read", tmp_path, *overrides, **ONE | {"batch_size": [24]})
-    assert "data.shuffle=block" in table.title and float(table.rows[0][3] or 0) > 0
-
-
 def test_all_bytes_of_a_pass_are_read_once(testbed: Testbed) -> None:
     rows = testbed.samples.rows[:48]
     read_pass = read(testbed.samples, rows, Way(2, 4, 8))
     num_bytes = sum(Path(testbed.samples.index.path(row)).stat().st_size for row in rows.tolist())
     assert (read_pass.num_files, read_pass.num_bytes) == (48, num_bytes)
-
-
-def test_unreadable_files_do_not_count_or_fail_the_turn(tmp_path: Path) -> None:
-    root = write_images(tmp_path / "images", num_classes=3, per_class=30)
-    samples = Testbed(composed((f"data.root={root}", f"data.cache_dir={tmp_path}/cache"))).samples
-    rows, way = samples.rows[:16], Way(1, 4, 8)
-    for row in rows[:3].tolist():
-        Path(samples.index.path(row)).unlink()
-    assert read(samples, rows, way).num_files == 13
-    for image in (root / "train").rglob("*.JPEG"):
-        image.unlink()
-    with pytest.raises(TurnFailed, match="No such file or directory"):
-        read(samples, rows, way)
 
 
 def test_a_turn_needs_a_batch_for_each_worker(testbed: Testbed) -> None:

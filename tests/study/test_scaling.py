@@ -1,16 +1,13 @@
 """Efficiencies calculated by hand, timed steps with an injected clock, and real processes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch import LightningModule
 
 from imagenet_opt.compare.rounds import Rounds
-from imagenet_opt.study import scaling
 from imagenet_opt.study.comparison import Setting
-from imagenet_opt.study.scaling import Job, Stretch, scaling_table, train
+from imagenet_opt.study.scaling import Job, scaling_table, train
 from tests.processes import on_ranks
 from tests.study.studies import TINY
 
@@ -23,20 +20,6 @@ def test_efficiency_is_the_rate_of_each_process_over_that_of_one_alone() -> None
     rounds: Rounds[float] = Rounds(turns, {"processes: 4": "killed by signal 9"})
     second: Any = scaling_table(settings, rounds, on_gpu=True).rows[1]
     assert second[4:] == (pytest.approx(0.9), "0.90-0.90", "slower")
-
-
-def test_slow_first_steps_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that compiles; eight of 0.1 s, so that 20 fit into 2 s; then 20 timed steps of 0.2 s."""
-    seconds = [30.0, *[0.1] * 8, *[0.2] * 20]
-    clock, num_steps = SimpleNamespace(perf_counter=lambda: sum(seconds[:num_steps])), 0
-    monkeypatch.setattr(scaling, "time", clock)
-    strategy = SimpleNamespace(broadcast=lambda value: value)
-    trainer: Any = SimpleNamespace(strategy=strategy, train_dataloader=None, should_stop=False)
-    stretch, module = Stretch(2.0), LightningModule()
-    while not trainer.should_stop:
-        num_steps += 1
-        stretch.on_train_batch_end(trainer, module, None, range(6), num_steps - 1)
-    assert num_steps == len(seconds) and stretch.images_per_second == pytest.approx(6 / 0.2)
 
 
 @pytest.mark.slow

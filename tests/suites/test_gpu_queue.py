@@ -1,8 +1,6 @@
 """The queue of GPU jobs: a job that fails is tried again, and what jobs train can be composed. No test needs a GPU."""
 
 import re
-import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,30 +8,6 @@ import yaml
 from suites.gpu import fits, run
 
 JOBS = yaml.safe_load((run.HERE / "jobs.yaml").read_text())
-
-
-def test_a_job_that_fails_or_takes_too_long_gets_a_second_try_and_the_others_run(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    jobs = [
-        {"name": name, "seconds": seconds, "purpose": "", "decides": "", "command": command}
-        for name, seconds, command in (
-            ("broken", 200, "false"),
-            ("good", 200, 'echo "{\\"rate\\": 2}" >$KEEP/result.json'),
-            ("long", 1, "sleep 600"),
-            ("cut", 1, 'echo "{\\"rate\\": 3}" >$KEEP/result.json; sleep 600'),
-            ("no time", 500, "true"),
-        )
-    ]
-    for _ in range(3):
-        end = time.perf_counter() + 400
-        run.run_due(jobs, run.read(file), file, {"card": "a card"}, tmp_path / "work", end=end)
-    found = {one["job"]["name"]: (one["status"], one["tries"], one["numbers"]) for one in run.read(file).values()}
-    assert found == {
-        "broken": (1, 2, {}),
-        "good": (0, 1, {"rate": 2}),
-        "long": (run.CUT, 2, {}),
-        "cut": (run.CUT, 1, {"rate": 3}),
-    }
 
 
 @pytest.mark.slow

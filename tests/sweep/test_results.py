@@ -15,7 +15,7 @@ from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.results import print_results, tables_of, write_csv
 from imagenet_opt.sweep.rows import Row, collect_rows, outcome, speed
-from imagenet_opt.sweep.settings import ACCURACY, SPEED, compared
+from imagenet_opt.sweep.settings import SPEED, compared
 
 RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
 SEED_FIRST = list(product(range(4), RATES))
@@ -119,18 +119,6 @@ def test_accuracies_are_compared_over_seeds_and_learning_rates_by_nothing_else()
     (two, _), _ = tables_of([row for row in rows if "optimizer.lr=9.0" not in row.overrides])
     reach = 4.3027 * stdev([0, -11.1, 0]) / math.sqrt(3)
     assert two.rows[1][4] == f"{-3.7 - reach:+.1f} to {-3.7 + reach:+.1f}"
-
-
-def test_learning_rates_repeat_a_setting_of_speed_and_seeds_alone_have_a_mean() -> None:
-    rows = of_rates(*((lr, 0, size, 0.5) for lr in ("0.1", "0.2") for size in ("64", "128")))
-    (speeds, jobs), chosen = tables_of(rows)
-    assert [cells[0] for cells in speeds.rows] == ["data.batch_size=128", "data.batch_size=64"]
-    assert "best acc1" in jobs.finding and chosen[0] == ["data.batch_size=128"]
-    for number, each in enumerate(rows):
-        each.overrides[-1] = f"data.num_workers={number // 2}"
-    assert compared(rows, ACCURACY) is None, "other workers are no other seed"
-    found = compared(of_rates(*(("0.1", seed, "64", 0.5 + seed / 10) for seed in range(3))), ACCURACY)
-    assert found is not None and found[0].rows[0][1] == pytest.approx(60) and "in 3 jobs" in found[0].finding
 
 
 def test_damaged_files_of_a_job_cost_its_numbers_or_its_row(tmp_path: Path) -> None:

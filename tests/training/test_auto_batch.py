@@ -36,11 +36,7 @@ def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("trainer.devices=2", "imagenet-opt tune"),
-        ("rehearse=a10g", "rehearse="),
-    ],
+    ("override", "words"), [("trainer.devices=2", "imagenet-opt tune"), ("rehearse=a10g", "rehearse=")]
 )
 def test_auto_is_refused_without_one_real_device(override: str, words: str, images_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
-from imagenet_opt.config.compose import make_new_folder
 from imagenet_opt.errors import CheckpointMismatch
 from imagenet_opt.training.recipe import Recipe, recipe_of, recipes_after
 from tests.config.configs import tiny
@@ -58,13 +56,3 @@ def test_each_other_key_that_changes_what_is_learned_is_a_line(recipe: Recipe, t
         "from step 10 on: trainer.max_epochs 90 -> 7",
     ]
     assert recipes_after(saved | {"recipes": recipes}, recipe, is_confirmed=False)[0] == {0: recipe, 10: recipe}
-
-
-def test_a_folder_that_the_clock_names_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for kind, chosen, expected in (("run", "runs/${now:%Y}", 2), ("sweep", "runs/s_${now:%Y}", 2), ("run", "mine", 1)):
-        hydras = [OmegaConf.create({kind: {"dir": chosen}, "overrides": {"hydra": []}}) for _ in range(2)]
-        for hydra in hydras:
-            make_new_folder(hydra, kind)
-        assert len({hydra[kind].dir for hydra in hydras}) == expected
-        assert all(Path(hydra[kind].dir).is_dir() for hydra in hydras) is (chosen != "mine")

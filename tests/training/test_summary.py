@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from lightning.pytorch.callbacks import Timer
 
-from imagenet_opt.training import summary
 from imagenet_opt.training.summary import print_summary
 
 RATES = "throughput/data_wait_fraction", "throughput/measured_batches", "throughput/ready_batches"
 CAUSES = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode", "cpu")
-LASTED = {"run_seconds": 184.2, "steps": 320.0}
 
 
 def trainer(device: str = "cpu", **callback: Any) -> Any:
@@ -46,25 +44,15 @@ def shares(**shares: float) -> dict[str, float]:
             rates(ready=11.0, waited=0.001) | {"throughput/it_per_second": 0.19, "throughput/images_per_second": 10.0},
             trainer(),
         ),
-        ("whole run", "184 s, 320 steps", LASTED, trainer()),
-        ("accuracy", "acc1 86.0%, acc5 99.1%", {"val/acc1": 0.86, "val/acc5": 0.991}, trainer()),
         ("best.ckpt", "val/acc1 66.7%, epoch 1", {"best/val/acc1": 0.6667, "best/epoch": 1}, trainer()),
         ("stopped by", "trainer.max_time", {}, STOPPED),
         ("GPU busy", "93% of the simulated a10g", {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
-        ("GPU busy", None, shares(busy=0.95, decode=0.05) | {"rehearsal/accelerator_utilization": 0.931}, SIMULATED),
-        ("waiting for data", "too short to tell: 19 batches", {RATES[0]: 0.1, RATES[1]: 19.0}, trainer()),
         ("bottleneck", "storage, 70 %", shares(busy=0.2, read=0.7, decode=0.1), ON_GPU),
-        ("bottleneck", "none, the GPU is busy 95 %", shares(busy=0.95, validation=0.05), ON_GPU),
         ("bottleneck", "the CPU, which trains 95%", shares(busy=0.95, decode=0.05), trainer()),
     ],
 )
 def test_row_of_the_summary(
-    row: str,
-    text: str | None,
-    numbers: dict[str, float],
-    fitted: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    row: str, text: str, numbers: dict[str, float], fitted: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_summary(numbers, tmp_path, fitted, done_steps=0)
     texts: dict[str, str] = {}
@@ -72,16 +60,4 @@ def test_row_of_the_summary(
         name, shown = (cell.strip() for cell in line.split("│")[1:3])
         name = name or list(texts)[-1]  # a wrapped line belongs to the row above
         texts[name] = f"{texts.get(name, '')} {shown}".strip()
-    assert (row not in texts) if text is None else (text in texts[row])
-
-
-def test_a_path_stays_in_one_line_and_a_resumed_run_counts_its_own_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, send = tmp_path / "/".join(["deep"] * 40), f"wandb sync {'/runs' * 40}"
-    monkeypatch.setattr(summary, "sync_command", lambda logger: send)
-    print_summary(LASTED, folder, trainer(), done_steps=180)
-    out = capsys.readouterr().out
-    lines = {f"run folder: {folder}", f"W&B: recorded offline; to send it: {send}"}
-    assert lines <= {*out.splitlines()}
-    assert "140 of 320 steps; resumed at step 180" in out
+    assert text in texts[row]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.tuning.climb import Setting, climb, each
 
 START = {"data.num_workers": 2, "data.prefetch_factor": 4}
@@ -77,27 +77,3 @@ def test_a_search_among_equal_settings_seldom_names_one() -> None:
     stages = [each({"x": num} for num in range(8))]
     searches = [climb({"x": 99}, stages, lambda setting: random.gauss(100, 5)) for _ in range(200)]
     assert sum(bool(climbed.changes) for climbed in searches) / 200 < 0.08
-
-
-@pytest.mark.parametrize(
-    ("budget", "kept", "untried"),
-    [(1000, "best", set()), (250, "best", set()), (230, "good", {"x=best"}), (200, None, {"x=best"})],
-)
-def test_all_are_tried_once_while_there_is_time_for_the_rounds_of_the_fastest(
-    budget: float, kept: str | None, untried: set[str]
-) -> None:
-    """A turn takes 20 s, and rounds 160 s, which begin before a turn that would leave no time for them."""
-    now, order = [0.0], list[str]()
-    deadline = Deadline(budget, clock=lambda: now[0])
-
-    def turn(setting: Setting) -> float:
-        deadline.check(20)
-        now[0] += 20
-        order.append(setting["x"])
-        return {"now": 100.0, "small": 101.0, "good": 130.0, "best": 140.0}[setting["x"]]
-
-    climbed = climb({"x": "now"}, [each({"x": name} for name in ("small", "good", "best"))], turn, deadline=deadline)
-    assert climbed.changes == ({"x": kept} if kept else {})
-    assert {name for name, outcome in climbed.outcomes.items() if outcome == "not tried: budget"} == untried
-    tried = [name for name in ("now", "small", "good", "best") if f"x={name}" not in untried]
-    assert order[: len(tried)] == tried

@@ -1,11 +1,13 @@
 """Computes and shows what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import (
@@ -16,12 +18,12 @@ from imagenet_opt.config.build import (
     num_processes,
     plain,
     share_batch,
-    trained_network,
 )
 from imagenet_opt.config.length import settle_length
 from imagenet_opt.data.order import limited
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
 
@@ -97,7 +99,8 @@ def make_plan(
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": total, "steps_per_epoch": float(steps)}
-    flops = cache(partial(forward_flops, trained_network(config, num_classes).eval()))
+    network = {name: plain(config.model)[name] for name in RECIPE} | {"num_classes": num_classes}
+    flops = partial(_flops, json.dumps(network))
     of_machine, num_gpus = num_processes(config, device_of(config))
     num_machines = num_gpus // of_machine
     flops_per_second = num_gpus * (rate_of_resnet50 * _RESNET50_FLOPS if rate is None else rate * flops(224))
@@ -123,6 +126,14 @@ def make_plan(
         num_machines=num_machines,
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
+
+
+@cache
+def _flops(network: str, image_size: int) -> int:
+    """Of a forward pass. network: the arguments of build_network as JSON; most recipes of a ranking share them."""
+    with torch.device("meta"):
+        net = build_network(**json.loads(network))
+    return forward_flops(net.eval(), image_size)
 
 
 def _lengths(config: DictConfig, num_train: int, num_classes: int) -> tuple[int, int, int]:

@@ -1,6 +1,5 @@
 """Batches from objects and from the local folder are equal to the last bit, also while the service fails."""
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.data.conftest import MakeLoader, assert_equal, batches, loading
 from tests.data.storage.stores import reading
 from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, put, upload
-from tests.processes import on_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -70,13 +68,6 @@ def test_shards_on_a_web_server_are_read_by_ranges(
     client().put_object_acl(Bucket=name, Key="train/shard-00000.tar", ACL="public-read")
     with pytest.raises(StorageFailed, match="replaced after it was listed"):
         stores[0].read_many(rows)
-
-
-def test_a_fork_of_a_process_with_a_client_is_refused(images_root: Path, bucket: str, tmp_path: Path) -> None:
-    """The client's requests would wait forever."""
-    store = store_of(open_index(upload(images_root, bucket), "train", tmp_path / "cache"), loading(cache_gb=0))
-    (error,) = on_ranks(lambda rank: store.read_many(np.array([0])), num_ranks=1)
-    assert isinstance(error, StorageFailed) and f"forked from process {os.getpid()}, which had opened" in str(error)
 
 
 @pytest.mark.slow

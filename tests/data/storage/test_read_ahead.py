@@ -1,8 +1,6 @@
 """Samples come in order from any storage, with many requests at a time, read ahead."""
 
-import multiprocessing
 import threading
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -10,9 +8,8 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.storage.read_ahead import ReadAhead, ReadConcurrency
+from imagenet_opt.data.storage.read_ahead import ReadConcurrency
 from imagenet_opt.data.storage.record_store import RecordStore
-from imagenet_opt.data.storage.store import Indices
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
 
@@ -46,50 +43,6 @@ def test_no_more_requests_than_allowed_run_at_a_time() -> None:
     assert most == 3
 
 
-class ThreadClock(threading.local):
-    """Takes the place of the module `time`: in each thread only the reads of that thread take time."""
-
-    now = 0.0
-    monotonic = staticmethod(time.monotonic)
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-class Storage(Numbers):
-    """Each request takes `seconds` of the clock; `most` is how many ever ran together."""
-
-    def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self.seconds, self.lock, self.running, self.most = seconds, threading.Lock(), 0, 0
-        self.clock = ThreadClock()
-        for module in ("read_ahead", "read_pool", "retry"):
-            monkeypatch.setattr(f"imagenet_opt.data.storage.{module}.time", self.clock)
-
-    def read_many(self, indices: Indices) -> list[bytes]:
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-        self.clock.now += self.seconds
-        samples = super().read_many(indices)
-        with self.lock:
-            self.running -= 1
-        return samples
-
-
-def test_quick_storage_is_read_one_at_a_time_and_at_once_when_it_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = Storage(0.0, monkeypatch)
-    reader = reading(storage)
-    for step in range(6):
-        storage.most = 0
-        actual = reader.read((0, step), batch(step, 64))
-    assert actual.reads_in_flight == storage.most == 1
-    storage.seconds = 0.05
-    actual = reader.read((0, 6), batch(6, 64))
-    assert actual.samples == texts(batch(6, 64))
-    assert actual.reads_in_flight >= 32
-
-
 @pytest.mark.parametrize("reads_in_flight", [1, 40])
 def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: int) -> None:
     """Sparse files: most are larger than the first estimate, and one is larger than allowed."""
@@ -118,27 +71,6 @@ def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: 
     assert "00.jpg" in str(found.pop(0)) and found == dict(enumerate(sizes[1:], 1))
     assert rounds and peak < limit + 2 * 2**22  # and the sample that must be read
     assert dict(reader.read_each(np.arange(1, 9))).keys() == set(range(1, 9))
-
-
-def read_in_child(reader: ReadAhead) -> None:
-    assert reader.read((0, 1), batch(1), [((0, 2), batch(2))]).samples == texts(batch(1))
-
-
-def test_a_forked_process_reads_for_itself() -> None:
-    """Requests of the parent, pending or running, do not reach its child."""
-    answer = threading.Event()
-    reader = reading(Numbers(lambda index: answer.wait(30) and None if index >= 8 else None), reads_in_flight=2)
-    reader.read((0, 0), batch(0), [((0, 1), batch(1)), ((0, 2), batch(2))])
-    context = multiprocessing.get_context("fork")
-    reader.store.each = lambda index: None
-    child = context.Process(target=read_in_child, args=(reader,))
-    child.start()
-    child.join(20)
-    try:
-        assert child.exitcode == 0
-    finally:
-        answer.set()
-        child.kill()
 
 
 def settled(

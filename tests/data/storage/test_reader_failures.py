@@ -12,7 +12,6 @@ import pytest
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
@@ -113,24 +112,3 @@ def test_a_request_that_hangs_once_delays_no_other(
         result = reader.read((0, step), batch(step), [((0, step + 1), batch(step + 1))])
         assert result.samples == texts(batch(step))
     assert "reading /proc/sample3; repeating the request" in caplog.text
-
-
-def test_the_warning_names_the_request_that_blocks_others(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that was read ahead hangs, and is not needed any more."""
-    hanging.index = 77
-    reader = reading(Numbers(hanging), reads_in_flight=1, timeout_seconds=1.0)
-    reader.read((0, 0), batch(0), [((0, 1), np.array([77]))])
-    assert hanging.begun.wait(10)
-    assert reader.read((5, 0), batch(5)).samples == texts(batch(5))
-    assert "reading /proc/sample77; repeating the request" in caplog.text
-
-
-def test_reading_threads_end_with_their_owner() -> None:
-    before, threads = set(threading.enumerate()), DaemonPool(3)
-    assert [threads.submit(int, "1").result(10) for _ in range(6)] == [1] * 6
-    started = set(threading.enumerate()) - before
-    assert len(started) == 3
-    del threads
-    for thread in started:
-        thread.join(10)
-        assert not thread.is_alive()

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import pickle
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +9,6 @@ import pytest
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.storage.record_store import RecordStore
-from imagenet_opt.data.storage.store import ThrottledStore
 
 
 @pytest.fixture
@@ -57,17 +53,3 @@ def test_errors_of_the_system_are_raised(what: str, code: int, tmp_path: Path) -
     with pytest.raises(OSError) as caught:
         RecordStore(index).read_many(np.array([0]))
     assert caught.value.errno == code
-
-
-def test_each_request_waits_for_the_latency_and_all_share_the_link(folder: RecordStore) -> None:
-    slow = pickle.loads(pickle.dumps(ThrottledStore(folder, latency_seconds=0.05)))
-    began = time.monotonic()
-    slow.read_many(np.array([0]))
-    assert slow.read_many(np.arange(10)) == folder.read_many(np.arange(10))
-    assert time.monotonic() - began >= 0.1
-    num_bytes = sum(map(len, folder.read_many(np.arange(8))))
-    slow = ThrottledStore(folder, bytes_per_second=num_bytes / 0.2)
-    began = time.monotonic()
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(slow.read_many, np.arange(8)[:, None]))
-    assert time.monotonic() - began >= 0.2 * 0.99

@@ -32,8 +32,7 @@ def test_a_step_follows_from_the_batch_and_the_area_of_its_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("images_per_second", 0), ("launch_seconds", -1), ("copy_gb_per_second", float("nan"))],
+    ("key", "value"), [("images_per_second", 0), ("launch_seconds", -1), ("copy_gb_per_second", float("nan"))]
 )
 def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"callbacks.rehearsal.{key}={value}"):

@@ -27,24 +27,6 @@ def test_steps_follow_each_other_and_wait_for_their_copies() -> None:
     assert timeline.utilization == pytest.approx(3 / (8.0 - 1.5))
 
 
-def test_the_host_runs_only_two_steps_ahead() -> None:
-    timeline, submitted = Clock(), []
-    for _ in range(5):
-        timeline.submit(1.0)
-        submitted.append(timeline.now)
-    assert submitted == [0, 0, 1, 2, 3]
-    assert timeline.utilization == 1
-
-
-def test_a_host_that_synchronizes_each_step_leaves_the_device_idle() -> None:
-    timeline = Clock()
-    for _ in range(3):
-        timeline.submit(1.0)
-        timeline.synchronize()
-        timeline.now += 1.0  # the host's own work
-    assert timeline.utilization == 0.5
-
-
 def test_idleness_does_not_count_during_a_pause() -> None:
     timeline = Clock()
     timeline.submit(1.0)

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.measure.storage.page_cache import (
-    Eviction,
-    Extent,
-    Residency,
-    evict,
-    evicted,
-    residency,
-    residency_of,
-)
+from imagenet_opt.measure.storage.page_cache import Eviction, Extent, Residency, evict, evicted, residency, residency_of
 from tests.conftest import let_others_read
 
 PAGE = mmap.PAGESIZE
@@ -54,22 +46,6 @@ def test_residency_is_the_share_of_the_read_pages(file: str) -> None:
     assert residency(file).share == 1
     assert evicted([Extent(file), Extent(file)]) == Eviction(Residency(0, "mincore"), 1)
     assert residency(file, 2 * NUM_PAGES * PAGE).share == 0, "no bytes are not in memory"
-
-
-def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) -> None:
-    """Large pages hold several samples that were read together, with tar headers between the samples."""
-    shard, num, header = str(tmp_path / "shard"), 40, 512
-    size = 25 * PAGE + 100
-    Path(shard).write_bytes(bytes(num * (size + header)))
-    evict(shard, write_out=True)
-    samples = [Extent(shard, i * (size + header) + header, size) for i in range(num)]
-    for _, start, _ in samples:
-        with open(shard, "rb") as opened:
-            opened.seek(start)
-            assert opened.read(size)
-    eviction = evicted(samples[: num // 2])
-    assert eviction.verified and eviction.num_files == num // 2
-    assert residency(*samples[-1]).share == 1
 
 
 def test_files_just_written_can_be_evicted_and_files_in_use_are_not_called_cold(file: str) -> None:

@@ -2,14 +2,12 @@
 
 import itertools
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from imagenet_opt.errors import ReadTimeout
-from imagenet_opt.measure.storage import read_depths
 from imagenet_opt.measure.storage.read_depths import Indices, Request, read_at_depths, summary
 
 
@@ -49,25 +47,6 @@ def test_requests_are_in_flight_together_and_read_once() -> None:
     assert sorted(read_indices) == list(range(24))
     assert reads.depth == 4
     assert_allclose(reads.megabytes_per_second / np.mean(reads.windows), 0.001)
-
-
-def test_a_measurement_does_not_wait_for_a_hanging_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock moves by 20 ms at each reading; a sleep ends when the second read hangs."""
-    never, hanging = threading.Event(), threading.Event()
-
-    def read(indices: Indices) -> list[bytes]:
-        if indices[0] == 1:
-            hanging.set()
-            never.wait()
-        return [b"image"]
-
-    clock = SimpleNamespace(
-        monotonic=itertools.count(0, 0.02).__next__, process_time=lambda: 0.0, sleep=lambda _: hanging.wait(60)
-    )
-    monkeypatch.setattr(read_depths, "time", clock)
-    (reads,) = read_at_depths(read, np.arange(1000)[:, None], depths=(1,), seconds=0.1)
-    never.set()
-    assert reads.depth == 1
 
 
 def test_a_storage_without_answers_and_errors_of_reads_are_errors() -> None:

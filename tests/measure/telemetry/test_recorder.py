@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from imagenet_opt.measure.telemetry.recorder import Recorder, means
+from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.timeline import read_timeline
 
 
@@ -77,9 +77,3 @@ def test_without_a_driver_only_the_columns_of_the_gpu_are_unknown(
     samples = read_timeline(tmp_path).samples
     assert np.isfinite(samples["memory_used_gib"]).all() and np.isnan(samples["gpu_memory_used_gib"]).all()
     assert "gpu_memory_used_gib" not in recorder.totals
-
-
-def test_means_are_over_the_time_between_two_readings_in_which_a_column_was_known() -> None:
-    before = {"cpu_percent": (50.0, 1.0), "gpu_power_watts": (100.0, 1.0)}
-    after = {"cpu_percent": (290.0, 4.0), "gpu_power_watts": (100.0, 1.0), "step": (12.0, 3.0)}
-    assert means(before, after) == {"cpu_percent": 80.0, "step": 4.0}

@@ -14,7 +14,6 @@ from psutil import process_iter
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror, restore
-from imagenet_opt.run.checkpoint.mirror import call
 from imagenet_opt.run.checkpoint.names import COMPILED_CODE, step_file
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
@@ -223,16 +222,6 @@ def test_all_processes_of_a_run_find_the_same_checkpoint(bucket: str, tmp_path: 
     save(tmp_path / "lost", bucket, 5)
     first, second = on_ranks(lambda rank: find(tmp_path / "new", bucket))
     assert first == second and step_of(first) == 5
-
-
-def test_the_process_of_a_mirror_starts_without_a_pipe(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader worker that is forked at this moment would hold the pipe open, and the upload would wait for its end."""
-
-    def pipe() -> None:
-        raise AssertionError("a pipe was opened")
-
-    monkeypatch.setattr(os, "pipe", pipe)
-    assert call("steps", bucket) == []
 
 
 ALONE = """

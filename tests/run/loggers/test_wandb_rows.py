@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.run.checkpoint.names import step_file
-from imagenet_opt.run.loggers.wandb_logger import WandbRunLogger
 from tests.processes import run_forked, run_script
 
 LIFE = """
@@ -84,15 +82,3 @@ def test_a_killed_run_has_each_step_once_and_complete(tmp_path: Path) -> None:
     assert not [record for file in found for record in file if record["type"] == "environment"]
     everything = [path.read_bytes() for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert not any(b"hunter2" in content for content in everything)
-
-
-@pytest.mark.parametrize(("step", "warns"), [(9, True), (19, False)])
-def test_going_back_behind_a_later_checkpoint_says_what_wandb_keeps(
-    step: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for saved in (10, 20):
-        file = step_file(tmp_path, saved)
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
-    WandbRunLogger(folder=str(tmp_path), logged_until=24, experiment=None).truncate_after(step)
-    assert ("up to step 24" in caplog.text and "hydra.run.dir" in caplog.text) == warns

@@ -14,7 +14,7 @@ from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of
-from imagenet_opt.data.index.files import Status, files_of, spread_over_classes, status_of
+from imagenet_opt.data.index.files import Status, files_of, status_of
 from imagenet_opt.data.index.split import Split, subset, with_classes_of
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import ClassMismatch, EmptyClass
@@ -46,7 +46,7 @@ def check(
     if verdicts:
         return verdicts
     train, val = opened
-    rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
+    rows = [_spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
     verdicts += _files(data, train, val, rows)
     verdicts += _memory(config, num_classes=len(train.classes))
@@ -60,6 +60,17 @@ def check(
     loading = data_of(composed((*network.overrides, *overrides))).loading
     with progress("labels", "images") as show:
         return [*verdicts, check_labels(network, subset(train, rows[0]), subset(val, rows[1]), loading, show)]
+
+
+def _spread_over_classes(labels: NDArray[np.int32], num: int) -> Rows:
+    """Rows of `num` random samples (or of all), ascending, with the same number from each class, or one more.
+    Classes with too few samples leave their share to the others."""
+    if num >= len(labels):
+        return np.arange(len(labels))
+    chance = np.random.default_rng(0).random(len(labels))
+    order = np.lexsort((chance, labels))
+    place_in_class = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
+    return np.sort(order[np.lexsort((chance[order], place_in_class))[:num]])
 
 
 def _files(data: DataSet, train: Split, val: Split, rows: list[Rows]) -> list[CheckResult]:

@@ -16,7 +16,8 @@ from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import PackForecast, Touches, hardware_of, host_of, setup_of
+from imagenet_opt.doctor.first_look import Touches, hardware_of, host_of, setup_of
+from imagenet_opt.doctor.pack_forecast import forecast
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
@@ -24,7 +25,6 @@ from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.telemetry.proc_counters import Neighbours
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
-from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.image import PRESETS, preset_for
 from imagenet_opt.probe.fit.fit_timer import FitTiming
 from imagenet_opt.probe.remote_samples import RemoteSamples
@@ -165,8 +165,8 @@ class Examination:
         points = {rate.facts["num_workers"]: rate.images_per_second for rate in rates}
         self.curves["workers"] = tuple(sorted(points.items()))
         width = preset_for(testbed.loading.image_size)
-        if not self.setup.packed and (expected := forecast(testbed, PRESETS[width])) is not None:
-            self.found["pack"] = PackForecast(f"for={width}", expected.speedup.ratio, expected.bytes_ratio)
+        if not self.setup.packed:
+            self.found["pack"] = forecast(testbed, f"for={width}", PRESETS[width])
 
     def load_from_memory(self, span: Span) -> None:
         if not self.found["left_out"]:

@@ -1,4 +1,4 @@
-"""The files of a split, by number, with their status on the file system; and samples spread over the classes."""
+"""The files of a split, by number, with their status on the file system."""
 
 import os
 from collections.abc import Callable
@@ -76,16 +76,3 @@ def _size_and_blocks(path: str) -> tuple[int, int]:
     except OSError:
         return -1, 0
     return status.st_size, status.st_blocks
-
-
-def spread_over_classes(labels: NDArray[np.int32], num: int, seed: int = 0) -> NDArray[np.int64]:
-    """Rows of `num` random samples (or of all), ascending, with the same number from each class, or one more.
-    Classes with too few samples leave their share to the others."""
-    if num >= len(labels):
-        return np.arange(len(labels))
-    chance = np.random.default_rng(seed).random(len(labels))
-    order = np.lexsort((chance, labels))
-    starts = np.searchsorted(labels[order], labels[order])
-    place_in_class = np.arange(len(labels)) - starts
-    chosen = order[np.lexsort((chance[order], place_in_class))[:num]]
-    return np.sort(chosen)

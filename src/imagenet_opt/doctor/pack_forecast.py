@@ -1,13 +1,12 @@
 """Forecasts size and speed of a pack: packs some images in memory, and decodes them and their originals in turns."""
 
 import time
-from dataclasses import dataclass
 
 from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import in_rounds
 from imagenet_opt.data.storage.store import MemoryStore
+from imagenet_opt.doctor.first_look import PackForecast
 from imagenet_opt.errors import BadSample
-from imagenet_opt.measure.stats.verdict import Ratio
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.probe.testbed import Testbed
 
@@ -17,20 +16,11 @@ _ROUNDS = 6
 _ORIGINALS, _PACKED = "originals", "packed"
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """bytes_ratio: bytes of the packed images / bytes of the originals. speedup: images/s of a loader
-    process with packed images / with originals, all in memory, with its interval."""
-
-    num_images: int
-    bytes_ratio: float
-    speedup: Ratio
-
-
-def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
+def forecast(testbed: Testbed, option: str, options: PackOptions) -> PackForecast | None:
     """Pack some of the images that `testbed.samples` has read, in memory, and make batches of both kinds in turns.
 
-    In each turn both kinds have the same images and crops. None if no image can be packed.
+    In each turn both kinds have the same images and crops. None if no image can be packed. option: of the command,
+    for the result.
     """
     originals, packed = [], []
     for encoded in testbed.samples.encoded[:_MOST_IMAGES]:
@@ -53,4 +43,4 @@ def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
 
     in_rounds(batches, rate, range(1))  # the first batches warm up
     speedup = gain_of(in_rounds(batches, rate, range(_ROUNDS)), _PACKED, _ORIGINALS).ratio
-    return Forecast(len(packed), sum(map(len, packed)) / sum(map(len, originals)), speedup)
+    return PackForecast(option, speedup.ratio, sum(map(len, packed)) / sum(map(len, originals)))

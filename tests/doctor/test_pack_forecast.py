@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from imagenet_opt.data.index.shard_index import load_index
-from imagenet_opt.pack.forecast import forecast
+from imagenet_opt.doctor.pack_forecast import forecast
 from imagenet_opt.pack.image import PackOptions, preset_for
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.probe.testbed import Testbed
@@ -25,8 +25,8 @@ def test_bytes_are_those_of_the_pack(tmp_path: Path) -> None:
     options = PackOptions(max_side=100)
     testbed = Testbed(composed(f"data.root={tmp_path}/data", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8"))
     testbed.samples.read_into_memory(np.arange(64), least=64, seconds=0)
-    actual = forecast(testbed, options)
-    assert actual is not None and actual.num_images == 64
+    actual = forecast(testbed, "max_side=100", options)
+    assert actual is not None and actual.option == "max_side=100"
     pack(tmp_path / "data", tmp_path / "out", options)
     packed = load_index(tmp_path / "out/train")
     originals = [file.stat().st_size for file in (tmp_path / "data/train/a").iterdir()]

@@ -47,7 +47,7 @@ class Endless(IterableDataset[Any]):
 def test_slow_storage() -> None:
     loader = DataLoader(Waits(0.02), batch_size=8, num_workers=2, collate_fn=named)
     diagnosis = imagenet_opt.diagnose(loader, lambda batch: batch.images.mean(), seconds=6)
-    assert diagnosis.cause == "storage" and diagnosis.gain[0] > 1
+    assert diagnosis.cause == "storage" and diagnosis.gain[1] > 2
     assert diagnosis.measured.mean_parts.waiting >= 8 * 0.0199 and not diagnosis.measured.ended
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from imagenet_opt.cli.diagnose import main
+from imagenet_opt.cli.diagnose import main, parse
 from imagenet_opt.errors import ConfigError, ImagenetOptError, TrainingError
 
 TRAINS = """
@@ -58,7 +58,7 @@ def test_a_script_is_diagnosed_and_ended(tmp_path: Path, capfd: pytest.CaptureFi
     script, file = tmp_path / "train.py", tmp_path / "diagnosis.json"
     script.write_text(TRAINS)
     before = descendants()
-    main(["--seconds", "6", "--json", str(file), str(script), "--lr", "0.1"])
+    main(["--seconds", "6", str(script), "--lr", "0.1", "--json", str(file)])
     written = json.loads(file.read_text())
     assert written["cause"] in ("storage", "few_workers") and written["measured"]["num_workers"] == 2
     assert "do not use its weights" in capfd.readouterr().out
@@ -78,6 +78,12 @@ def test_a_bad_script_ends_in_one_line(name: str, tmp_path: Path) -> None:
     assert descendants() == before
 
 
-def test_a_script_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.py"):
-        main(["nothing.py"])
+@pytest.mark.parametrize("words", [["nothing.py"], [], ["--lr", "0.1"], ["--json"], ["--seconds=2", "nothing.py"]])
+def test_a_command_without_a_script_ends_in_one_line(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="imagenet-opt diagnose"):
+        main(words)
+
+
+def test_words_after_two_dashes_are_the_scripts() -> None:
+    options = parse(["--seconds", "9", "--", __file__, "--json", "x"])
+    assert (options.seconds, options.json, options.arguments) == (9.0, None, ["--json", "x"])

@@ -1,7 +1,8 @@
 """`imagenet-opt diagnose`: finds by experiment what limits the loop of any training script."""
 
 import sys
-from argparse import REMAINDER, Namespace
+from argparse import Namespace
+from itertools import islice
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
@@ -9,8 +10,9 @@ from imagenet_opt.errors import ConfigError
 
 HELP = """Why is the GPU idle in my own script? Runs it unchanged, and makes its first training loop the experiments.
 
-imagenet-opt diagnose train.py --epochs 90 --lr 0.1              the script and its arguments, after the options
-imagenet-opt diagnose --json diagnosis.json --seconds 90 train.py
+imagenet-opt diagnose train.py --epochs 90 --lr 0.1              the script and its arguments
+imagenet-opt diagnose train.py --json diagnosis.json --seconds 90
+imagenet-opt diagnose --json diagnosis.json -- train.py --json x     after --, all words are the script's
 
   --seconds N    time for the experiments (default 60, from 5), after the script has reached its loop; slow steps and
                  loaders take up to three times as long
@@ -41,13 +43,23 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Namespace:
-    """Parse the command line. Raises ConfigError for unknown options and a script that does not exist."""
-    parser = Parser("diagnose", overrides=False)
+    """Parse the command line; words that are no options of ours go to the script. Raises ConfigError for a script that
+    does not exist."""
+    parser, ours, others = Parser("diagnose", overrides=False), list[str](), list[str]()
     parser.add_argument("--seconds", type=between(5.0, 3600), default=60.0)
     parser.add_argument("--json", type=new_file)
-    parser.add_argument("script", type=Path)
-    parser.add_argument("arguments", nargs=REMAINDER)
-    options = parser.parse_args(argv)
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            others += words
+        elif word.partition("=")[0] in ("--seconds", "--json"):
+            ours += [word] if "=" in word else [word, *islice(words, 1)]
+        else:
+            others.append(word)
+    options = parser.parse_args(ours)
+    script, *options.arguments = others or [""]
+    options.script = Path(script)
     if not options.script.is_file():
-        raise ConfigError(f"there is no script {options.script}; expected imagenet-opt diagnose SCRIPT [ARGUMENTS]")
+        found = f"there is no script {script}" if script else "no script is named"
+        raise ConfigError(f"{found}; expected imagenet-opt diagnose SCRIPT [ARGUMENTS] (imagenet-opt diagnose --help)")
     return options

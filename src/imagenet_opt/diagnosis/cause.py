@@ -11,6 +11,7 @@ from imagenet_opt.diagnosis.verdict import MEANINGS, Diagnosis
 
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in the order of MEANINGS is named
 _WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end
+_LEAST_SHARE = 0.01  # of the loop that a part must take, without its waits for a CPU
 _EXPLAINED = 0.5  # share of the loader's time that the times of its workers must explain
 _BALANCED = 1.1  # a loader that is less than so many times as fast as the step is the next limit
 _MANY_LEAVES = 64  # more tensors and objects than this in a batch are a matter of joining samples, not of bytes
@@ -128,6 +129,10 @@ def _of_part(
     low, high = measured.scatter
     low, high = max(low, 1 / _WIDEST), min(high, _WIDEST)
     most = high * measured.seconds / measured.step
+    parts = _parts(measured)
+    own = (parts.total - parts.queued - without.total + without.queued) / (measured.num_workers or 1) + received
+    if own < _LEAST_SHARE * measured.seconds:  # the rest is waits for a CPU, which do not shrink with it
+        gains[0] = 1.0
     return Candidate(cause, min(max(1.0, gains[0] * low), most), min(gains[1] * high, most), gains[0], evidence, remedy)
 
 

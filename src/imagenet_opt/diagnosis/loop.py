@@ -116,7 +116,7 @@ class Examination:
         self._sources: list[Source] = []
 
     def interrupt(self) -> None:
-        """The caller did something else than a step since its last batch: the present lap begins again."""
+        """The caller did something else than a step since its last batch: the time since then does not count."""
         self._interrupted = True
 
     def batches(self) -> Batches:
@@ -155,7 +155,8 @@ class Examination:
             first = source.next()
         leaves = leaves_of(first)
         measured.batch_bytes, measured.num_leaves = sum(getattr(leaf, "nbytes", 0) for leaf in leaves), len(leaves)
-        measured.starts, measured.parts, measured.lines = source.starts, source.parts, source.lines
+        measured.starts, measured.parts, measured.lines = source.starts, source.parts, source.lines  # these grow
+        measured.receiving = source.receiving
         try:
             measured.batches = len(self.loader)
         except (TypeError, AttributeError, NotImplementedError):
@@ -170,21 +171,19 @@ class Examination:
         """Steps on the batches of `take`. Returns (seconds per batch, seconds of it outside of the loader)."""
         for _ in range(self.lag):
             yield take()
-        while True:
-            self._interrupted, num, body = False, 0, 0.0
-            before = source.starting if source else 0.0
-            _synchronize()
-            began = time.perf_counter()
-            while not self._interrupted and (num < least or time.perf_counter() - began < seconds):
-                batch = take()
-                given = time.perf_counter()
-                yield batch
-                body += time.perf_counter() - given
-                num += 1
-            _synchronize()
+        passed, body, num, before = 0.0, 0.0, 0, source.starting if source else 0.0
+        _synchronize()
+        while num < least or passed < seconds:
+            self._interrupted, began = False, time.perf_counter()
+            batch = take()
+            given = time.perf_counter()
+            yield batch
+            ended = time.perf_counter()
             if not self._interrupted:
-                passed = time.perf_counter() - began - (source.starting - before if source else 0.0)
-                return passed / num, body / num
+                passed, body, num = passed + ended - began, body + ended - given, num + 1
+        _synchronize()  # the device ends the steps that it has been given
+        passed += time.perf_counter() - ended - (source.starting - before if source else 0.0)
+        return passed / num, body / num
 
     def _rounds(self, source: Source) -> Batches:
         """In each round the kept batch, the loader alone, and the loop as it is."""
@@ -203,12 +202,8 @@ class Examination:
             for values, value in ((measured.kept, kept), (measured.drained, drained), (measured.loop, loop)):
                 values.append(value)
             measured.body.append(body)
-            measured.num_samples, measured.decoding, measured.pixels = (
-                source.num_samples,
-                source.decoding,
-                source.pixels,
-            )
-            measured.receiving = source.receiving
+            for name in ("num_samples", "decoding", "pixels"):
+                setattr(measured, name, getattr(source, name))
             if measured.batches is None and source.lengths:
                 measured.batches = source.lengths[0]
             self.note()

@@ -75,10 +75,11 @@ _fed = 0.0
 def _finished(batch: Any, collating: ThreadTime) -> TimedBatch:
     global _spent
     spent, _spent = _spent, _Spent()
-    waiting = max(0.0, spent.samples.waiting - spent.helpers)
-    computing = max(0.0, spent.samples.wall - waiting - spent.samples.queued)
-    queued = spent.samples.queued + collating.queued
-    parts = Parts(waiting, computing, queued, max(0.0, collating.wall - collating.queued), _feeder_seconds())
+    computing = min(spent.samples.wall, spent.samples.cpu + spent.helpers)
+    queued = min(spent.samples.queued, spent.samples.wall - computing)  # the kernel's counts are a little late
+    waiting = spent.samples.wall - computing - queued
+    joining = max(collating.cpu, collating.wall - collating.queued)
+    parts = Parts(waiting, computing, queued + collating.wall - joining, joining, _feeder_seconds())
     return TimedBatch(batch, parts, spent)
 
 

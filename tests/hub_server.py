@@ -1,5 +1,5 @@
-"""A stand-in for the Hugging Face Hub on this machine: data sets and models from folders, uploads of models, a token,
-gated and private names."""
+"""A stand-in for the Hugging Face Hub on this machine: data sets and models from folders, parts of files, uploads of
+models, a token, gated and private names."""
 
 import base64
 import hashlib
@@ -18,9 +18,11 @@ TOKEN = "hf_right"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Serves root/OWNER/NAME/...; names that begin with private or gated need the token."""
+    """Serves root/OWNER/NAME/...; names that begin with private or gated need the token. parts_left: parts of files
+    that are served before the token is refused."""
 
     protocol_version = "HTTP/1.1"
+    parts_left = 10**6
 
     def __init__(self, root: Path, *arguments: object) -> None:
         self.root = root
@@ -53,6 +55,8 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(403, code="GatedRepo")
         elif not (file := folder.joinpath(*rest[2:])).is_file():
             self.answer(404, code="EntryNotFound")
+        elif "range" in self.headers:
+            self.part(file.read_bytes())
         else:
             self.answer(200, file.read_bytes())
 
@@ -79,6 +83,14 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(200, json.dumps({"commitUrl": url, "commitOid": COMMIT}).encode())
         else:
             self.answer(200)  # /api/validate-yaml
+
+    def part(self, content: bytes) -> None:
+        Hub.parts_left -= 1
+        first, _, last = self.headers["range"].removeprefix("bytes=").partition("-")
+        if Hub.parts_left < 0:
+            self.answer(403)
+        else:
+            self.answer(206, content[int(first) : int(last or len(content)) + 1])
 
     def about(self, file: Path, folder: Path) -> dict[str, object]:
         content = file.read_bytes()

@@ -28,8 +28,8 @@ Then: imagenet-opt train data.root=/nvme/imagenet. WebDataset and any tar reader
 only read.
 
   data.root          folder with train/ and val/, each with a folder per class, or a tar file per class; or with
-                     ImageNet's own tars; or the URL of a bucket with a folder per class; or Parquet files, in a folder
-                     or on the Hugging Face Hub (hf://datasets/OWNER/NAME)
+                     ImageNet's own tars; or the URL of a bucket with a folder per class; or Parquet files, in a folder,
+                     in a bucket or on the Hugging Face Hub (hf://datasets/OWNER/NAME)
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv; or the URL of a
                      bucket. Each process writes one shard into data.cache_dir, uploads and removes it
   for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.split import Rows, Split
-from imagenet_opt.data.parquet.footer import damaged, read_footer
-from imagenet_opt.data.parquet.pages import ColumnPages
-from imagenet_opt.data.parquet.rows import image_column, with_file
+from imagenet_opt.data.parquet.file import ParquetFile, damaged, with_file
+from imagenet_opt.data.parquet.footer import read_footer
+from imagenet_opt.data.parquet.pages import values
+from imagenet_opt.data.parquet.rows import image_column
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.errors import BadSample
 from imagenet_opt.regular_file import MOST_BYTES
@@ -34,20 +35,21 @@ def read_compressed(split: Split) -> Iterator[Sample]:
     images, left = np.empty(len(split), object), MOST_BYTES + _MOST_GROWTH * int(split.sizes.sum())
     order = np.lexsort((split.offsets, split.container_ids))
     for rows in np.split(order, np.flatnonzero(np.diff(split.container_ids[order])) + 1):
-        path, wanted = split.folder / split.file(int(rows[0])), split.offsets[rows]
-        images[rows] = with_file(path, partial(_of_group, wanted=wanted, most_bytes=left))
+        etag = split.etags[split.container_ids[rows[0]]].decode() if len(split.etags) else ""
+        read = partial(_of_group, wanted=split.offsets[rows], most_bytes=left)
+        images[rows] = with_file(f"{split.place}/{split.file(int(rows[0]))}", read, etag)
         left -= sum(len(image or b"") for image in images[rows])
     for i, image in enumerate(images):
         images[i] = None
         yield BadSample("the row has no bytes; the image is another file") if image is None else image
 
 
-def _of_group(descriptor: int, *, wanted: Rows, most_bytes: int) -> NDArray[Any]:
+def _of_group(file: ParquetFile, *, wanted: Rows, most_bytes: int) -> NDArray[Any]:
     """The images of these rows of the file, which are in ascending order, and in one row group."""
-    footer = read_footer(descriptor)
-    path, first = image_column(footer).path, 0
+    footer, first = read_footer(file), 0
+    path = image_column(footer).path
     for group in footer.groups:
         if wanted[0] < first + (chunk := group[path]).num_rows:
-            return ColumnPages(descriptor, chunk).values(wanted - first, most_bytes)
+            return values(file, chunk, wanted - first, most_bytes)
         first += chunk.num_rows
     raise damaged(f"it has no row {wanted[0]}")

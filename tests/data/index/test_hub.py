@@ -17,8 +17,10 @@ from imagenet_opt.errors import (
     StorageFailed,
     StorageForbidden,
 )
+from imagenet_opt.pack.pack import pack
 from tests.data.parquet.files import write_set
-from tests.hub_server import TOKEN
+from tests.hub_server import TOKEN, Hub
+from tests.pack.packs import SMALL
 
 URL = "hf://datasets/owner/name"
 
@@ -42,13 +44,30 @@ def test_a_data_set_is_downloaded_and_read_like_its_folder(
         open_index(URL, "train", tmp_path / "cache")
 
 
-def test_of_a_compressed_data_set_one_file_is_downloaded_before_it_is_refused(
-    hub: Path, images_root: Path, tmp_path: Path
-) -> None:
+def test_a_compressed_data_set_is_refused_before_it_is_downloaded(hub: Path, images_root: Path, tmp_path: Path) -> None:
     write_set(hub / "owner/name", images_root)
     with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
         open_index(URL, "train", tmp_path / "cache")
-    assert len([*(tmp_path / "hub_cache").rglob("train-*.parquet")]) == 1
+    assert not [*(tmp_path / "hub_cache").rglob("*.parquet")]
+
+
+def test_a_compressed_data_set_is_packed_over_the_network_and_the_pack_resumes(
+    hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cache = write_set(hub / "owner/name", images_root, row_group_size=5), str(tmp_path / "cache")
+    pack(root, tmp_path / "expected", SMALL)
+    for split in ("train", "val"):
+        open_index(URL, split, Path(cache), to_pack=True)
+    monkeypatch.setattr(Hub, "parts_left", 20)
+    with pytest.raises(StorageForbidden, match="HF_TOKEN"):
+        pack(URL, tmp_path / "out", SMALL, cache_dir=cache)
+    assert [*(tmp_path / "out").rglob("*.tar")], "complete shards are kept"
+    monkeypatch.setattr(Hub, "parts_left", 10**6)
+    packed = pack(URL, tmp_path / "out", SMALL, cache_dir=cache)
+    assert 0 < packed.images_seen < packed.images == 78
+    for shard in (tmp_path / "expected").rglob("*.tar"):
+        assert (tmp_path / "out" / shard.relative_to(tmp_path / "expected")).read_bytes() == shard.read_bytes()
+    assert not [*(tmp_path / "hub_cache").rglob("*.parquet")], "nothing is downloaded"
 
 
 @pytest.mark.slow

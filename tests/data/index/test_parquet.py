@@ -18,6 +18,7 @@ from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.parquet.files import UNCOMPRESSED, pq, table, write_set
+from tests.object_server import put, upload
 
 
 def samples(split: Split) -> list[tuple[str, bytes]]:
@@ -79,6 +80,25 @@ def test_compressed_files_are_packed_and_the_pack_resumes(codec: str, images_roo
     gone.unlink()
     assert pack(root, out, options).images_seen < len(expected)
     assert gone.read_bytes() == shards[gone]
+
+
+def test_objects_of_a_bucket_are_read_in_place_or_packed(bucket: str, images_root: Path, tmp_path: Path) -> None:
+    plain = upload(write_set(tmp_path / "plain", images_root, compression="none"), f"{bucket}/plain")
+    for split in ("train", "val"):
+        index = open_index(plain, split, tmp_path / "cache")
+        assert samples(index) == samples(open_index(images_root, split, tmp_path / "cache"))
+    put(f"{bucket}/plain/data/validation-00000-of-00002.parquet", b"another object")
+    with pytest.raises(DataError, match="replaced"):
+        RecordStore(index).read_many(np.arange(len(index)))
+
+    local = write_set(tmp_path / "snappy", images_root, row_group_size=5)
+    url = upload(local, f"{bucket}/snappy")
+    with pytest.raises(DataError, match=f"imagenet-opt pack data.root={url} out=PACKED"):
+        open_index(url, "train", tmp_path / "cache")
+    for root, out in ((local, "a"), (url, "b")):
+        pack(root, tmp_path / out, PackOptions(shard_mb=0.02), cache_dir=str(tmp_path / "cache"))
+    for shard in (tmp_path / "a").rglob("*.tar"):
+        assert (tmp_path / "b" / shard.relative_to(tmp_path / "a")).read_bytes() == shard.read_bytes()
 
 
 def test_a_row_without_an_image_is_rejected_by_a_pack(images_root: Path, tmp_path: Path) -> None:

@@ -2,23 +2,31 @@
 
 import os
 import random
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from imagenet_opt.data.parquet.codec import unsnapped
-from imagenet_opt.data.parquet.footer import ParquetError, read_footer
-from imagenet_opt.data.parquet.pages import ColumnPages
-from imagenet_opt.data.parquet.rows import ParquetRows, numbered, rows_of, with_file
-from imagenet_opt.errors import DataError
+from imagenet_opt.data.parquet.file import ParquetFile, with_file
+from imagenet_opt.data.parquet.footer import read_footer
+from imagenet_opt.data.parquet.pages import values
+from imagenet_opt.data.parquet.rows import ParquetRows, image_column, numbered, rows_of
+from imagenet_opt.errors import ConfigError, DataError
 from tests.data.parquet.files import IMAGES, LABELS, NAMES, UNCOMPRESSED, pa, pq, table
 
 
 def read_all(folder: Path, names: list[str]) -> list[ParquetRows]:
-    return [with_file(folder / name, rows_of) for name in names]
+    return [with_file(f"{folder}/{name}", rows_of) for name in names]
+
+
+def decoded(file: ParquetFile, rows: Any = None) -> list[bytes | None]:
+    footer = read_footer(file)
+    chunks = [group[image_column(footer).path] for group in footer.groups]
+    return [value for chunk in chunks for value in values(file, chunk, rows)]
 
 
 @pytest.mark.parametrize("options", UNCOMPRESSED.values(), ids=UNCOMPRESSED)
@@ -40,16 +48,10 @@ def test_compressed_images_are_known_as_such_and_read_by_rows(codec: str, versio
     pq.write_table(table(), path, compression=codec, data_page_version=version, row_group_size=120)
     (rows,) = read_all(tmp_path, [path.name])
     assert rows.codec == {"lz4": "lz4_raw"}.get(codec, codec) and rows.labels.tolist() == LABELS
-    with path.open("rb") as file:
-        chunks = [group["image", "bytes"] for group in read_footer(file.fileno()).groups]
-        assert [value for chunk in chunks for value in ColumnPages(file.fileno(), chunk).values()] == IMAGES
-        some = np.array([3, 90, 119])
-        assert ColumnPages(file.fileno(), chunks[0]).values(some).tolist() == [IMAGES[i] for i in some]
-
-
-@pytest.mark.parametrize("content", [b"", b"a", b"ab" * 5000, bytes(10**5), random.Random(0).randbytes(70_000) * 3])
-def test_snappy(content: bytes) -> None:
-    assert unsnapped(pa.Codec("snappy").compress(content, asbytes=True), len(content)) == content
+    assert with_file(str(path), decoded) == IMAGES
+    some = np.array([3, 90])
+    expected = [IMAGES[first + i] for first in (0, 120, 240) for i in (3, 90) if first + i < 250]
+    assert with_file(str(path), partial(decoded, rows=some)) == expected
 
 
 def test_columns_may_have_other_names_and_types(tmp_path: Path) -> None:
@@ -123,11 +125,18 @@ def test_a_damaged_file_is_refused_or_read(options: dict[str, Any], tmp_path: Pa
         for _ in range(draw.randint(1, 3)):
             content[draw.randrange(len(content))] = draw.choice([0, 255, 127, draw.randrange(256)])
         path.write_bytes(content)
-        with path.open("rb") as file:
-            try:
-                rows = rows_of(file.fileno())
-                assert rows.codec or (rows.offsets + rows.sizes <= len(content)).all()
-                for group in read_footer(file.fileno()).groups:
-                    ColumnPages(file.fileno(), group["image", "bytes"]).values()
-            except (ParquetError, KeyError):
-                pass
+        try:
+            rows = with_file(str(path), rows_of)
+            assert rows.codec or (rows.offsets + rows.sizes <= len(content)).all()
+            with_file(str(path), decoded)
+        except DataError:
+            pass
+
+
+def test_without_pyarrow_the_message_has_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"data\.root.*pip install \"imagenet-opt\[parquet\]\""):
+        read_all(tmp_path, ["a.parquet"])

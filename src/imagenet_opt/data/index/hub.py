@@ -1,36 +1,29 @@
 """Data sets on the Hugging Face Hub: hf://datasets/OWNER/NAME[@REVISION][/FOLDER].
 
-Their Parquet files are downloaded into the cache of huggingface_hub, which other programs share, and read there.
+Parquet files with uncompressed images are downloaded into the cache of huggingface_hub, which other programs share, and
+read there. Others, which only a pack reads, are read over the network.
 """
 
 import glob
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.data.index.parquet import CARD, names_of_split, parquet_files
+from imagenet_opt.data.index.parquet import CARD, ParquetFiles, codec_of, names_of_split, parquet_files
+from imagenet_opt.data.storage.remote_file import explained
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.errors import (
-    ConfigError,
-    DatasetNotFound,
-    ImagenetOptError,
-    StorageFailed,
-    StorageForbidden,
-    named_first_line,
-)
+from imagenet_opt.errors import ConfigError, DatasetNotFound
 
 _URL = re.compile(
     r"hf://datasets/(?P<repo_id>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?(?:/(?P<folder>.+?))?/?"
 )
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _CONVERTED = "@refs/convert/parquet/default"
 
 
-def hub_folder(url: str, split: str, accept: Callable[[Path], None] = lambda file: None) -> Path:
-    """Download the Parquet files of a split; returns the folder in the cache that stands for `url`. accept: called with
-    the first file before the others are downloaded; may raise.
+def hub_files(url: str, split: str, check_codec: Callable[[str], None]) -> ParquetFiles:
+    """The Parquet files of a split: downloaded, or of the newest commit on the Hub if their images are compressed.
+    check_codec: called with the codec of the first file; may raise.
 
     Raises ConfigError for another URL, DatasetNotFound, StorageForbidden, StorageFailed.
     """
@@ -42,27 +35,31 @@ def hub_folder(url: str, split: str, accept: Callable[[Path], None] = lambda fil
 
     repo: dict[str, Any] = {"repo_id": match["repo_id"], "repo_type": "dataset"}
     folder = f"{match['folder']}/" if match["folder"] else ""
-    with _explained(url):
+    with explained(url):
         if constants.HF_HUB_OFFLINE:
             found = huggingface_hub.snapshot_download(
                 **repo, revision=match["revision"], local_files_only=True, allow_patterns=[CARD]
             )
-            if not parquet_files(Path(found, folder), split):
+            if (files := parquet_files(Path(found, folder), split)) is None:
                 raise DatasetNotFound(
                     f"{url} has no files of {split} in {found} (data.root); unset HF_HUB_OFFLINE to download them"
                 )
-            return Path(found, folder)
+            return files
         about = huggingface_hub.HfApi().dataset_info(match["repo_id"], revision=match["revision"])
         names = [file.rfilename for file in about.siblings or []]
         inside = [name.removeprefix(folder) for name in names if name.startswith(folder)]
-        if not (files := names_of_split(inside, split)):
+        if not (wanted := names_of_split(inside, split)):
             raise DatasetNotFound(_without_split(url, split, names))
-        first = huggingface_hub.hf_hub_download(filename=folder + files[0], revision=match["revision"], **repo)
-        accept(Path(first))
-        tell_once(f"{url}: {len(files)} files of {split} come from the Hub, unless {constants.HF_HUB_CACHE} has them")
-        wanted = [glob.escape(folder + name) for name in (*files, *{CARD} & {*inside})]
-        found = huggingface_hub.snapshot_download(**repo, revision=match["revision"], allow_patterns=wanted)
-    return Path(found, folder)
+        place = f"hf://datasets/{match['repo_id']}@{about.sha}/{folder}".removesuffix("/")
+        codec = codec_of(f"{place}/{wanted[0]}")
+        check_codec(codec)
+        if codec:
+            tell_once(f"{url}: {len(wanted)} files of {split} are read over the network, and not downloaded")
+            return ParquetFiles(place, split, wanted)
+        tell_once(f"{url}: {len(wanted)} files of {split} come from the Hub, unless {constants.HF_HUB_CACHE} has them")
+        patterns = [glob.escape(folder + name) for name in (*wanted, *{CARD} & {*inside})]
+        found = huggingface_hub.snapshot_download(**repo, revision=match["revision"], allow_patterns=patterns)
+    return ParquetFiles(str(Path(found, folder)), split, wanted)
 
 
 def _without_split(url: str, split: str, names: list[str]) -> str:
@@ -76,33 +73,3 @@ def _without_split(url: str, split: str, names: list[str]) -> str:
         "Add the folder that holds such files to data.root, or name another split with data.train_folder, "
         "data.val_folder"
     )
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Errors of the Hub get one line with the remedy."""
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except ImagenetOptError:
-        raise
-    except errors.GatedRepoError as error:
-        raise StorageForbidden(f"{url} is gated (data.root): ask for access on its page, then {_LOG_IN}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise DatasetNotFound(
-            f"{url} does not exist, or is private (data.root): check the name; for a private data set {_LOG_IN}"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise DatasetNotFound(f"{url} does not exist in this revision (data.root); check the name after @") from error
-    except Exception as error:
-        if _status(error) in (401, 403):
-            raise StorageForbidden(f"the Hub refuses the token for {url} (data.root): {_LOG_IN}") from error
-        raise StorageFailed(
-            f"cannot read {url} (data.root): {named_first_line(error)}; check the network and HF_ENDPOINT, then run "
-            "the same command again"
-        ) from error
-
-
-def _status(error: Exception) -> Any:
-    return getattr(getattr(error, "response", None), "status_code", None)

@@ -115,8 +115,8 @@ def open_kept(
     def make(cached: Path) -> Split:
         started_ns = time.time_ns()
         split, marks = scan()
-        latest = max(max(changes) for _, *changes, _ in marks.values())
-        if not split.codec and latest < started_ns - _CLOCK_STEP_NS:
+        latest = max((max(changes) for _, *changes, _ in marks.values()), default=0)
+        if latest < started_ns - _CLOCK_STEP_NS:
             split = save(cached, split, {"marked": list(marks), "marks": list(marks.values()), **facts})
         tell_listed(split)
         return split
@@ -182,7 +182,7 @@ def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
     """The split, with its columns mapped from files in `cached`. about: further facts for `load`. A failure is only a
     warning, because the columns are in memory."""
     columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}
-    kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others", "open_ends")}
+    kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others", "open_ends", "codec")}
     etag_bytes = split.etags.itemsize if len(split.etags) else 0
     kept |= {"listed": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f UTC}", "columns": [*columns], "etag_bytes": etag_bytes}
     facts = {"format": _FORMAT, **kept, **about}
@@ -237,6 +237,7 @@ def _opened(cached: Path, about: Mapping[str, Any], origin: Origin) -> Split:
     others = {str(name): int(num) for name, num in dict(about["others"]).items()}
     return Split(
         place=str(about["place"]),
+        codec=str(about.get("codec", "")),
         classes=classes,
         containers=containers,
         others=others,

@@ -160,8 +160,6 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
     tars = sorted(name for name in names if name.lower().endswith(".tar"))
     num_images, parquet = sum(map(is_image, names)), [name for name in names if name.lower().endswith(".parquet")]
     if parquet:
-        if isinstance(place, str):
-            return f"{place} holds Parquet files, which are read from a local folder only; copy them to one"
         return (
             f"{place} holds Parquet files, such as {min(parquet)}, but none of this split; expected train-*.parquet "
             "and val-*.parquet in data.root, or in data/ in it. If names begin with other words, set data.train_folder "

@@ -1,4 +1,4 @@
-"""Splits below a URL, of a folder for each class or of tars: listed once, then kept in data.cache_dir."""
+"""Splits below a URL, of class folders, tars or Parquet files: listed once, then kept in data.cache_dir."""
 
 import logging
 import os
@@ -14,6 +14,7 @@ import numpy as np
 from imagenet_opt.data.index.folder_index import SCAN_THREADS, split_of_classes
 from imagenet_opt.data.index.index_cache import load, load_or_make, save, scan_each, tell_listed
 from imagenet_opt.data.index.layout import describe, is_image, kind
+from imagenet_opt.data.index.parquet import ParquetFiles, listed, names_of_split, read_parquet
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars, tars_among
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
@@ -56,7 +57,7 @@ def open_objects(url: str, cache_dir: Path, cache_gb: float | None = 0.0) -> Spl
         spool = TarSpool(cache_dir / "samples" / f"{cached.name}.spool", bytes_of(cache_gb))
         try:
             split = save(cached, _list(url, spool), {"url": url})
-            if split.containers and (cache := cache_of(split, cache_gb)) is not None:
+            if spool.folder.exists() and (cache := cache_of(split, cache_gb)) is not None:
                 spool.move(split, cache)
             return split
         finally:
@@ -78,6 +79,8 @@ def _list(url: str, spool: TarSpool) -> Split:
     if not folders:
         if tars := _find_tars(url, files):
             return _read_tars(*tars, spool)
+        if parquet := _find_parquet(url):
+            return read_parquet(parquet)
         names = [each.path for each in files]
         raise DatasetNotFound(
             f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
@@ -112,9 +115,27 @@ def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject],
     return sorted(each for each in found if is_image(each.path)), others
 
 
+def _root_and_split(url: str) -> tuple[str, str]:
+    root, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
+    return root, split
+
+
+def _find_parquet(url: str) -> ParquetFiles | None:
+    """The Parquet files of a split, where `parquet_files` would find them in folders."""
+    (root, split), found = _root_and_split(url), dict[str, FoundObject]()
+
+    def names_in(below: str) -> list[str]:
+        folders, objects = _entries(f"{root}/{below}".rstrip("/"))
+        found.update({os.path.join(below, each.path): each for each in objects})
+        return [*folders, *(each.path for each in objects)]
+
+    names = names_of_split(listed(names_in, split), split)
+    return ParquetFiles(root, split, names, tuple(found[name].etag for name in names)) if names else None
+
+
 def _find_tars(url: str, files: Sequence[FoundObject]) -> tuple[Tars, list[FoundObject]] | None:
     """The tars of a split and their objects, where `find_tars` would find them in folders. files: those of `url`."""
-    root, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
+    root, split = _root_and_split(url)
     above = _entries(root)[1] if root != url else list(files)
     for name in (split, *sorted(words_of(split) - {split})):
         place = f"{root}/{name}" if name != split else url

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.hub import hub_folder
+from imagenet_opt.data.index.hub import hub_files
 from imagenet_opt.data.index.layout import list_of_flat, split_folder, split_url
-from imagenet_opt.data.index.parquet import codec_of, open_parquet, parquet_files
+from imagenet_opt.data.index.parquet import open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import find_tars, open_tars
@@ -29,10 +29,11 @@ def open_index(
     """
     check_codec = partial(_check_codec, root, to_pack)
     if is_hub(root):
-        root = hub_folder(str(root), split, lambda file: check_codec(codec_of(file)))
-    if isinstance(root, str):
-        return _open_objects(split_url(root, split), cache_dir, cache_gb)
-    found = find_source(root, split)(cache_dir)
+        found = open_parquet(hub_files(str(root), split, check_codec), cache_dir)
+    elif isinstance(root, str):
+        found = _open_objects(split_url(root, split), cache_dir, cache_gb)
+    else:
+        found = find_source(root, split)(cache_dir)
     check_codec(found.codec)
     return found
 

@@ -7,9 +7,8 @@ group is a container, and the offset of a sample is the number of its row in the
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,11 @@ from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_eac
 from imagenet_opt.data.index.layout import unreadable
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import find_tars
-from imagenet_opt.data.parquet.rows import ParquetRows, image_codec, numbered, rows_of, with_file
+from imagenet_opt.data.parquet.file import open_any, with_file
+from imagenet_opt.data.parquet.rows import ParquetRows, image_codec, numbered, rows_of
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import DataError
-from imagenet_opt.regular_file import read_file
+from imagenet_opt.object_storage import is_hub
 
 CARD = "README.md"
 _NAMES = {"train": ("train", "training"), "val": ("val", "validation", "valid", "test")}
@@ -30,15 +30,17 @@ _FOLDER = "data"
 _SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-\w+)?\.parquet$")
 _NUM_EXAMPLES = re.compile(rb"- name: (\S+)\s+num_bytes: \S+\s+num_examples: (\d+)")
 _THREADS = 8
+_MOST_CARD = 2**24
 
 
 @dataclass(frozen=True)
 class ParquetFiles:
-    """The files of a split: names below `folder`, sorted."""
+    """The files of a split: names below `place`, a folder or URL, sorted. etags: of objects when they were listed."""
 
-    folder: Path
+    place: str
     split: str
     names: tuple[str, ...]
+    etags: tuple[str, ...] = ()
 
 
 def names_of_split(names: Iterable[str], split: str) -> tuple[str, ...]:
@@ -57,76 +59,85 @@ def parquet_files(root: Path | None, split: str) -> ParquetFiles | None:
         return None
     folder = root.expanduser().resolve()
     try:
-        names = names_of_split(_listed(folder, split), split)
-        if names and (find_tars(folder, split) or any(map(os.path.isdir, _paths(folder / split)))):
+        names = names_of_split(listed(lambda below: _names_in(folder / below), split), split)
+        if names and (find_tars(folder, split) or any(map(os.path.isdir, (folder / split).glob("*")))):
             raise DataError(f"{folder} holds {names[0]}, and tars or folders of {split} (data.root); keep one of them")
     except OSError as error:
         raise unreadable(error) from error
-    return ParquetFiles(folder, split, names) if names else None
+    return ParquetFiles(str(folder), split, names) if names else None
 
 
-def _listed(folder: Path, split: str, below: str = "") -> list[str]:
+def listed(names_in: Callable[[str], list[str]], split: str, below: str = "") -> Iterator[str]:
     """The Parquet files in the folders that may hold a split, of which only those that exist are looked at, because
-    storage may be slow."""
-    found, words = list[str](), _NAMES.get(split, (split,))
-    for path in _paths(folder / below):
-        name = os.path.join(below, os.path.basename(path))
-        if name.lower().endswith(".parquet"):
-            found.append(name)
-        elif name in (*words, _FOLDER, *(f"{_FOLDER}/{word}" for word in words), *map(str, Path(split).parents)):
-            found += _listed(folder, split, name)
-    return found
+    storage may be slow. names_in: names of all files and folders in a folder below the root of a data set."""
+    words = _NAMES.get(split, (split,))
+    wanted = {*words, _FOLDER, *(f"{_FOLDER}/{word}" for word in words), *map(str, Path(split).parents)}
+    for name in names_in(below):
+        path = os.path.join(below, name)
+        if path.lower().endswith(".parquet"):
+            yield path
+        elif path in wanted:
+            yield from listed(names_in, split, path)
 
 
-def _paths(folder: Path) -> list[str]:
+def _names_in(folder: Path) -> list[str]:
     try:
-        return [os.path.join(folder, name) for name in os.listdir(folder)]
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def codec_of(file: Path) -> str:
+def codec_of(file: str) -> str:
     """How the images of a file are compressed; "" if they are not. Raises DataError."""
     return with_file(file, image_codec)
 
 
 def open_parquet(files: ParquetFiles, cache_dir: Path) -> Split:
-    """The split of these files, from the cache while their sizes and times are the same. Raises DataError."""
+    """The split of these files; from the cache while their sizes and times, or their commit, are the same. Raises
+    DataError."""
+
+    def scan() -> tuple[Split, Marks]:
+        paths = [] if is_hub(files.place) else [f"{files.place}/{name}" for name in files.names]
+        try:
+            marks = {path: mark(path) for path in paths}
+        except OSError as error:
+            raise unreadable(error) from error
+        return read_parquet(files), marks
+
+    return open_kept(cache_dir, f"{files.split} Parquet of {files.place}", scan, files=files.names)
+
+
+def read_parquet(files: ParquetFiles) -> Split:
+    """The split of these files: labels, and the places of images. Raises DataError."""
     _check_complete(files)
-
-    return open_kept(cache_dir, f"{files.split} Parquet of {files.folder}", partial(_scanned, files), files=files.names)
-
-
-def _scanned(files: ParquetFiles) -> tuple[Split, Marks]:
-    try:
-        marks = {str(path): mark(path) for path in (files.folder / name for name in files.names)}
-    except OSError as error:
-        raise unreadable(error) from error
-    read = partial(_rows, files)
-    split = _split(files, scan_each("Parquet files", files.names, read, num_threads=_THREADS))
+    etags = dict(zip(files.names, files.etags or [""] * len(files.names), strict=True))
+    rows = scan_each(
+        "Parquet files",
+        files.names,
+        lambda name: with_file(f"{files.place}/{name}", rows_of, etags[name]),
+        num_threads=_THREADS,
+    )
+    split = _split(files, rows)
     _compare_rows(files, len(split))
-    return split, marks
-
-
-def _rows(files: ParquetFiles, name: str) -> ParquetRows:
-    return with_file(files.folder / name, rows_of)
+    return split
 
 
 def _split(files: ParquetFiles, rows: Sequence[ParquetRows]) -> Split:
-    labels, classes = numbered(rows, [str(files.folder / name) for name in files.names])
+    labels, classes = numbered(rows, [f"{files.place}/{name}" for name in files.names])
     codec = next((each.codec for each in rows if each.codec), "")
     lengths = [each.group_rows if codec else (len(each.labels),) for each in rows]
-    containers = [(name, num) for name, nums in zip(files.names, lengths, strict=True) for num in nums]
+    file_ids = np.repeat(np.arange(len(rows)), list(map(len, lengths))).tolist()
     in_file = [np.arange(len(each.labels)) for each in rows]
     return Split(
-        place=str(files.folder),
+        place=files.place,
         classes=classes,
         labels=labels,
         **joined([b"row-%d" % row for each in in_file for row in each.tolist()]),
         sizes=np.concatenate([each.sizes for each in rows]),
-        containers=tuple(name for name, _ in containers),
-        container_ids=np.repeat(np.arange(len(containers), dtype=np.int32), [num for _, num in containers]),
+        containers=tuple(files.names[i] for i in file_ids),
+        container_ids=np.repeat(np.arange(len(file_ids), dtype=np.int32), np.concatenate(lengths)),
         offsets=np.concatenate(in_file if codec else [each.offsets for each in rows]),
+        etags=np.array([files.etags[i].encode() for i in file_ids] if files.etags else [], np.bytes_),
         codec=codec,
     )
 
@@ -137,12 +148,12 @@ def _check_complete(files: ParquetFiles) -> None:
     totals = {total for _, total in counts}
     if len(totals) > 1 or len({*counts}) < len(counts):
         raise DataError(
-            f"{files.folder} holds several versions of {files.split}: {files.names[0]} ... {files.names[-1]} "
+            f"{files.place} holds several versions of {files.split}: {files.names[0]} ... {files.names[-1]} "
             "(data.root); remove the old files"
         )
     if counts and (missing := {*range(min(totals.pop(), 2 * len(counts)))} - {number for number, _ in counts}):
         raise DataError(
-            f"{files.folder} holds {len(files.names)} files such as {files.names[0]}, but number {min(missing)} is "
+            f"{files.place} holds {len(files.names)} files such as {files.names[0]}, but number {min(missing)} is "
             "missing (data.root); download it"
         )
 
@@ -151,14 +162,15 @@ def _compare_rows(files: ParquetFiles, num_rows: int) -> None:
     """Warn if README.md, the card of the data set, tells another number of rows: push_to_hub of several processes lost
     some (huggingface/datasets, issue 8044)."""
     try:
-        card = read_file(files.folder / CARD)
-    except OSError:
+        with open_any(f"{files.place}/{CARD}") as file:
+            card = file.read(_MOST_CARD)
+    except (OSError, DataError):
         return
     words = _NAMES.get(files.split, (files.split,))
     expected = {int(num) for name, num in _NUM_EXAMPLES.findall(card) if name.decode("utf-8", "replace") in words}
     if len(expected) == 1 and num_rows not in expected:
         tell_once(
-            f"{files.folder} has {num_rows} rows in {len(files.names)} files of {files.split}, but {CARD} says "
+            f"{files.place} has {num_rows} rows in {len(files.names)} files of {files.split}, but {CARD} says "
             f"{expected.pop()} (data.root): rows are missing, or the card is old",
             logging.WARNING,
         )

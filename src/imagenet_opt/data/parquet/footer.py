@@ -1,35 +1,28 @@
 """Reads the footer of a Parquet file: its columns, its row groups and its metadata
-(github.com/apache/parquet-format, parquet.thrift).
+(github.com/apache/parquet-format, parquet.thrift). pyarrow's reader ends the process at some damaged footers.
 """
 
 import json
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from imagenet_opt.data.parquet.file import ParquetError, ParquetFile, damaged
 from imagenet_opt.data.parquet.thrift import Struct, ThriftError, read_struct
-from imagenet_opt.regular_file import read_part
 
 INT32, INT64, BYTE_ARRAY = 1, 2, 6
 """Types of columns."""
-_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_MOST_FOOTER = 2**26
+_TAIL = 2**16
+"""Bytes of the first read, which most footers fit into."""
 _MOST_ROWS = 2**26
 _DEEPEST = 32
 _REQUIRED, _REPEATED = 0, 2
-_CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
+_CODECS = ("", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
 _UTF8, _STRING = 0, 1
 _FEATURES = b"huggingface"
 """Key of the metadata of the library datasets: JSON with the features, among them the names of classes."""
 
 
-class ParquetError(ValueError):
-    """A file that cannot be read. The message has what was found and the remedy, without the name of the file."""
-
-
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A leaf of the schema. max_definition: level of a value that is not null. is_repeated: several values a row."""
 
     path: tuple[str, ...]
@@ -39,9 +32,9 @@ class Column:
     is_repeated: bool
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """The pages of one column in one row group. start, end: place in the file, in bytes."""
+class Chunk(NamedTuple):
+    """The pages of one column in one row group. start, end: place in the file, in bytes. codec: "" if they are not
+    compressed."""
 
     column: Column
     start: int
@@ -50,9 +43,9 @@ class Chunk:
     num_rows: int
 
 
-@dataclass(frozen=True)
-class Footer:
-    """groups: of each row group, column -> its chunk. features: of the library datasets, name -> description."""
+class Footer(NamedTuple):
+    """groups: of each row group with rows, column -> its chunk. features: of the library datasets, name ->
+    description."""
 
     columns: tuple[Column, ...]
     groups: tuple[dict[tuple[str, ...], Chunk], ...]
@@ -60,34 +53,29 @@ class Footer:
     features: dict[str, Any]
 
 
-def read_footer(descriptor: int) -> Footer:
+def read_footer(file: ParquetFile) -> Footer:
     """Raises ParquetError, OSError."""
-    size = os.fstat(descriptor).st_size
-    end = read_part(descriptor, max(0, size - 8), min(size, 8))
-    if end[4:] == _ENCRYPTED:
-        raise ParquetError("is encrypted; write it without encryption")
-    if end[4:] != _MAGIC or read_part(descriptor, 0, 4) != _MAGIC:
+    tail = file.read(max(0, file.num_bytes - _TAIL), min(file.num_bytes, _TAIL))
+    if tail[-4:] != b"PAR1":
         raise ParquetError(
-            f"has {size} bytes and no footer: it is still being written, or was copied in part; wait, or copy it again"
+            f"has {file.num_bytes} bytes and no footer that can be read: it is still being written, was copied in "
+            "part, or is encrypted; wait, or copy it again"
         )
-    length = int.from_bytes(end[:4], "little")
-    if length > min(size - 12, _MOST_FOOTER):
-        raise damaged(f"its footer claims {length} of {size} bytes")
+    size, end = int.from_bytes(tail[-8:-4], "little"), file.num_bytes - 8
+    if size > end:
+        raise damaged(f"its footer claims {size} of {end} bytes")
+    content = tail[-8 - size : -8] if size + 8 <= len(tail) else file.read(end - size, size)
     try:
-        return _footer(read_struct(read_part(descriptor, size - 8 - length, length))[0], size - 8 - length)
+        return _footer(read_struct(content)[0], end - size)
     except (ThriftError, IndexError) as error:
         raise damaged(f"its footer cannot be read ({error})") from error
-
-
-def damaged(what: str) -> ParquetError:
-    return ParquetError(f"is damaged: {what}; download or write it again")
 
 
 def _footer(about: Struct, data_end: int) -> Footer:
     num_rows = about.number(3, _MOST_ROWS)
     columns = tuple(_columns(about.structs(2)))
     groups = tuple(_chunks(group, columns, data_end) for group in about.structs(4) if group.number(3, num_rows))
-    total = sum(next(iter(group.values())).num_rows for group in groups if group)
+    total = sum(next(iter(group.values())).num_rows for group in groups)
     if total != num_rows:
         raise damaged(f"its row groups have {total} rows, its footer says {num_rows}")
     return Footer(columns, groups, num_rows, _features(about.structs(5)))
@@ -116,24 +104,19 @@ def _columns(schema: list[Struct]) -> Iterator[Column]:
 
 
 def _chunks(group: Struct, columns: tuple[Column, ...], data_end: int) -> dict[tuple[str, ...], Chunk]:
-    chunks = group.structs(1)
+    chunks, num_rows = group.structs(1), group.number(3, _MOST_ROWS)
     if len(chunks) != len(columns) or not chunks:
         raise ThriftError(f"a row group has {len(chunks)} of {len(columns)} columns")
-    return {
-        column.path: _chunk(chunk, column, group.number(3, _MOST_ROWS), data_end)
-        for chunk, column in zip(chunks, columns, strict=True)
-    }
-
-
-def _chunk(chunk: Struct, column: Column, num_rows: int, data_end: int) -> Chunk:
-    if chunk.get(1):
-        raise ThriftError("a column lies in another file")
-    about = chunk.struct(3)
-    start = about.number(9, data_end)
-    dictionary = about.number(11, data_end, 0)
-    start = min(start, dictionary) if dictionary else start
-    codec = about.number(4, len(_CODECS) - 1)
-    return Chunk(column, start, start + about.number(7, data_end - start), _CODECS[codec], num_rows)
+    found = {}
+    for column, chunk in zip(columns, chunks, strict=True):
+        if chunk.get(1):
+            raise ThriftError("a column lies in another file")
+        about = chunk.struct(3)
+        start, dictionary = about.number(9, data_end), about.number(11, data_end, 0)
+        start = min(start, dictionary) if dictionary else start
+        end = start + about.number(7, data_end - start)
+        found[column.path] = Chunk(column, start, end, _CODECS[about.number(4, len(_CODECS) - 1)], num_rows)
+    return found
 
 
 def _features(metadata: list[Struct]) -> dict[str, Any]:

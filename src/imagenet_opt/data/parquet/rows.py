@@ -3,40 +3,24 @@
 Images whose pages are not compressed are read in place, like the records of a tar. Others can only be packed.
 """
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.webdataset import with_numbers
-from imagenet_opt.data.parquet.footer import (
-    BYTE_ARRAY,
-    INT32,
-    INT64,
-    Chunk,
-    Column,
-    Footer,
-    ParquetError,
-    damaged,
-    read_footer,
-)
-from imagenet_opt.data.parquet.pages import ColumnPages
-from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.data.parquet.file import ParquetError, ParquetFile, damaged
+from imagenet_opt.data.parquet.footer import BYTE_ARRAY, INT32, INT64, Chunk, Column, Footer, read_footer
+from imagenet_opt.data.parquet.pages import places, values
 from imagenet_opt.errors import ClassMismatch, DataError
-from imagenet_opt.regular_file import open_regular
-
-T = TypeVar("T")
 
 _LABELS = ("label", "labels", "cls", "class", "class_label", "target", "fine_label")
 """Names of columns of labels, for files that do not say which column has classes."""
 _MOST_CLASSES = 10**6
 _FEWEST_ROW_BYTES = 8
 """A row with an image has more. A column of equal values could claim billions of rows."""
-_PATIENCE = 60.0
 _KEEP_ONE = 'keep one (datasets: remove_columns(["..."])) and write the files again'
 
 
@@ -54,22 +38,22 @@ class ParquetRows:
     group_rows: tuple[int, ...]
 
 
-def rows_of(descriptor: int) -> ParquetRows:
+def rows_of(file: ParquetFile) -> ParquetRows:
     """Raises ParquetError, OSError."""
-    footer = read_footer(descriptor)
+    footer = read_footer(file)
     if not footer.num_rows:
         raise ParquetError("has no rows; remove it, or write it again")
     image, (label, names) = image_column(footer), _label(footer)
-    if footer.num_rows > (size := os.fstat(descriptor).st_size) // _FEWEST_ROW_BYTES:
-        raise damaged(f"it claims {footer.num_rows} rows in {size} bytes")
-    labels = np.concatenate([_labels(descriptor, group[label.path]) for group in footer.groups])
+    if footer.num_rows > file.num_bytes // _FEWEST_ROW_BYTES:
+        raise damaged(f"it claims {footer.num_rows} rows in {file.num_bytes} bytes")
+    labels = np.concatenate([_labels(file, group[label.path]) for group in footer.groups])
     chunks = [group[image.path] for group in footer.groups]
     codec = _codec(chunks)
     group_rows = tuple(chunk.num_rows for chunk in chunks)
     if codec:
         means = np.array([(chunk.end - chunk.start) // chunk.num_rows for chunk in chunks], np.int64)
         return ParquetRows(labels, names, np.empty(0, np.int64), np.repeat(means, group_rows), codec, group_rows)
-    offsets, sizes = np.concatenate([ColumnPages(descriptor, chunk).places() for chunk in chunks], axis=1)
+    offsets, sizes = np.concatenate([places(file, chunk) for chunk in chunks], axis=1)
     if len(empty := np.flatnonzero(sizes < 0)):
         raise ParquetError(
             f"has {len(empty)} rows without the bytes of an image, the first is row {empty[0]}: the images are other "
@@ -78,15 +62,15 @@ def rows_of(descriptor: int) -> ParquetRows:
     return ParquetRows(labels, names, offsets, sizes, codec, group_rows)
 
 
-def image_codec(descriptor: int) -> str:
+def image_codec(file: ParquetFile) -> str:
     """How the images of a file are compressed; "" if they are not. Raises ParquetError, OSError."""
-    footer = read_footer(descriptor)
+    footer = read_footer(file)
     path = image_column(footer).path
     return _codec([group[path] for group in footer.groups])
 
 
 def _codec(chunks: Sequence[Chunk]) -> str:
-    return next((chunk.codec for chunk in chunks if chunk.codec != "uncompressed"), "")
+    return next((chunk.codec for chunk in chunks if chunk.codec), "")
 
 
 def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
@@ -101,8 +85,8 @@ def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArra
             )
     labels = np.concatenate([each.labels for each in rows])
     if labels.dtype == object:
-        found, numbers = np.unique(labels.astype(str), return_inverse=True)
-        return numbers.astype(np.int32), tuple(found.tolist())
+        number_of = {name: number for number, name in enumerate(sorted(set(labels)))}
+        return np.array([number_of[label] for label in labels], np.int32), tuple(number_of)
     names, largest = rows[0].names, int(labels.max())
     if largest >= (len(names) or _MOST_CLASSES):
         expected = f"{len(names)} names of classes" if names else f"at most {_MOST_CLASSES} classes"
@@ -111,21 +95,6 @@ def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArra
             "from 0: write the files again with suitable labels or names"
         )
     return labels.astype(np.int32), names or tuple(map(str, range(largest + 1)))
-
-
-def with_file(path: Path, read: Callable[[int], T]) -> T:
-    """The result of `read` for the descriptor of a file. Raises DataError that names the file."""
-
-    def attempt() -> T:
-        with open(path, "rb", 0, opener=open_regular) as file:
-            return read(file.fileno())
-
-    try:
-        return retry_transient(attempt, str(path), _PATIENCE)
-    except ParquetError as error:
-        raise DataError(f"{path} {error} (data.root)") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
 
 
 def image_column(footer: Footer) -> Column:
@@ -165,10 +134,10 @@ def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
     return column, with_numbers(list(map(str, names)) if isinstance(names, list) else [])
 
 
-def _labels(descriptor: int, chunk: Chunk) -> NDArray[Any]:
+def _labels(file: ParquetFile, chunk: Chunk) -> NDArray[Any]:
     """int64 numbers, or names as objects."""
     column = chunk.column
-    labels = ColumnPages(descriptor, chunk).values()
+    labels = values(file, chunk)
     missing = np.array([label is None for label in labels])
     if column.is_text:
         if missing.any():

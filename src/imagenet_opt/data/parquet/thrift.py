@@ -7,7 +7,7 @@ from typing import Any
 _MOST_VALUES = 2**20
 """Most values of one structure: a footer with 10,000 row groups of three columns has fewer."""
 _DEEPEST = 24
-_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _STRUCT = 1, 2, 3, 7, 8, 9, 12
 _NUMBERS = (4, 5, 6)
 _BITS = 64
 
@@ -81,18 +81,11 @@ class _Reader:
             return self.take(self.unsigned() if kind == _BINARY else 8)
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        return self.container(kind, depth + 1)
-
-    def container(self, kind: int, depth: int) -> list[Any]:
-        if kind in (_LIST, _SET):
-            header = self.byte()
-            num = header >> 4 if header >> 4 < 15 else self.unsigned()
-            return [self.value(header & 15, depth) for _ in range(num)]
-        if kind == _MAP:
-            num = self.unsigned()
-            kinds = self.byte() if num else 0
-            return [self.value(each, depth) for _ in range(num) for each in (kinds >> 4, kinds & 15)]
-        raise ThriftError(f"there is no type {kind}")
+        if kind != _LIST:
+            raise ThriftError(f"type {kind} is in no structure of Parquet")
+        header = self.byte()
+        num = header >> 4 if header >> 4 < 15 else self.unsigned()
+        return [self.value(header & 15, depth + 1) for _ in range(num)]
 
     def byte(self) -> int:
         value = self.content[self.at]

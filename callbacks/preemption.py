@@ -100,6 +100,8 @@ class Preemption(Callback):
     """
 
     def __init__(self, *, spot_notice_url: str | None = None, spot_notice_seconds: float = 5.0) -> None:
+        if not spot_notice_seconds > 0:
+            raise ConfigError(f"callbacks.preemption.spot_notice_seconds={spot_notice_seconds} must be above 0")
         self.spot_notice_url = spot_notice_url
         self.spot_notice_seconds = spot_notice_seconds
         self._notice: SpotNotice | None = None

@@ -45,6 +45,7 @@ WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.w
             ("callbacks.mine._target_=tests.conftest.nope cannot be found", "tests.conftest has no nope"),
         ),
         ("+callbacks.mixin.mode=on", errors.ConfigError, ("callbacks.mixin", "mixing")),
+        ("trainer.num_nodes=0", errors.ConfigError, ("trainer.num_nodes=0", "at least 1")),
         ("trainer.accelerator=gpu", errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
         ("model.freeze=all_but_head", errors.ConfigError, ("model.freeze=all_but_head", "random; set model.init_from")),
         ("callbacks.acceleration.compile_mode=foo", errors.ConfigError, ("compile_mode='foo'", "max-autotune")),

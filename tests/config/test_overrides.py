@@ -25,6 +25,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples
         ("--help logger=null", "--help logger=[]"),
         ("+rehearse=a10g data.root=/d experiment=mine", "data=folder rehearse=a10g data.root=/d experiment=mine"),
         ("rehearse=null experiment=null", "~rehearse ~experiment"),
+        ("data.root=~/d", f"data=folder data.root={Path.home()}/d"),
     ],
 )
 def test_command_line_is_completed_once(words: str, expected: str) -> None:
@@ -116,6 +117,9 @@ BAD_SAMPLES = TooManyBadSamples("2 bad samples: /d/a\nb.JPEG: empty; /d/b  c.JPE
         ),
         ("trainer.max_time=00:01:00:00", "+trainer.max_time=00:01:00:00"),
         ("+model.ls_init_value=1", "model.options.ls_init_value=1"),
+        ("data.mean=[0.4", "into quotes: \"data.mean='VALUE'\""),
+        ("recipe=rn50_a2", "add experiment=rn50_a2"),
+        ("model.max_grad_norm=nan", "ConfigError: model.max_grad_norm=nan must be a number"),
         ("model.options.drop_path_rate=0.1", "model.drop_path_rate"),
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); did you mean resnet50?"),
         ("optimizer.name=sdg", "optimizer.name); did you mean sgd?"),

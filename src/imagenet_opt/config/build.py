@@ -209,8 +209,10 @@ def device_of(config: DictConfig) -> torch.device:
 
 
 def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
-    """Number of processes of the configured run: on one node, and in all."""
+    """Number of processes of the configured run: on one node, and in all. Raises ConfigError."""
     devices, num_nodes = config.trainer.devices, str(config.trainer.get("num_nodes", 1))
+    if not num_nodes.isdecimal() or int(num_nodes) < 1:
+        raise ConfigError(f"trainer.num_nodes={num_nodes} must be a number of machines, at least 1")
     if OmegaConf.is_list(devices):
         local = len(devices)
     elif "," in str(devices):  # Lightning's text for a list
@@ -219,7 +221,7 @@ def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
         local = int(devices)
     else:
         local = torch.cuda.device_count() if device.type == "cuda" else 1
-    return local, local * (int(num_nodes) if num_nodes.isdecimal() else 1)  # the Trainer refuses other values
+    return local, local * int(num_nodes)
 
 
 def share_batch(config: DictConfig, num_processes: int) -> None:

@@ -119,6 +119,10 @@ def _check(config: DictConfig, words: list[str]) -> None:
         OmegaConf.update(config, key, value)
     leave_out_idle(config, words)
     check_limits(config.trainer)
+    if (recipe := config.get("recipe")) is not None and not OmegaConf.is_dict(recipe):
+        raise ConfigError(
+            f"recipe={recipe} chooses nothing: recipe holds facts about a recipe; add experiment={recipe}"
+        )
     price = config.get("price_per_hour")
     if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9):
         raise ConfigError(

@@ -34,6 +34,12 @@ def explain(error: Exception, words: Iterable[str]) -> str:
             return f"{word}: options are KEY=VALUE; did you mean data.root={word}?"
         example = f"experiment={word}" if is_experiment else "data.batch_size=64"
         return f"{word}: options are KEY=VALUE, such as {example}"
+    if isinstance(error, OverrideParseException):
+        key = error.override.partition("=")[0]
+        return (
+            f"{error.override} cannot be read: close its brackets and quotes, and put a text with special characters "
+            f"into quotes: \"{key}='VALUE'\""
+        )
     if absent := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
         return f"leave out ~{absent[1]}: this configuration has no {absent[1]}"
     if not key or "Could not override" not in text:

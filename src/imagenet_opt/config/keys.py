@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.util import find_spec
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,9 @@ def _typed(key: str, value: Any) -> Any:
     try:
         number = float("text" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{key}={value} must be a number") from None
+        number = nan
+    if isnan(number):
+        raise ConfigError(f"{key}={value} must be a number")
     if kind is int and not number.is_integer():
         raise ConfigError(f"{key}={value} must be a whole number")
     if isinstance(value, int):

@@ -50,7 +50,7 @@ def complete(overrides: list[str]) -> list[str]:
 
     The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
-    overrides = [_of_default_group(word) for word in overrides]
+    overrides = [_of_default_group(_with_home(word)) for word in overrides]
     overrides.sort(key=lambda word: word not in _MULTIRUN)  # argparse takes no overrides on both sides of a flag
     if _HELP & set(overrides):
         return overrides
@@ -60,6 +60,12 @@ def complete(overrides: list[str]) -> list[str]:
     if "experiment" not in keys and (data is None or data.startswith("demo")):
         return insert(overrides, "experiment=demo")
     return overrides
+
+
+def _with_home(word: str) -> str:
+    """KEY=~/PATH with the full path: shells leave the sign to the program, and Hydra cannot read it."""
+    key, _, value = word.partition("=")
+    return f"{key}={quoted(os.path.expanduser(value))}" if value.startswith("~/") and "," not in value else word
 
 
 def _of_default_group(word: str) -> str:

@@ -76,3 +76,13 @@ def test_batches_made_before_the_measurement_do_not_raise_the_rate(
 ) -> None:
     """Steps of six images take a millisecond. A slower loader made the batches earlier; its rate counts."""
     assert fit_ceiling(fit(seconds=seconds)).images_per_second == pytest.approx(rate, rel=0.01)
+
+
+@pytest.mark.parametrize(("reads", "num_warm", "num_steps"), [(1, 3, 8), (16, 28, 51)])
+def test_the_warm_up_uses_the_images_in_preparation_if_files_are_read_ahead(
+    reads: int, num_warm: int, num_steps: int, fit: Callable[..., FitTiming]
+) -> None:
+    """20 batches of six images are ahead, and in files two times 16 images. Two batches of the warm-up come before."""
+    timing = fit(seconds=0.0, reads=reads)
+    assert (len(timing.launch_seconds), len(timing.step_seconds)) == (num_warm, num_steps)
+    assert timing.phases and timing.kernel_seconds is None

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import Checkpoint
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
-from tests.callbacks.conftest import Clock, SlowStep, images
+from tests.callbacks.conftest import Clock, SlowImages, SlowStep, images
 
 CAUSES = {"busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
 
@@ -61,3 +61,16 @@ def test_the_cause_of_a_wait_is_found(
     shares = {name.removeprefix("bottleneck/"): share for name, share in bottleneck.summary().items()}
     assert shares["busy"] + shares[cause] == pytest.approx(1)
     assert shares[cause] == pytest.approx(2 / 3, abs=0.03)
+
+
+def test_waits_for_the_loader_are_divided_as_its_workers_spent_their_time(project, clock: Clock) -> None:
+    """40 ms of loading and 10 ms of training a step; of their time, workers read for 3/4 and decode for 1/4."""
+    report, bottleneck = Callback(), Bottleneck()
+    spent = {"batches": 20.0, "read_seconds": 0.6, "decode_seconds": 0.2}  # in each second
+    report.on_train_start = lambda trainer, module: setattr(
+        trainer.train_dataloader, "totals", lambda: {name: number * clock.now for name, number in spent.items()}
+    )
+    options = {"data": SlowImages(clock), "max_epochs": 5, "limit_val_batches": 0}
+    project.fit(report, bottleneck, module=SlowStep(clock), **options)
+    shares = [bottleneck.summary()[f"bottleneck/{cause}"] for cause in ("busy", "read", "decode")]
+    assert shares == pytest.approx([0.2, 0.6, 0.2])

@@ -208,7 +208,7 @@ class Examination:
                 measured.batches = source.lengths[0]
             self.note()
             taken = time.monotonic() - began
-            if number + 1 >= _LEAST_ROUNDS and self._deadline.left(_IN_ROUNDS) < taken:
+            if self._deadline.left(_IN_ROUNDS if number + 1 >= _LEAST_ROUNDS else 1.0) < taken and measured.is_enough:
                 break
         source.pause()
         measured.others_cpus = others.stop()

@@ -27,7 +27,12 @@ def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: 
     assert run.checkpoint is None
 
 
-WRONG_VALUES = ("data.val_crop_ratio=7", "model.label_smoothing=2", "optimizer.weight_decay=-1")
+WRONG_VALUES = (
+    "data.val_crop_ratio=7",
+    "model.label_smoothing=2",
+    "optimizer.weight_decay=-1",
+    "schedule.final_factor=-1",
+)
 """Overrides that the message repeats."""
 
 

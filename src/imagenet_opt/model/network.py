@@ -5,13 +5,14 @@ import inspect
 from collections.abc import Mapping
 from ssl import SSLError
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import timm
 import torch
 from huggingface_hub import constants
+from pydantic import Field
 from timm.layers.blur_pool import BlurPool2d
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -42,7 +43,7 @@ def build_network(
     small_stem: bool = False,
     options: Options = MappingProxyType({}),
     zero_init_last: bool = True,
-    drop_path_rate: float = 0.0,
+    drop_path_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> nn.Module:
     """timm's network `name`, untrained.
 

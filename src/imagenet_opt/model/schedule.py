@@ -6,18 +6,21 @@ Raises ConfigError for a negative warmup.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from imagenet_opt.errors import ConfigError
 
+Factor = Annotated[float, Field(ge=0)]
 Schedule = Callable[..., float]
 """(step, *, num_steps, steps_per_epoch) -> factor of the peak learning rate."""
 _TRIANGLE: list[list[float]] = [[0, 0], [0.1, 1], [1, 0]]
 
 
 def cosine(
-    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 5.0, final_factor: float = 0.0
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 5.0, final_factor: Factor = 0.0
 ) -> float:
     """Linear warmup to 1, then half a cosine to `final_factor` (SGDR without restarts, arXiv 1608.03983)."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -25,7 +28,7 @@ def cosine(
 
 
 def linear(
-    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 2.0, final_factor: float = 0.0
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 2.0, final_factor: Factor = 0.0
 ) -> float:
     """Linear warmup to 1, then a straight line to `final_factor`."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -38,8 +41,8 @@ def cosine_by_epoch(
     num_steps: int,
     steps_per_epoch: float,
     warmup_epochs: int = 5,
-    warmup_factor: float | None = None,
-    final_factor: float = 0.0,
+    warmup_factor: Factor | None = None,
+    final_factor: Factor = 0.0,
     overlap: bool = False,
 ) -> float:
     """The same factor in all steps of an epoch: linear warmup, then half a cosine to `final_factor`.
@@ -80,8 +83,8 @@ def multistep(
     *,
     num_steps: int,
     steps_per_epoch: float,
-    milestones: Sequence[float] = (0.33333, 0.66667),
-    gamma: float = 0.1,
+    milestones: Sequence[Annotated[float, Field(ge=0, le=1)]] = (0.33333, 0.66667),
+    gamma: Factor = 0.1,
 ) -> float:
     """The factor is multiplied by `gamma` at each milestone, a share of the run that is rounded to whole epochs."""
     num_epochs = num_steps / steps_per_epoch

@@ -39,7 +39,7 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
 from imagenet_opt.measure.stats.verdict import paired_ratios
-from imagenet_opt.probe.throwaway_run import offline
+from imagenet_opt.run.loggers.run_logger import offline
 from imagenet_opt.training.build_run import Run, build_run
 
 OVERRIDES = (

@@ -27,7 +27,7 @@ from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.wandb_logger import _run_id
+from imagenet_opt.run.loggers.sent_rows import run_id
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.sweep.results import print_results, write_csv
 from imagenet_opt.sweep.rows import collect_rows
@@ -234,11 +234,11 @@ def _read_metrics(folder: Path) -> None:
 
 
 def _wandb_id(folder: Path) -> None:
-    _run_id(folder)
+    run_id(folder, "wandb")
 
 
 def _read_wandb_id(folder: Path) -> None:
-    name = _run_id(folder)
+    name = run_id(folder, "wandb")
     assert 0 < len(name) <= 128 and name.isprintable() and not set(name) & set("/\\#?%: "), "no name of a run"
 
 

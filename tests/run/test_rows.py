@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from imagenet_opt.callbacks.progress_bar import ProgressBar
+from imagenet_opt.run.loggers.tensorboard_logger import TensorBoardRunLogger
 from imagenet_opt.run.rows import Row, TruncateLogs, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
 
@@ -110,8 +111,8 @@ def test_a_run_that_fails_keeps_the_rows_of_its_finished_steps(project: Project)
 def test_each_step_of_a_resumed_run_is_shown_once_in_tensorboard_as_it_was_logged_last(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for first, value in ((0, 1.0), (6, 2.0)):
-        logger = TensorBoardLogger(save_dir=tmp_path, name="", version="")
-        trainer: Any = SimpleNamespace(loggers=[logger], global_step=first, is_global_zero=True)
+        logger = TensorBoardRunLogger(save_dir=tmp_path, name="", version="")
+        trainer: Any = SimpleNamespace(loggers=[logger, DummyLogger()], global_step=first)
         TruncateLogs().on_train_start(trainer, Plain())
         for step in range(first, 10):
             logger.log_metrics({"train/loss": value}, step=step)

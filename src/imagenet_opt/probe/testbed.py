@@ -40,8 +40,8 @@ from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, fit_ceiling, timed_copy
-from imagenet_opt.probe.throwaway_run import offline, only, run_folder
-from imagenet_opt.run.loggers.wandb_logger import finish
+from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.run.loggers.run_logger import offline, run_loggers
 
 _MOST_SECONDS = 60.0
 """Longest wait of a full run for enough batches of each worker; a few slow steps may exceed the requested time."""
@@ -200,8 +200,8 @@ class Testbed:
             try:
                 built.fit(model, data, weights_only=True)
             finally:
-                for logger in built.loggers:
-                    finish(logger, exit_code=0)
+                for logger in run_loggers(built):
+                    logger.finish(exit_code=0)
 
     def copy(self, span: Span) -> Ceiling | None:
         """Stage F: copies of a batch from pinned memory to the GPU; None without a GPU."""

@@ -59,16 +59,3 @@ def run_folder(
             yield changed
         finally:
             wait_for_writers(_WRITING_SECONDS)
-
-
-@contextlib.contextmanager
-def offline() -> Iterator[None]:
-    """Let W&B write only to the run folder."""
-    before = os.environ.get("WANDB_MODE")
-    os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
-    try:
-        yield
-    finally:
-        del os.environ["WANDB_MODE"]
-        if before is not None:
-            os.environ["WANDB_MODE"] = before

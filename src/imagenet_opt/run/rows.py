@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from imagenet_opt.measure.telemetry.cuda_clock import Moment
+from imagenet_opt.run.loggers.run_logger import run_loggers
 
 Numbers = Mapping[str, float]
 Part = Numbers | Callable[[], Numbers]
@@ -151,18 +151,11 @@ def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:
 
 
 class TruncateLogs(Callback):
-    """Lets loggers that have `truncate_after` drop the rows of steps that are trained again, and TensorBoard, whose
-    files cannot shrink, hide them.
+    """Lets loggers drop or hide the rows of steps that are trained again.
 
     The hook is called after every part has accepted the checkpoint, so a refused resume changes no metrics.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for logger in trainer.loggers:
-            if hasattr(logger, "truncate_after"):
-                logger.truncate_after(trainer.global_step - 1)
-            elif isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-                from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-                restart = Event(step=trainer.global_step, session_log=SessionLog(status=SessionLog.START))
-                logger.experiment.file_writer.add_event(restart, trainer.global_step)
+        for logger in run_loggers(trainer):
+            logger.truncate_after(trainer.global_step - 1)

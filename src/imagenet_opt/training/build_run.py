@@ -40,7 +40,7 @@ from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, names, restore
-from imagenet_opt.run.loggers.wandb_logger import ID_FILE, STEP_FILE
+from imagenet_opt.run.loggers.run_logger import FILES
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, SUMMARY
 from imagenet_opt.run.stop.ranks import RankCheck
@@ -51,10 +51,7 @@ from imagenet_opt.training.recipe import recipe_of, recipes_after
 log = logging.getLogger(__name__)
 
 _TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
-_OF_A_RUN = (
-    *(names.FOLDER, names.LAST, names.BEST, timeline.FOLDER),
-    *(METRICS, RECORD, SUMMARY, ID_FILE, STEP_FILE),
-)
+_OF_A_RUN = (names.FOLDER, names.LAST, names.BEST, timeline.FOLDER, METRICS, RECORD, SUMMARY, *FILES)
 """What a later start of a run reads, and would take for its own."""
 
 

@@ -17,7 +17,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, Worker
 from imagenet_opt.run.checkpoint import mirror
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
-from imagenet_opt.run.loggers.wandb_logger import finish, log_summary
+from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, read_summary, write_record
 from imagenet_opt.run.stop.ranks import explain
@@ -59,8 +59,8 @@ def fit(config: DictConfig, *, began: float) -> None:
             begin.count()
             write_record(record_of(config, run, numbers), run.folder / RECORD)
             _upload(run)
-            for logger in run.trainer.loggers:
-                log_summary(logger, numbers)
+            for logger in run_loggers(run.trainer):
+                logger.summarize(numbers)
             print_summary(numbers, run.folder, run.trainer, done_steps=run.done_steps)
         exit_code = 0
     except Preempted:
@@ -71,8 +71,8 @@ def fit(config: DictConfig, *, began: float) -> None:
             raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
         stop.over = True
-        for logger in run.trainer.loggers:
-            finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
+        for logger in run_loggers(run.trainer):
+            logger.finish(exit_code=exit_code, preempted=exit_code == STATUS)
         if exit_code and not begin.done:
             run.put_back()
 

@@ -14,7 +14,7 @@ from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, MIN_STEPS, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run.loggers.wandb_logger import sync_command
+from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import BEST_EPOCH, IMAGES_PER_SECOND
 
 _STARTUP = ("import", "first batch", "compile", "first step")
@@ -61,9 +61,8 @@ def print_summary(numbers: dict[str, float], run_folder: Path, trainer: Trainer,
     layout = {"box": box.ROUNDED, "pad_edge": True, "padding": (0, 1), "title": "run finished", "title_justify": "left"}
     console = terminal()
     console.print(facts_table(_rows(numbers, trainer, done_steps), style="bold", **layout))
-    unsent = filter(None, map(sync_command, trainer.loggers))
-    places = [f"run folder: {run_folder}", *(f"W&B: recorded offline; to send it: {command}" for command in unsent)]
-    for place in places:  # in whole lines, to copy
+    unsent = (logger.unsent() for logger in run_loggers(trainer))
+    for place in (f"run folder: {run_folder}", *filter(None, unsent)):  # in whole lines, to copy
         console.print(printable(place), soft_wrap=True)
 
 

@@ -12,13 +12,13 @@ from tests.processes import run_script
 LOG_A_RUN = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb
 logger = build_wandb(folder=sys.argv[1], project="p", group="g")
 logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
 logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=7)
 logger.finalize("success")
 print("ID", logger.experiment.id, logger.experiment.offline)
-finish(logger, exit_code=0)
+logger.finish(exit_code=0)
 import wandb
 print("OPEN", wandb.run)
 """

@@ -15,7 +15,7 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import psutil
 from imagenet_opt.run.checkpoint.names import step_file
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb
 
 def live(folder, first, last, end):
     loggers = [MetricsCsv(folder=folder), build_wandb(folder=folder, project="p")]
@@ -35,7 +35,7 @@ def live(folder, first, last, end):
         os.kill(os.getpid(), signal.SIGKILL)
     for logger in loggers:
         logger.finalize("success")
-    finish(loggers[1], exit_code=0)
+    loggers[1].finish(exit_code=0)
 
 live(sys.argv[1], *json.loads(sys.argv[2]))
 """

@@ -15,14 +15,14 @@ from imagenet_opt.errors import ImagenetOptError, first_line
 from imagenet_opt.object_storage import FoundObject
 from imagenet_opt.run.checkpoint import files, mirror, names
 from imagenet_opt.run.checkpoint.mirror import call
-from imagenet_opt.run.loggers.wandb_logger import ID_FILE
+from imagenet_opt.run.loggers.run_logger import ID_FILES
 from imagenet_opt.run.numbers import METRICS
 
 log = logging.getLogger(__name__)
 
-OTHERS = (METRICS, ID_FILE, names.COMPILED_CODE)
-"""Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its id in W&B,
-and compiled code."""
+OTHERS = (METRICS, *ID_FILES, names.COMPILED_CODE)
+"""Files of the run folder that the mirror holds beside the checkpoints: the rows of the run, its ids in services
+such as W&B, and compiled code."""
 
 
 class CheckpointUploads:

@@ -10,12 +10,13 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from imagenet_opt.atomic_file import replacing
+from imagenet_opt.run.loggers.run_logger import RunLogger
 from imagenet_opt.run.numbers import METRICS, read_table
 
 log = logging.getLogger(__name__)
 
 
-class MetricsCsv(Logger):
+class MetricsCsv(RunLogger, Logger):
     """Writes `folder`/metrics.csv, or appends to it.
 
     Consecutive rows of the same step are merged. A new column rewrites the file atomically. Numbers are written with

@@ -2,11 +2,8 @@
 
 import logging
 import os
-import re
 import shlex
-import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,88 +11,59 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
-from imagenet_opt.run.checkpoint.names import step_file, step_files
-from imagenet_opt.run.numbers import METRICS, read_rows
+from imagenet_opt.run.loggers.run_logger import is_offline
+from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, run_id
 
 log = logging.getLogger(__name__)
 
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 30
 """Limit for sending the rows that W&B still holds, since a preempted run must leave its machine."""
-ID_FILE = "wandb_id.txt"
-"""File in the run folder with the id of the W&B run."""
-STEP_FILE = "wandb_step.txt"
-"""File in the run folder with the last step that was sent to W&B."""
-_RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 STEP = "trainer/global_step"  # Lightning's name
 # Full names, since W&B does not define which of two matching patterns wins (* and val/*).
 BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
 
 
-class WandbRunLogger(WandbLogger):
-    """Lightning's W&B logger; W&B's own step is the training step.
+class WandbRunLogger(SentRows, WandbLogger):
+    """Lightning's W&B logger; W&B's own step is the training step."""
 
-    logged_until: the last step that W&B already has, None if unknown; rows up to this step are not sent again.
-    A row is sent when the next row starts, since validation adds metrics to the row of its step. A failed run does
-    not send its last row; the resumed run sends this row from metrics.csv in `folder` or logs it again.
-    When W&B fails, one warning is logged, and training continues without W&B.
-    """
+    service, key = "W&B", "wandb"
 
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
-        super().__init__(save_dir=folder, experiment=experiment, **options)
-        self._folder = Path(folder)
-        self.logged_until = logged_until
-        self._step, self._row = -1, dict[str, float]()
-        self._works = True
+        super().__init__(folder=folder, logged_until=logged_until, save_dir=folder, experiment=experiment, **options)
 
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        step = self._step if step is None else step
-        if self.logged_until is None or step > self.logged_until:
-            if step != self._step:
-                self._send_row()
-            self._step = step
-            self._row |= metrics
+    def _send(self, row: dict[str, float], step: int) -> None:
+        self.experiment.log(row | {STEP: step}, step=step, commit=True)
 
-    @rank_zero_only
-    def truncate_after(self, step: int) -> None:
-        """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash.
-
-        A warning says what W&B keeps if the run goes back behind a later checkpoint, as with resume_from=FILE.
-        """
-        if self.logged_until is None:
-            self.logged_until = step
-        files = step_files(self._folder)
-        if files and files[-1] > step_file(self._folder, step + 1) and self.logged_until > step:
-            log.warning(
-                f"W&B takes no step twice: it keeps the old curve up to step {self.logged_until}, and the new one up "
-                "to there is in metrics.csv alone; for a curve of its own, add hydra.run.dir=NEW_FOLDER to resume_from"
-            )
-        for row_step, row in read_rows(self._folder / METRICS):
-            if row_step <= step:
-                self.log_metrics(row, row_step)
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        if status == "success":
-            self._send_row()
-        super().finalize(status)
-
-    def _send_row(self) -> None:
-        row, self._row = self._row, {}
-        if not row or not self._works:
+    def summarize(self, numbers: Mapping[str, float]) -> None:
+        """Make the numbers the summary, which tables compare, in place of the last value of each metric."""
+        if self._experiment is None:
             return
         try:
-            self.experiment.log(row | {STEP: self._step}, step=self._step, commit=True)
-        except Exception as error:  # no failure of W&B may end the training
-            self._works = False
-            log.warning(
-                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training continues without W&B, "
-                "metrics.csv has every row, and the next start of the run sends the missing rows"
-            )
+            self._experiment.summary.update(dict(numbers))
+        except Exception as error:  # a finished training does not fail because of W&B
+            log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
+
+    def finish(self, *, exit_code: int, preempted: bool = False) -> None:
+        """preempted: W&B shows the run as preempted. A finished training does not fail because of W&B."""
+        run = self._experiment
+        if run is None:
             return
-        with suppress(OSError):  # a full disk is not a failure of W&B
-            _write_step(self._folder / STEP_FILE, self._step)
+        try:
+            if preempted:
+                run.mark_preempting()
+            run.finish(exit_code=exit_code)
+        except Exception as error:
+            command = _sync(run, "--include-online")
+            log.warning(
+                f"W&B could not end its run ({type(error).__name__}: {first_line(error)}); to send the rest later, run "
+                f"`{command}`"
+            )
+
+    def unsent(self) -> str | None:
+        run = self._experiment
+        is_offline_run = run is not None and run.offline and not run.disabled
+        return f"W&B: recorded offline; to send it: {_sync(run)}" if is_offline_run else None
 
 
 def build_wandb(
@@ -113,11 +81,12 @@ def build_wandb(
     """
     experiment, logged_until = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        run_id = _run_id(Path(folder))
-        mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
-        experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
+        id = run_id(Path(folder), "wandb")
+        mode_now = os.environ.get("WANDB_MODE") or mode
+        mode_now = "offline" if is_offline() and mode_now != "disabled" else _usable(mode_now)
+        experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": id})
         online = not (experiment.offline or experiment.disabled)
-        logged_until = experiment.starting_step - 1 if online else _last_sent_step(Path(folder))
+        logged_until = experiment.starting_step - 1 if online else last_sent_step(Path(folder), "wandb")
     return WandbRunLogger(folder=folder, logged_until=logged_until, experiment=experiment, project=project, name=name)
 
 
@@ -133,53 +102,8 @@ def has_key() -> bool:
         return False
 
 
-def sync_command(logger: Any) -> str | None:
-    """The command that uploads a run that W&B records offline; None for other runs and other loggers."""
-    run = _run_of(logger)
-    return _sync(run) if run is not None and run.offline and not run.disabled else None
-
-
 def _sync(run: Any, *options: str) -> str:
     return shlex.join(["wandb", "sync", *options, str(Path(run.dir).parent)])
-
-
-def log_summary(logger: Any, numbers: Mapping[str, float]) -> None:
-    """Make the numbers of the whole run the summary of its W&B run, which tables compare; other loggers are ignored.
-
-    Call after the fit: W&B's own summary, the last value of each metric, is replaced.
-    """
-    run = _run_of(logger)
-    if run is None:
-        return
-    try:
-        run.summary.update(dict(numbers))
-    except Exception as error:  # a finished training does not fail because of W&B
-        log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
-
-
-def _run_of(logger: Any) -> Any:
-    run = getattr(logger, "_experiment", None)
-    return run if type(run).__module__.startswith("wandb.") else None
-
-
-def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
-    """End the run of a W&B logger, so that the next job of a sweep starts a new run; other loggers are ignored.
-
-    preempted: W&B shows the run as preempted, not as failed. A finished training does not fail because of W&B.
-    """
-    run = _run_of(logger)
-    if run is None:
-        return
-    try:
-        if preempted:
-            run.mark_preempting()
-        run.finish(exit_code=exit_code)
-    except Exception as error:
-        command = _sync(run, "--include-online")
-        log.warning(
-            f"W&B could not end its run ({type(error).__name__}: {first_line(error)}); to send the rest later, run "
-            f"`{command}`"
-        )
 
 
 def _usable(mode: str) -> str:
@@ -233,33 +157,3 @@ def _start_offline(options: dict[str, Any]) -> Any:
         log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); training continues without W&B")
         wandb.teardown()
         return wandb.init(mode="disabled", **options)
-
-
-def _write_step(file: Path, step: int) -> None:
-    """Replace the number in `file`. All numbers are equally long: to empty a file first can take 1 ms."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        os.write(descriptor, f"{step:<19}\n".encode())
-    finally:
-        os.close(descriptor)
-
-
-def _last_sent_step(folder: Path) -> int | None:
-    """The last step that earlier starts of the run logged to W&B; None if unknown."""
-    try:
-        return int((folder / STEP_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _run_id(folder: Path) -> str:
-    file = folder / ID_FILE
-    if file.exists():
-        run_id = file.read_text(errors="replace").strip()
-        if _RUN_ID.fullmatch(run_id):
-            return run_id
-        log.warning(f"{file} holds no valid id of a W&B run; starting a new W&B run")
-    run_id = uuid.uuid4().hex[:8]
-    with suppress(OSError):  # a full disk must not end the training; the next start is then another run in W&B
-        file.write_text(f"{run_id}\n")
-    return run_id

@@ -1,0 +1,54 @@
+"""Trackio: on this machine, or in a Space of the Hugging Face Hub; a resumed run stays the same run."""
+
+import io
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.loggers.run_logger import is_offline
+from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, run_id
+
+
+class TrackioRunLogger(SentRows):
+    """The name of the run ends in the id in trackio_id.txt. Raises ConfigError if Trackio is not installed."""
+
+    service, key = "Trackio", "trackio"
+    name, version = key, ""
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        project: str = "imagenet-opt",
+        name: str | None = None,
+        group: str | None = None,
+        space_id: str | None = None,
+    ) -> None:
+        if find_spec("trackio") is None:
+            raise ConfigError('logger=trackio needs the package trackio; pip install "imagenet-opt[trackio]"')
+        super().__init__(folder=folder, logged_until=last_sent_step(Path(folder), self.key))
+        self._run: Any = None
+        if rank_zero_only.rank == 0 and not is_offline():  # type: ignore[attr-defined]
+            import trackio
+
+            full_name = "-".join(filter(None, (name, run_id(Path(folder), self.key))))
+            options: dict[str, Any] = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
+            with redirect_stdout(io.StringIO()):  # Trackio prints how to open it
+                self._run = trackio.init(
+                    project, name=full_name, group=group, space_id=space_id, resume="allow", **options
+                )
+
+    def _send(self, row: dict[str, float], step: int) -> None:
+        if self._run is not None:
+            self._run.log(row, step=step)
+
+    def finish(self, *, exit_code: int, preempted: bool = False) -> None:
+        if self._run is not None:
+            import trackio
+
+            with redirect_stdout(io.StringIO()):
+                trackio.finish()

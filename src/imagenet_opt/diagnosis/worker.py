@@ -79,7 +79,8 @@ def _finished(batch: Any, collating: ThreadTime) -> TimedBatch:
     queued = min(spent.samples.queued, spent.samples.wall - computing)  # the kernel's counts are a little late
     waiting = spent.samples.wall - computing - queued
     joining = max(collating.cpu, collating.wall - collating.queued)
-    parts = Parts(waiting, computing, queued + collating.wall - joining, joining, _feeder_seconds())
+    queued += max(0.0, collating.wall - joining)
+    parts = Parts(waiting, computing, queued, joining, _feeder_seconds())
     return TimedBatch(batch, parts, spent)
 
 

@@ -22,4 +22,4 @@ class TensorBoardRunLogger(RunLogger, TensorBoardLogger):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         restart = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START))
-        self.experiment.file_writer.add_event(restart, step + 1)  # type: ignore[union-attr]
+        self.experiment.file_writer.add_event(restart, step + 1)

@@ -41,6 +41,8 @@ def test_a_value_gets_the_form_of_the_default() -> None:
 TEXTS = (
     "data.cache_dir",
     "data.root",
+    "logger.trackio.name",
+    "logger.trackio.space_id",
     "logger.wandb.name",
     "model.freeze",
     "model.init_from",

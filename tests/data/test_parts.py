@@ -53,8 +53,8 @@ def test_processes_share_the_global_batch(long: MakeLoader) -> None:
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (209, "data.global_batch_size=209 cannot be shared evenly by 2 processes"),
-        (10**6, "is more than the 2145 training images .* \\(or data.global_batch_size=2144"),
+        (209, "^global_batch_size=209 cannot be shared evenly by 2 processes"),
+        (10**6, "is more than the 2145 training images .* \\(or global_batch_size=2144"),
     ],
 )
 def test_a_global_batch_that_cannot_be(long: MakeLoader, size: int, words: str) -> None:

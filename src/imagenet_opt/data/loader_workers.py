@@ -119,7 +119,7 @@ def worker_errors() -> Iterator[None]:
         _, name, message = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
         if not name:
             raise
-        raise kind(message.strip()) from error
+        raise kind(message.removesuffix(r"\n")) from error  # of torch's text
 
 
 def explain_worker_death(error: Exception) -> WorkerDied | None:

@@ -174,7 +174,7 @@ def test_images_are_found_by_class_in_order_and_other_files_are_counted(
     assert "left out are other files: 2 .heic" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["labels", "offsets", "pickled", "deep", "cut"])
+@pytest.mark.parametrize("damage", ["labels", "offsets", "pickled", "deep", "cut", "place"])
 def test_a_damaged_cache_is_replaced(damage: str, tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
     expected = names(opened(root))
@@ -190,8 +190,11 @@ def test_a_damaged_cache_is_replaced(damage: str, tmp_path: Path) -> None:
             (folder / "about.json").write_text("[" * 100_000)
         case "cut":
             os.truncate(folder / "names.npy", 130)
+        case "place":
+            about = (folder / "about.json").read_text()
+            (folder / "about.json").write_text(about.replace(f"{root}/train", f"{root}/trail", 1))
     index = opened(root)
-    assert names(index) == expected and index.labels.tolist() == [0, 1, 1]
+    assert index.place == str(root / "train") and names(index) == expected and index.labels.tolist() == [0, 1, 1]
 
 
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
         with new_folder(cached) as fresh:
             for name, column in columns.items():
                 np.save(fresh / f"{name}.npy", column)
-            (fresh / ABOUT).write_text(json.dumps(facts))
+            (fresh / ABOUT).write_text(json.dumps(facts | {"crc32": zlib.crc32(json.dumps(facts).encode())}))
     except OSError as error:
         log.warning(
             f"the index of {split.place} was not cached: {error}; set data.cache_dir to a folder on a local disk that "
@@ -205,7 +205,8 @@ def load(cached: Path, is_valid: Callable[[Mapping[str, Any]], bool] = lambda ab
     try:
         content = read_file(cached / ABOUT)
         about = json.loads(content)
-        if about["format"] != _FORMAT or not is_valid(about):
+        whole = about.pop("crc32") == zlib.crc32(json.dumps(about).encode())
+        if not whole or about["format"] != _FORMAT or not is_valid(about):
             return None
         return _opened(cached, about, Origin(cached / ABOUT, zlib.crc32(content), partial(_load_again, cached)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

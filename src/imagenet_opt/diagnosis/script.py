@@ -19,9 +19,7 @@ from imagenet_opt.diagnosis.measurements import Measurements
 from imagenet_opt.diagnosis.verdict import Diagnosis
 from imagenet_opt.errors import ConfigError, TrainingError
 
-_SUBREAPER = (
-    36  # PR_SET_CHILD_SUBREAPER: processes whose parent has ended become children of this one. Source: prctl(2)
-)
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes whose parent has ended become children of this one; see prctl(2)
 _POLL_SECONDS = 0.2
 _TO_BEGIN, _TO_END = 5.0, 3.0
 """Times the seconds of the experiments in which the loop must begin, and the experiments must end."""
@@ -54,6 +52,7 @@ def diagnose_script(script: Path, arguments: list[str], *, seconds: float) -> Di
         finally:
             _end_all(before)
             process.wait()
+            ctypes.CDLL(None).prctl(_SUBREAPER, 0, 0, 0, 0)  # later orphans of this process would never be reaped
         state = _state(file)
     if state.get("measured") is None:
         loops = state.get("num_loops", 0)

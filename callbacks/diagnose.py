@@ -9,6 +9,7 @@ from torch.utils.data import dataloader
 
 from imagenet_opt.diagnosis.cause import judge
 from imagenet_opt.diagnosis.hook import Hook
+from imagenet_opt.diagnosis.measurements import LEAST_SECONDS
 from imagenet_opt.errors import ConfigError
 
 
@@ -22,8 +23,8 @@ class Diagnose(Callback):
     """
 
     def __init__(self, *, seconds: float = 60.0, file: str | Path | None = None) -> None:
-        if not seconds >= 5:
-            raise ConfigError(f"callbacks.diagnose.seconds={seconds} is too short; expected 5 or more")
+        if not seconds >= LEAST_SECONDS:
+            raise ConfigError(f"callbacks.diagnose.seconds={seconds} is too short; expected {LEAST_SECONDS:g} or more")
         self.seconds, self.file = seconds, file
         self._hook: _OfTrainer | None = None
         self._undo: Callable[[], None] = lambda: None

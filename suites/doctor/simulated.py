@@ -18,10 +18,11 @@ import numpy as np
 
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.doctor.causes import judge
-from imagenet_opt.doctor.diagnosis import LEAST_GAIN, Diagnosis
+from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, PackForecast, Setup, Touches
 from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 from suites.doctor.machines import MACHINES, RARE, random_machine

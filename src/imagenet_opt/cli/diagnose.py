@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
+from imagenet_opt.diagnosis.measurements import LEAST_SECONDS
 from imagenet_opt.errors import ConfigError
 
 HELP = """Why is the GPU idle in my own script? Runs it unchanged, and makes its first training loop the experiments.
@@ -46,7 +47,7 @@ def parse(argv: list[str]) -> Namespace:
     """Parse the command line; words that are no options of ours go to the script. Raises ConfigError for a script that
     does not exist."""
     parser, ours, others = Parser("diagnose", overrides=False), list[str](), list[str]()
-    parser.add_argument("--seconds", type=between(5.0, 3600), default=60.0)
+    parser.add_argument("--seconds", type=between(LEAST_SECONDS, 3600), default=60.0)
     parser.add_argument("--json", type=new_file)
     words = iter(argv)
     for word in words:

@@ -6,8 +6,9 @@ from math import sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from imagenet_opt.diagnosis.measurements import LEAST_GAIN, Measurements, Parts, Trial
+from imagenet_opt.diagnosis.measurements import Measurements, Parts, Trial
 from imagenet_opt.diagnosis.verdict import MEANINGS, Diagnosis
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in the order of MEANINGS is named
 _WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end

@@ -16,17 +16,17 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
 from imagenet_opt.diagnosis.cause import judge
-from imagenet_opt.diagnosis.measurements import LEAST_GAIN, Measurements, Trial
+from imagenet_opt.diagnosis.measurements import LEAST_SECONDS, Measurements, Trial
 from imagenet_opt.diagnosis.source import NoBatch, Source, leaves_of, mapped, most_workers
 from imagenet_opt.diagnosis.verdict import Diagnosis
 from imagenet_opt.errors import ConfigError, DataError, TrainingError, named_first_line
 from imagenet_opt.measure.stats.rounds import Deadline
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.proc_counters import Neighbours, busy_seconds_of_descendants
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 
-LEAST_SECONDS = 5.0
 _ROUNDS, _LEAST_ROUNDS = 5, 3
 _IN_ROUNDS, _IN_SWEEP = 0.45, 0.65
 """Shares of the time after which the rounds, and the sweep of workers, end; the rest is for trials."""

@@ -6,10 +6,10 @@ from statistics import fmean, median
 from typing import Any
 
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
-from imagenet_opt.measure.stats.verdict import Ratio, paired_ratios, student_interval
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN, Ratio, paired_ratios, student_interval
 
-LEAST_GAIN = 1.05
-"""A smaller gain is no cause: the doctor's limit."""
+LEAST_SECONDS = 5.0
+"""Of all experiments on a loop."""
 
 
 @dataclass(frozen=True)

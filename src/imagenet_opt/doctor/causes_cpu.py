@@ -4,10 +4,11 @@ import math
 
 from imagenet_opt.doctor.causes_gpu import kernel_rate
 from imagenet_opt.doctor.commands import Texts, smaller_pack
-from imagenet_opt.doctor.diagnosis import LEAST_GAIN, Rule
+from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import SMALL_MEMORY
 from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
 from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 
 _AMPLE = 1.1  # a loader faster than this many times the device's rate is fast enough on average
 _NO_TIME = 1e9  # times as fast: decoding then takes no time

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from imagenet_opt.doctor.commands import Texts, changing
 from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 _WIDE = 0.2  # a rate varies widely if its interval is wider than this share of its median
-LEAST_GAIN = 1.05  # a remedy that makes the run less than this many times as fast is no cause: that is noise
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
 _NEARLY_AT_LEAST = 0.75  # the same, where the rate of the run varies widely
 _LITTLE = 0.05  # share of the data in memory; between this and MOSTLY the next epoch is predicted, not measured

@@ -20,8 +20,8 @@ from imagenet_opt.regular_file import open_regular
 _HUB_FILE = re.compile(r"hf://datasets/([^/]+/[^/@]+)@([^/]+)/(.+)")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _MORE_OF_HUB, _MORE_OF_OBJECT = 2**16, 2**20
-"""Bytes that a request reads beyond what is asked: of a file of the Hub few, as only labels are read between images;
-of an object many, because the places of all its images are looked for."""
+"""Bytes that a request reads beyond those asked for. A file of the Hub is read for its labels alone, which lie between
+large images: few. An object is searched for the places of all its images: many."""
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from imagenet_opt.measure.stats.intervals import CONFIDENCE
 
 MARGIN = 1.03
 """Ratios from 1 / MARGIN to MARGIN make no difference that a user would notice."""
+LEAST_GAIN = 1.05
+"""A remedy that makes a run less than this many times as fast is no cause: that is noise."""
 UNDECIDED = "undecided"
 _LARGE_FREEDOM = 200
 """More degrees of freedom hardly change Student's quantile."""

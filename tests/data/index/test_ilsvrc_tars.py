@@ -14,6 +14,7 @@ from imagenet_opt.errors import ConfigError, DataError, ImagenetOptError
 from imagenet_opt.pack.pack import pack
 from tests.data.conftest import MakeLoader, assert_equal, batches
 from tests.data.index.tars import Members, tar
+from tests.object_server import upload
 from tests.pack.packs import SMALL, names_of, read, tree
 
 SYNSETS = ("n01", "n02", "n10")
@@ -87,6 +88,14 @@ def test_images_labels_and_batches_are_those_of_the_folder_with_the_same_files(
     pack(folder, tmp_path / "same", SMALL, cache_dir=str(tmp_path / "cache"))
     packed, same = (open_index(tmp_path / name, "train", tmp_path / "cache") for name in ("packed", "same"))
     assert names_of(packed) == names_of(same) and read(packed) == read(same)
+
+
+def test_a_bucket_with_the_tars_is_refused_with_the_remedy(images_root: Path, bucket: str, tmp_path: Path) -> None:
+    url = upload(originals(images_root, tmp_path)[0], f"{bucket}/d")
+    with pytest.raises(DataError, match=r"n\d\d.tar.*download.* imagenet-opt pack data.root=FOLDER.*\(data.root\)"):
+        open_index(url, "train", tmp_path / "cache")
+    with pytest.raises(DataError, match=r"30 images without a label.*downloaded.*\(data.root\)"):
+        open_index(url, "val", tmp_path / "cache")
 
 
 CUT = tar([("n01_1.JPEG", b"1" * 2000)])[:2048]

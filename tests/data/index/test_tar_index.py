@@ -99,11 +99,15 @@ def test_names_of_labels_are_classes_and_train_numbers_them(tmp_path: Path) -> N
     assert with_classes_of(train, val).labels.tolist() == [1]
 
 
-def test_tars_without_labels_are_classes_unless_their_names_count(tmp_path: Path) -> None:
+def test_tars_without_labels_are_classes_unless_their_names_count(bucket: str, tmp_path: Path) -> None:
     for name in ("n02", "n01"):
-        shard(tmp_path, f"train/{name}.tar", (f"{name}_1.JPEG", name.encode()), (f"{name}_1.png", b""))
-    found = open_index(tmp_path, "train", tmp_path / "cache")
-    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1] and read(found)[2] == b"n02"
+        shard(tmp_path / "d", f"train/{name}.tar", (f"{name}_2.JPEG", name.encode()), (f"{name}_1.png", b""))
+    for root in (tmp_path / "d", upload(tmp_path / "d", f"{bucket}/d")):
+        found = open_index(root, "train", tmp_path / "cache", cache_gb=None)
+        assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
+        assert read(found) == [b"", b"n01", b"", b"n02"]
+    cache = cache_of(found, None)
+    assert cache is not None and [cache.read(i) for i in range(4)] == read(found)
     for names in (("s-0",), ("s-0", "s-1"), ("ILSVRC2012_img_val",)):
         for name in names:
             shard(tmp_path / name, f"val/{name}.tar", ("1.jpg", b"1"))

@@ -24,9 +24,9 @@ from imagenet_opt.data.index.index_cache import Marks, marks_of, open_kept, scan
 from imagenet_opt.data.index.layout import entries_of, is_image, list_of_classes, split_place, unreadable
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
-from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark, members
+from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark
 from imagenet_opt.data.index.tar_of_tars import Open, inner_tars, open_inner, samples_of_outer
-from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, read_images, read_samples
+from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, files_of_tar, read_images, read_samples
 from imagenet_opt.data.index.webdataset import (
     CLASS_NAMES,
     INFO,
@@ -247,7 +247,7 @@ def _has_labels_beside(open_tar: Open, name: str) -> bool:
     """Whether the first members of a tar have labels or captions beside images."""
     endings = defaultdict[bytes, set[str]](set)
     with open_tar(name) as (read, num_bytes):
-        for member, *_ in islice(members(read, num_bytes), _LOOKED_AT):
+        for member, *_ in islice(files_of_tar(read, num_bytes), _LOOKED_AT):
             start = member.rfind(b"/") + 1
             key, dot, ending = member[start:].partition(b".")
             endings[member[:start] + key].add(os.fsdecode(dot + ending).lower())

@@ -7,13 +7,14 @@ The label is the number or the name of a class, in KEY.cls or as "label" in KEY.
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from imagenet_opt.data.index.layout import IMAGE_SUFFIXES, LISTS, is_image, kind
 from imagenet_opt.data.index.split import numbers
-from imagenet_opt.data.index.tar_members import Read, TarError, members
+from imagenet_opt.data.index.tar_members import Member, Read, TarError, members
 
 Label = int | str
 _Place = tuple[bytes, int, int]
@@ -50,6 +51,19 @@ class _Found:
     others: Counter[bytes] = field(default_factory=Counter)
 
 
+def files_of_tar(read: Read, num_bytes: int) -> Iterator[Member]:
+    """The members. Raises TarError at once for a tar of tars, of which a bucket would send every byte."""
+    found = members(read, num_bytes)
+    first = list(islice(found, 1))
+    if first and kind(os.fsdecode(first[0][0])) == ".tar":
+        raise TarError(
+            f"begins with the tar {_shown(first[0][0])}; tars in a tar are read in a folder where it is the only tar "
+            "of its split: move or download it there, and use data.root=FOLDER, or imagenet-opt pack data.root=FOLDER "
+            "out=PACKED, a folder or a bucket. Or unpack it"
+        )
+    return chain(first, found)
+
+
 def read_samples(read: Read, num_bytes: int) -> TarSamples:
     """The samples of a tar, see `members`. Raises TarError for a tar without images, for an image without a label or
     with two of them, and for a key with two images."""
@@ -75,7 +89,7 @@ def read_images(read: Read, num_bytes: int, class_name: str) -> TarSamples:
     """The images of a tar of one class, in the order of their names, as in a folder. Raises TarError for a tar without
     images, see `members`."""
     places, others = list[_Place](), Counter[str]()
-    for name, start, size, is_file in members(read, num_bytes):
+    for name, start, size, is_file in files_of_tar(read, num_bytes):
         if not is_image(file := os.fsdecode(name)):
             others[kind(file)] += 1
         elif not is_file:
@@ -91,7 +105,7 @@ def read_images(read: Read, num_bytes: int, class_name: str) -> TarSamples:
 def _find(read: Read, num_bytes: int) -> _Found:
     found = _Found()
     images = found.images
-    for name, start, size, is_file in members(read, num_bytes):
+    for name, start, size, is_file in files_of_tar(read, num_bytes):
         dot = name.find(b".", slash := name.rfind(b"/") + 1)
         key, ending = (name[:dot], name[dot:].lower()) if dot > slash else (b"", b"")  # a hidden file has no key
         if ending in _IMAGES:
@@ -176,19 +190,17 @@ def _twice(first: bytes, second: bytes) -> TarError:
 def _without_images(others: Counter[str]) -> str:
     if not others:
         return "is empty; copy it again, or remove it"
-    remedy = (
-        "tars in a tar are read from a folder where it is the only tar of its split; or unpack it there"
-        if ".tar" in others
-        else "write encoded images (.jpg, .png, .webp)"
-    )
-    return f"holds no images but {numbers(others)}: {remedy}"
+    return f"holds no images but {numbers(others)}: write encoded images (.jpg, .png, .webp)"
 
 
 def _without_labels(found: _Found, images: Mapping[bytes, _Place], labels: list[Label | None]) -> str:
     missing, key = labels.count(None), list(images)[labels.index(None)]
     of = f"{missing} of {len(images)} images" if missing < len(images) else f"{missing} images"
     captions = "; its .txt files are captions and not classes" if b".txt" in found.others else ""
-    of_imagenet = f", or, in a folder, put {LISTS} beside the tar" * (b"ILSVRC2012_val_" in images[key][0])
+    of_imagenet = (
+        f", or put {LISTS} beside the tar, in a folder: what lies in a bucket is downloaded or packed first"
+        * (b"ILSVRC2012_val_" in images[key][0])
+    )
     return (
         f"has {of} without a label (.cls, or .json with label), such as {_shown(images[key][0])}{captions}; write the "
         f"number of its class into KEY.cls, or unpack the images into a folder for each class{of_imagenet}"

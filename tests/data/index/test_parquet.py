@@ -1,5 +1,6 @@
 """Splits of Parquet files: the same samples as the folder with the same images, and refusals of what is not whole."""
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from imagenet_opt.errors import DataError
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from tests.data.conftest import MakeLoader, assert_equal, batches
-from tests.data.parquet.files import UNCOMPRESSED, pq, table, write_set
+from tests.data.parquet.files import LABELS, UNCOMPRESSED, pq, table, write_set
 from tests.object_server import put, upload
 
 
@@ -108,6 +109,20 @@ def test_a_row_without_an_image_is_rejected_by_a_pack(images_root: Path, tmp_pat
     pq.write_table(table([None, *images[1:]], [0] * len(images), names=["class0", "class1", "class2"]), file)
     pack(root, out, PackOptions())
     assert f"{file}: row-0" in (out / "train/rejected.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["ClassLabel", "Value"])
+def test_the_chosen_one_of_several_columns_of_labels_is_named(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    about = {name: {"_type": kind, "names": ["a", "b", "c"]} for name in ("coarse_label", "label")}
+    made = table(coarse_label=[0] * 250).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": about}})}
+    )
+    pq.write_table(made, tmp_path / "train.parquet", compression="none")
+    assert open_index(tmp_path, "train", tmp_path / "cache").labels.tolist() == LABELS
+    assert "the labels are those of label, not of coarse_label; to train on others, keep one (datasets" in caplog.text
 
 
 def test_names_say_the_split() -> None:

@@ -1,5 +1,6 @@
 """Parquet files as datasets, pyarrow and others write them: images in place, labels, and refusals."""
 
+import json
 import os
 import random
 import sys
@@ -71,6 +72,17 @@ def without(column: str) -> "pa.Table":
     return table(features=False).drop_columns([column])
 
 
+def two_labels(first: str, second: str, *, kind: str = "Value") -> "pa.Table":
+    """The images with 0 in the second column of labels."""
+    about = {name: {"_type": kind, "names": NAMES} for name in (first, second)}
+    return (
+        table()
+        .rename_columns(["image", first])
+        .append_column(second, pa.array([0] * 250))
+        .replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})})
+    )
+
+
 TEXTS = pa.array(["https://a.b/c.jpg"] * 250)
 REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
     ("250 of 250 labels in label that are null or below 0", lambda: table(labels=[-1] * 250)),
@@ -80,6 +92,8 @@ REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
     ("URLs", lambda: without("image").append_column("image", TEXTS)),
     ("no column of labels, but image.bytes, image.path", lambda: without("label")),
     ("several columns of labels: label, cls", lambda: table(features=False, cls=LABELS)),
+    ("several columns of labels: fine_label, coarse_label", lambda: two_labels("fine_label", "coarse_label")),
+    ("labels: fine_label, coarse_label", lambda: two_labels("fine_label", "coarse_label", kind="ClassLabel")),
     ("several columns of images: image.bytes, mask", lambda: table(features=False, mask=pa.array(IMAGES))),
     ("several images a row", lambda: without("image").append_column("i", pa.array([[image] for image in IMAGES]))),
     ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([0.5] * 250))),

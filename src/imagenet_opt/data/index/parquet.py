@@ -117,6 +117,8 @@ def read_parquet(files: ParquetFiles) -> Split:
         lambda name: with_file(f"{files.place}/{name}", rows_of, etags[name]),
         num_threads=_THREADS,
     )
+    if choice := next((each.choice for each in rows if each.choice), ""):
+        tell_once(f"{files.place}: {choice} (data.root)")
     split = _split(files, rows)
     _compare_rows(files, len(split))
     return split

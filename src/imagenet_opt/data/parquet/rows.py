@@ -3,6 +3,7 @@
 Images whose pages are not compressed are read in place, like the records of a tar. Others can only be packed.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from imagenet_opt.errors import ClassMismatch, DataError
 
 _LABELS = ("label", "labels", "cls", "class", "class_label", "target", "fine_label")
 """Names of columns of labels, for files that do not say which column has classes."""
+_LIKE_LABELS = re.compile(r"(.*_)?(labels?|cls|class|target)")
 _MOST_CLASSES = 10**6
 _FEWEST_ROW_BYTES = 8
 """A row with an image has more. A column of equal values could claim billions of rows."""
@@ -28,7 +30,8 @@ _KEEP_ONE = 'keep one (datasets: remove_columns(["..."])) and write the files ag
 class ParquetRows:
     """Rows of one file. labels: of each row, a number or a name. names: of numbered classes; () without any. offsets:
     int64 (num_rows,), place of each image in the file, in bytes; empty if images are compressed. sizes: int64
-    (num_rows,), bytes of each image, or a mean. codec: "" if no image is compressed. group_rows: of each row group."""
+    (num_rows,), bytes of each image, or a mean. codec: "" if no image is compressed. group_rows: of each row group.
+    choice: which of several columns of labels is read, as a sentence; "" if there is one."""
 
     labels: NDArray[Any]
     names: tuple[str, ...]
@@ -36,6 +39,7 @@ class ParquetRows:
     sizes: NDArray[np.int64]
     codec: str
     group_rows: tuple[int, ...]
+    choice: str
 
 
 def rows_of(file: ParquetFile) -> ParquetRows:
@@ -43,7 +47,7 @@ def rows_of(file: ParquetFile) -> ParquetRows:
     footer = read_footer(file)
     if not footer.num_rows:
         raise ParquetError("has no rows; remove it, or write it again")
-    image, (label, names) = image_column(footer), _label(footer)
+    image, (label, names, choice) = image_column(footer), _label(footer)
     if footer.num_rows > file.num_bytes // _FEWEST_ROW_BYTES:
         raise damaged(f"it claims {footer.num_rows} rows in {file.num_bytes} bytes")
     labels = np.concatenate([_labels(file, group[label.path]) for group in footer.groups])
@@ -52,14 +56,16 @@ def rows_of(file: ParquetFile) -> ParquetRows:
     group_rows = tuple(chunk.num_rows for chunk in chunks)
     if codec:
         means = np.array([(chunk.end - chunk.start) // chunk.num_rows for chunk in chunks], np.int64)
-        return ParquetRows(labels, names, np.empty(0, np.int64), np.repeat(means, group_rows), codec, group_rows)
+        return ParquetRows(
+            labels, names, np.empty(0, np.int64), np.repeat(means, group_rows), codec, group_rows, choice
+        )
     offsets, sizes = np.concatenate([places(file, chunk) for chunk in chunks], axis=1)
     if len(empty := np.flatnonzero(sizes < 0)):
         raise ParquetError(
             f"has {len(empty)} rows without the bytes of an image, the first is row {empty[0]}: the images are other "
             "files; write them into the Parquet files (datasets: push_to_hub embeds them)"
         )
-    return ParquetRows(labels, names, offsets, sizes, codec, group_rows)
+    return ParquetRows(labels, names, offsets, sizes, codec, group_rows, choice)
 
 
 def image_codec(file: ParquetFile) -> str:
@@ -115,13 +121,19 @@ def image_column(footer: Footer) -> Column:
     return found[0]
 
 
-def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
-    """The column of labels, and names of its numbers."""
+def _label(footer: Footer) -> tuple[Column, tuple[str, ...], str]:
+    """The column of labels, names of its numbers, and the choice, see ParquetRows. Columns without a description that
+    are only called like labels are no reason to refuse a `label`, but one to refuse another guess."""
     is_class = {name: about for name, about in footer.features.items() if about.get("_type") == "ClassLabel"}
     wanted = ({"label"} if "label" in is_class else {*is_class}) or {*_LABELS}
     found = [column for column in footer.columns if column.path[0] in wanted]
-    if len(found) > 1:
-        raise ParquetError(f"has several columns of labels: {_listed(found)}; {_KEEP_ONE}")
+    others = [
+        column
+        for column in footer.columns
+        if column not in found and (column.path[0] in is_class or _LIKE_LABELS.fullmatch(column.path[0].lower()))
+    ]
+    if len(found) > 1 or (found and others and not is_class and found[0].path[0] != "label"):
+        raise ParquetError(f"has several columns of labels: {_listed([*found, *others])}; {_KEEP_ONE}")
     if not found:
         raise ParquetError(
             f"has no column of labels, but {_listed(footer.columns)}: expected one of {', '.join(_LABELS)}, or a "
@@ -131,7 +143,8 @@ def _label(footer: Footer) -> tuple[Column, tuple[str, ...]]:
     if column.is_repeated or not (column.type in (INT32, INT64) or column.is_text):
         raise ParquetError(f"has labels in {_listed(found)} that are neither numbers nor names of one class a row")
     names = is_class.get(column.path[0], {}).get("names")
-    return column, with_numbers(list(map(str, names)) if isinstance(names, list) else [])
+    choice = f"the labels are those of {_listed(found)}, not of {_listed(others)}; to train on others, {_KEEP_ONE}"
+    return column, with_numbers(list(map(str, names)) if isinstance(names, list) else []), choice * bool(others)
 
 
 def _labels(file: ParquetFile, chunk: Chunk) -> NDArray[Any]:

@@ -11,9 +11,9 @@ from imagenet_opt.cli.doctor import main
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.doctor.apply import kept
 from imagenet_opt.doctor.causes import judge
-from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import as_json, read_diagnosis
 from imagenet_opt.doctor.measurements import STAGES
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.errors import ConfigError
 from tests.doctor.stories import STORIES
 

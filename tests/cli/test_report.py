@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli.main import run
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.errors import ConfigError
 from tests.cli.reports import report
 from tests.doctor.diagnoses import write_run

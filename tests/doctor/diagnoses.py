@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from imagenet_opt.doctor.causes import judge
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.diagnosis_file import FILE, as_json
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.first_look import Host, Setup
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from tests.report.recordings import recorded
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from suites.doctor.suite import tallied as tallied_runs
 from tests.doctor import stories
 from tests.doctor.stories import CASES_OF_RULES, STORIES, finding_of, of_url, story
 
+DOCS = Path(__file__).parents[2] / "docs/doctor.md"
 RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
 MOST_WRONG = 0.05
 """Of the runs of a case: on a shared machine, other processes sometimes slow down a run."""
@@ -85,6 +87,19 @@ def test_gains_are_capped_by_the_next_limit() -> None:
     # A faster GPU, with 4 CPUs: 32 images take 0.01 s of one, an image 4/1500 s.
     assert gain(STORIES["healthy"]) == pytest.approx(4 / (0.01 / 32 + 4 / 1500) / 316)
     assert gain(story({"copy_overlapped": 500.0})) == pytest.approx(500 / 316), "not that of the copy alone"
+
+
+def test_a_device_that_was_faster_beside_the_loader_is_not_promised_a_gain_by_faster_decoding() -> None:
+    """The two measurements differ by chance then; a loader does not speed up the device."""
+    run = story({"gpu": 300.0, "gpu_beside_loader": 320.0})
+    assert run.device_beside(1e6) == run.device_beside(300.0) == pytest.approx(300)
+    assert story({"gpu_beside_loader": 200.0}).device_beside(3000.0) > 200
+
+
+def test_the_documentation_lists_all_causes() -> None:
+    table = DOCS.read_text().partition("| cause | fires when")[2].partition("\n\n")[0]
+    listed = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert listed | {"healthy"} == {rule.name for rule in (*CAUSES, *WITHOUT_CAUSE)}
 
 
 def test_no_gain_is_promised_beyond_the_storage_nor_the_launches() -> None:

@@ -9,8 +9,8 @@ import pytest
 from imagenet_opt.cli.pack import parse as parse_pack
 from imagenet_opt.data.budget import LoaderBudget, fit_loader
 from imagenet_opt.doctor.commands import data_words, hydrate, pack
-from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment import ENVIRONMENT
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.machine import Mount
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from tests.doctor.diagnoses import make_evidence

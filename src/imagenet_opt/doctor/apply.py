@@ -7,7 +7,8 @@ from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.progress import announced, say
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.probe.testbed import Testbed
 

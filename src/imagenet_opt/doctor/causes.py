@@ -5,14 +5,12 @@ import math
 from imagenet_opt.doctor.causes_cpu import BATCH_RULES, CONTENTION, CPU_RULES
 from imagenet_opt.doctor.causes_gpu import GPU_RULES, LAUNCH_BOUND, PROCESS_RULES, SLOW_COPY
 from imagenet_opt.doctor.commands import Texts, hydrate, pack, smaller_pack
-from imagenet_opt.doctor.diagnosis import Diagnosis, Rule, diagnose
+from imagenet_opt.doctor.diagnosis import Diagnosis, diagnose
 from imagenet_opt.doctor.environment import ENVIRONMENT
-from imagenet_opt.doctor.evidence import NEAR, STALL_SECONDS, Evidence, Reach
-from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.doctor.evidence import Evidence, Reach
+from imagenet_opt.doctor.rule import Rule
+from imagenet_opt.doctor.thresholds import LEAST_THROTTLED, NEAR, NEARLY_ALL, SLOWER, STALL_SECONDS
 from imagenet_opt.measure.storage.page_cache import MOSTLY
-
-_LEAST_THROTTLED = 0.01  # share of refused requests: our choice; each costs a pause of a tenth of a second and more
-_NEARLY_ALL = 0.9  # the fewest requests in flight that reach this share of the storage's highest rate are enough
 
 # Epochs that differ
 
@@ -95,7 +93,7 @@ def _both_rates(e: Evidence) -> str:
 def _best_depth(e: Evidence) -> tuple[float, float]:
     """(requests in flight, rate): the fewest requests in flight that reach nearly the storage's highest rate."""
     most = max((rate for _, rate in e.depths), default=0.0)
-    return next((point for point in sorted(e.depths) if point[1] >= _NEARLY_ALL * most), (0.0, 0.0))
+    return next((point for point in sorted(e.depths) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
 
 
 def _deeper(e: Evidence) -> Texts:
@@ -173,7 +171,7 @@ _STORAGE_RULES = (
         cause="Storage-bound: the service refuses requests, because it gets too many",
         frees="storage",
         when=lambda e: (
-            e.is_slow_reading and 0 < e.fact("loader", "requests") * _LEAST_THROTTLED <= e.fact("loader", "throttled")
+            e.is_slow_reading and 0 < e.fact("loader", "requests") * LEAST_THROTTLED <= e.fact("loader", "throttled")
         ),
         says=lambda e: (
             f"the service refused {e.fact('loader', 'throttled'):.0f} of {e.fact('loader', 'requests'):.0f} requests "

@@ -4,23 +4,21 @@ import math
 
 from imagenet_opt.doctor.causes_gpu import kernel_rate
 from imagenet_opt.doctor.commands import Texts, smaller_pack
-from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import SMALL_MEMORY
-from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
-from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.doctor.evidence import Evidence, Reach
+from imagenet_opt.doctor.rule import Rule
+from imagenet_opt.doctor.thresholds import AGREES, AMPLE, OTHERS_SHARE, SLOWER
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 
-_AMPLE = 1.1  # a loader faster than this many times the device's rate is fast enough on average
 _NO_TIME = 1e9  # times as fast: decoding then takes no time
 NO_RUN_QUEUE = (
     "could not be checked: this system does not report how long threads wait for a CPU (/proc/thread-self/schedstat)"
 )
-_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 
 def _pauses(e: Evidence) -> bool:
     """Whether the loader is fast enough on average, but batches come late."""
-    is_ample = min(e.rate("loader"), e.cpu_rate) >= _AMPLE * e.rate("gpu_beside_loader")
+    is_ample = min(e.rate("loader"), e.cpu_rate) >= AMPLE * e.rate("gpu_beside_loader")
     return e.is_starved and is_ample and bool(e.setup.prefetch_factor)
 
 
@@ -150,7 +148,7 @@ CPU_RULES = (
         name="busy_neighbour",
         cause="CPU-bound: other processes take the CPUs",
         frees="cpu",
-        when=lambda e: e.others_cpus >= _OTHERS_SHARE * e.host.usable_cpus and e.is_idle,
+        when=lambda e: e.others_cpus >= OTHERS_SHARE * e.host.usable_cpus and e.is_idle,
         unknown=lambda e: "" if e.setup.sees_run_queue else NO_RUN_QUEUE,
         says=lambda e: (
             f"other processes take {e.others_cpus:.1f} of {e.host.usable_cpus} usable CPUs, so that a worker takes "

@@ -6,13 +6,12 @@ from typing import Any
 
 from imagenet_opt.config.speed import UNRATED
 from imagenet_opt.doctor.commands import data_words
-from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.environment import GPU_OTHERS
 from imagenet_opt.doctor.evidence import Evidence, Reach
-from imagenet_opt.doctor.measurements import SLOWER
+from imagenet_opt.doctor.rule import Rule
+from imagenet_opt.doctor.thresholds import ORDINARY_WAITS, SLOWER
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
-_ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least this many waits per step
 _GRAPHS = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
 
 
@@ -39,7 +38,7 @@ def _has_gaps(e: Evidence) -> bool:
     """Whether the device waits for launches. Slow launches would slow down the full run too; a device that is idle in
     one of the two experiments only has another reason."""
     busy = max(_busy_alone_share(e), e.busy_share)
-    return busy < HEALTHY_BUSY and e.waits_per_step < _ORDINARY_WAITS
+    return busy < HEALTHY_BUSY and e.waits_per_step < ORDINARY_WAITS
 
 
 GPU_RULES = (
@@ -171,7 +170,7 @@ PROCESS_RULES = (
         name="host_sync",
         cause="Host sync: the host waits for the GPU in each step",
         frees="main process",
-        when=lambda e: e.waits_per_step >= _ORDINARY_WAITS and e.is_idle,
+        when=lambda e: e.waits_per_step >= ORDINARY_WAITS and e.is_idle,
         says=lambda e: f"{e.waits_per_step:.1f} waits for the GPU in an ordinary step: {', '.join(e.waits)}",
         remedy="keep the value on the GPU, x.detach() instead of x.item(), and read it at logging steps only",
         # if the network itself waits, the GPU is idle with a resident batch too, and no experiment tells the gain

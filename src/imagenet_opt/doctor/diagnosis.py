@@ -1,92 +1,18 @@
-"""Rules and the diagnosis: the cause with the largest gain; one sentence, the next limit, the doubts."""
+"""The diagnosis: the cause with the largest gain; one sentence, the next limit, the doubts."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from imagenet_opt.doctor.commands import Texts, changing
-from imagenet_opt.doctor.evidence import AGREES, Evidence, Reach
+from imagenet_opt.doctor.evidence import Evidence
+from imagenet_opt.doctor.rule import Finding, Rule
+from imagenet_opt.doctor.thresholds import AGREES, LITTLE, WIDE
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
-from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
-_WIDE = 0.2  # a rate varies widely if its interval is wider than this share of its median
 _NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
 _NEARLY_AT_LEAST = 0.75  # the same, where the rate of the run varies widely
-_LITTLE = 0.05  # share of the data in memory; between this and MOSTLY the next epoch is predicted, not measured
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one rule.
-
-    fired: whether the rule applies and its remedy helps; None if the rule could not be checked, for the reason in
-    `evidence`. evidence: a sentence with the numbers. overrides: the remedy as overrides of the configuration, without
-    those that are in effect already. commands: shell commands for the user or an administrator. gain: predicted rate
-    divided by the rate with the cause; None if not predictable. frees: the part of the run that the remedy makes
-    faster. environment: whether the rule checks the machine and the configuration.
-    """
-
-    rule: str
-    fired: bool | None
-    evidence: str
-    remedy: str = ""
-    overrides: Texts = ()
-    commands: Texts = ()
-    gain: float | None = None
-    frees: str = ""
-    environment: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """cause: first words of the verdict and the cause in a few words, "Storage-bound: storage answers late"; "" for
-    a check of the environment. frees: the part of the run that is slow, such as "storage" or "cpu": causes of different
-    parts contradict each other. when: whether the evidence allows the cause; the gain decides whether the cause
-    matters. says: the evidence. remedy, overrides, commands: as in `Finding`, if the rule fires. unknown: why the rule
-    cannot be checked; "" if it can. reaches: the run after the remedy. predicts: False if `reaches` is only the most
-    that a remedy could bring. rate: images per second while the cause lasts, if this is not what the limits allow as
-    they are. compares: this rate and what is possible; "" for the usual words."""
-
-    name: str
-    cause: str = ""
-    frees: str = ""
-    when: Callable[[Evidence], bool] = lambda evidence: True
-    says: Callable[[Evidence], str]
-    remedy: str | Callable[[Evidence], str] = ""
-    overrides: Callable[[Evidence], Texts] = lambda evidence: ()
-    commands: Callable[[Evidence], Texts] = lambda evidence: ()
-    unknown: Callable[[Evidence], str] = lambda evidence: ""
-    reaches: Callable[[Evidence], Reach] = lambda evidence: evidence.reach()
-    predicts: Callable[[Evidence], bool] = lambda evidence: True
-    rate: Callable[[Evidence], float | None] = lambda evidence: None
-    compares: Callable[[Evidence], str] = lambda evidence: ""
-
-    def gain(self, evidence: Evidence) -> float:
-        """Rate after the remedy / rate now. A gap between the run and its limits counts for no cause and stays."""
-        rate, reached = self.rate(evidence), self.reaches(evidence).rate
-        as_is = evidence.reach().rate if rate is None else rate
-        gain = max(1.0, reached / as_is)
-        keeps_gap = gain < LEAST_GAIN or rate is not None or evidence.measured_rate < AGREES * as_is
-        return gain if keeps_gap else max(1.0, reached / evidence.measured_rate)
-
-    def look(self, evidence: Evidence) -> Finding:
-        reason, gain = self.unknown(evidence), None
-        fired = None if reason else self.when(evidence)
-        if fired and self.cause:
-            gain = self.gain(evidence)
-            fired = gain >= LEAST_GAIN
-        finding = Finding(self.name, fired, reason or self.says(evidence), frees=self.frees, environment=not self.cause)
-        if not fired:
-            return finding
-        return replace(
-            finding,
-            remedy=self.remedy if isinstance(self.remedy, str) else self.remedy(evidence),
-            overrides=changing(evidence, *self.overrides(evidence)),
-            commands=self.commands(evidence),
-            gain=gain if gain and self.predicts(evidence) else None,
-        )
 
 
 WITHOUT_CAUSE = (
@@ -287,11 +213,11 @@ def _doubts(diagnosis: Diagnosis) -> Iterator[str]:
     run = evidence.ceilings[evidence.stage("full")].estimate
     if run.coverage < LEAST_COVERAGE:
         yield f"the full run was measured in only {run.num} windows, too few for an interval"
-    elif run.high - run.low > _WIDE * run.median:
+    elif run.high - run.low > WIDE * run.median:
         yield "the rate of the full run varies widely"
     if (share := evidence.setup.cached_share) is None:
         yield f"it is unknown whether files are in memory: {evidence.setup.cached_share_method}"
-    elif evidence.setup.cache_room is None and _LITTLE < share < MOSTLY and not evidence.left_out:
+    elif evidence.setup.cache_room is None and LITTLE < share < MOSTLY and not evidence.left_out:
         yield f"{share:.0%} of the data was in memory, so the rate of the next epoch is predicted"
     if evidence.is_cold and evidence.unverified:
         yield f"cold rates are {evidence.unverified}"

@@ -1,8 +1,8 @@
 """Checks of the machine and its storage. Each needs no experiment, or only a look at the GPU while it works."""
 
 from imagenet_opt.doctor.commands import Texts, hydrate, pack
-from imagenet_opt.doctor.diagnosis import Rule
 from imagenet_opt.doctor.evidence import Evidence
+from imagenet_opt.doctor.rule import Rule
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.gpu import GpuState

@@ -7,22 +7,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagenet_opt.doctor.measurements import SLOWER, Measurements
+from imagenet_opt.doctor.measurements import Measurements
+from imagenet_opt.doctor.thresholds import (
+    AGREES,
+    BUSY_CPUS,
+    FETCH_SHARE,
+    HYPER_THREAD,
+    MOSTLY_READS,
+    NEAR,
+    PARTLY_READS,
+    SATURATED,
+    SLOWER,
+    STALL_SECONDS,
+)
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
-AGREES = 0.9
-"""A run with this share of the expected rate is as fast as its stages; faster than 1 / AGREES contradicts them."""
-NEAR = 1.5  # a storage slower than this many times the loader's rate limits the loader; both rates vary in bursts
-_FETCH_SHARE = 0.4  # training waits for batches if these waits fill this share of the GPU's idle time
-_MOSTLY_READS = 0.8  # above this share of a worker's time, its waits for files limit it, whatever the storage can do
 _NOT_OWN = ("fetch", "step", "device")
 """Phases of the main process that wait for data or for the device, or whose launches are measured alone."""
-STALL_SECONDS = 1.0
-"""A pause of this length between two batches is a stall of the storage, not the latency of a single request."""
-_SATURATED = 2.0  # a rate is saturated at this many times the needed requests in flight; half of them then only wait
-_HYPER_THREAD = 0.25  # what the second thread of a core adds to a core: our choice
-_BUSY_CPUS = 0.8  # a reading process that keeps so many CPUs busy is the limit: one Python thread runs at a time
 
 
 class Reach(NamedTuple):
@@ -39,34 +41,34 @@ class Evidence(Measurements):
 
     # The full run
 
-    @property
+    @cached_property
     def measured_rate(self) -> float:
         return self.rate("full")
 
-    @property
+    @cached_property
     def run_seconds(self) -> float:
         """Seconds of a step of the full run."""
         return self.batch_size / self.measured_rate
 
-    @property
+    @cached_property
     def busy_share(self) -> float:
         """Share of the full run in which the device computed."""
         return min(1.0, self.fact("full", "device_seconds") / self.run_seconds)
 
-    @property
+    @cached_property
     def idle_seconds(self) -> float:
         """Seconds of a step in which the device did not compute."""
         return max(0.0, self.run_seconds - self.fact("full", "device_seconds"))
 
     # Rates that the stages allow
 
-    @property
+    @cached_property
     def copy_rate(self) -> float:
         """Rate of the copy to the device, while it computes if that was measured; infinite if nothing is copied."""
         copy = self.ceilings.get("copy_overlapped", self.ceilings.get("copy"))
         return copy.images_per_second if copy else math.inf
 
-    @property
+    @cached_property
     def cpu_rate(self) -> float:
         """Rate at which the loader and the training process together use all usable CPUs."""
         return self.cpu_rate_with(self.rate("decode_all"))
@@ -80,7 +82,7 @@ class Evidence(Measurements):
     def capacity(self, cpus: float) -> float:
         """Work that so many CPUs of this machine do, in cores: the second thread of a core adds little."""
         cores = min(cpus, self.host.installed_cores or self.host.installed_cpus)
-        return cores + _HYPER_THREAD * (cpus - cores)
+        return cores + HYPER_THREAD * (cpus - cores)
 
     def device_beside(self, decode_rate: float) -> float:
         """Images per second of the device beside a loader that could decode `decode_rate`: the less time the workers
@@ -89,7 +91,7 @@ class Evidence(Measurements):
         busy_share = min(1.0, beside / self.rate("decode_all"))
         return alone / (1 + (alone - beside) / busy_share / decode_rate)
 
-    @property
+    @cached_property
     def host_seconds(self) -> float:
         """Seconds of a step that the main process needs for itself: launches, callbacks, logging, checkpoints."""
         launches = min(self.fact("gpu", "main_cpu_seconds"), self.batch_size / self.rate("gpu"))
@@ -123,34 +125,34 @@ class Evidence(Measurements):
         names = {"cpu": "decode_all", "decode": "decode_all", "device": "gpu_beside_loader", "copy": copy}
         return names.get(limit, "main process" if limit == "host" else self.stage(limit))
 
-    @property
+    @cached_property
     def expected(self) -> Reach:
         """The lowest ceiling of the run; storage that delivers in bursts counts with the loader."""
         return self.reach(storage=math.inf, host=math.inf)
 
-    @property
+    @cached_property
     def follows_stages(self) -> bool:
         """Whether the run is as fast as its slowest stage."""
         return self.measured_rate >= AGREES * self.expected.rate
 
-    @property
+    @cached_property
     def is_idle(self) -> bool:
         """Whether the device computes too little of the time."""
         return self.busy_share < HEALTHY_BUSY
 
     # Waits for data
 
-    @property
+    @cached_property
     def requests_in_flight(self) -> float:
         """Mean number of requests of all workers together in flight."""
         return self.fact("loader", "reads_in_flight") * max(1.0, self.fact("loader", "num_workers"))
 
-    @property
+    @cached_property
     def depths(self) -> list[tuple[float, float]]:
         """(requests in flight, images/s read cold) of each measurement in which the storage answered in time."""
         return [(depth, rate) for depth, rate in self.curves.get("reads_in_flight", ()) if rate > 0]
 
-    @property
+    @cached_property
     def storage_rate_at_depth(self) -> float:
         """Rate of the storage with as many requests in flight as the loader has, interpolated between the measured
         rates."""
@@ -159,7 +161,7 @@ class Evidence(Measurements):
         depths, rates = np.log(np.array(self.depths)).T
         return float(np.exp(np.interp(np.log(max(1.0, self.requests_in_flight)), depths, rates)))
 
-    @property
+    @cached_property
     def _most_and_knee(self) -> tuple[float, float]:
         """Highest rate of the storage, and the requests in flight that are needed for it (the knee); infinite if the
         rate still grows.
@@ -169,15 +171,15 @@ class Evidence(Measurements):
         """
         most = max((rate for _, rate in self.depths), default=math.inf)
         knee = min((depth * most / rate for depth, rate in self.depths), default=math.inf)
-        is_saturated = any(depth >= _SATURATED * knee for depth, _ in self.depths)
+        is_saturated = any(depth >= SATURATED * knee for depth, _ in self.depths)
         return (most, knee) if is_saturated else (math.inf, math.inf)
 
-    @property
+    @cached_property
     def _is_busy_reader(self) -> bool:
         """Whether CPU time limited the test of the storage."""
-        return self.fact("storage", "cpus") >= _BUSY_CPUS
+        return self.fact("storage", "cpus") >= BUSY_CPUS
 
-    @property
+    @cached_property
     def storage_limit(self) -> float:
         """Images per second that the storage allows the loader; infinite if that is unknown, or files are in memory."""
         if not self.is_cold and 0 < self.hits < MOSTLY and "loader_cold" in self.ceilings:
@@ -188,7 +190,7 @@ class Evidence(Measurements):
             return max(self.storage_rate_at_depth, self.rate("loader"))
         return self._most_and_knee[0] if self.is_cold else self.rate("storage")
 
-    @property
+    @cached_property
     def storage_bound(self) -> str:
         """What bounds the loader's reads: "latency", "bandwidth", or "cpu" if this process cannot read faster.
 
@@ -202,28 +204,28 @@ class Evidence(Measurements):
             return "latency"
         if self._is_busy_reader:
             return "cpu"
-        if self.requests_in_flight >= _SATURATED * knee:
+        if self.requests_in_flight >= SATURATED * knee:
             return "bandwidth"
         return "latency" if self.rate("loader") < SLOWER * most else "bandwidth"
 
-    @property
+    @cached_property
     def longest_gap_seconds(self) -> float:
         """Longest time between two batches of the loader, in seconds."""
         return self.fact("loader", "longest_gap_seconds")
 
-    @property
+    @cached_property
     def waiting_share(self) -> float:
         """Share of a worker's time in which it waits for files; its waits for a CPU do not count."""
         read, decode = self.fact("loader", "read_seconds"), self.fact("loader", "decode_seconds")
         return read / (read + decode) if read else 0.0
 
-    @property
+    @cached_property
     def worker_slowdown(self) -> float:
         """Seconds in which a worker computes or waits for a CPU / seconds in which it computes."""
         decode = self.fact("loader", "decode_seconds")
         return 1 + self.fact("loader", "cpu_wait_seconds") / decode if decode else 1.0
 
-    @property
+    @cached_property
     def main_slowdown(self) -> float:
         """The same of the main thread, while the device trains alone."""
         return self.fact("gpu", "main_slowdown") or 1.0
@@ -234,22 +236,22 @@ class Evidence(Measurements):
         on_cpu = (1 - self.waiting_share) * self.worker_slowdown
         return self.rate("loader") * (self.waiting_share + on_cpu) / (self.waiting_share + on_cpu / speedup)
 
-    @property
+    @cached_property
     def is_starved(self) -> bool:
         """Whether the device is idle because training waits for batches, or is as slow as the loader alone."""
         supply = min(self.rate("loader"), self.cpu_rate)
         follows = supply < AGREES * self.rate("gpu_beside_loader") and self.measured_rate > SLOWER * supply
-        return self.is_idle and (self.phases.get("fetch", 0.0) >= _FETCH_SHARE * self.idle_seconds or follows)
+        return self.is_idle and (self.phases.get("fetch", 0.0) >= FETCH_SHARE * self.idle_seconds or follows)
 
-    @property
+    @cached_property
     def is_slow_reading(self) -> bool:
         """Whether training waits for the storage, and not for the CPU time that reading takes.
 
         A storage that reads faster alone may still make workers wait: each batch waits for its latest file, and a short
         test of the storage may miss pauses of seconds.
         """
-        waits = self.waiting_share > _MOSTLY_READS or (
-            self.waiting_share > 0.5 and (self.longest_gap_seconds >= STALL_SECONDS or self.follows_stages)
+        waits = self.waiting_share > MOSTLY_READS or (
+            self.waiting_share > PARTLY_READS and (self.longest_gap_seconds >= STALL_SECONDS or self.follows_stages)
         )
         is_late = waits or self.storage_rate_at_depth < NEAR * self.rate("loader")
         return self.storage_bound != "cpu" and is_late and self.is_starved

@@ -8,6 +8,7 @@ from typing import Any
 
 from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.doctor.first_look import Host, PackForecast, Setup, Touches
+from imagenet_opt.doctor.thresholds import SLOWER
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.measure.telemetry.gpu import GpuState
@@ -29,7 +30,6 @@ STAGES = {
 """Key of each experiment -> its displayed name, with files and a GPU."""
 _NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "storage", "full")
 """Ceilings that every verdict needs, named as in `Measurements.stage`."""
-SLOWER = 0.8  # a stage with less than this share of another stage's rate is slower; a smaller difference is noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,37 +74,37 @@ class Measurements:
     command: str = ""
     date: str = ""
 
-    @property
+    @cached_property
     def stages(self) -> dict[str, str]:
         """Key of each experiment -> its displayed name."""
         device = "GPU" if self.setup.has_gpu or self.simulated is not None else "CPU"
         kept = "files in memory" if self.setup.cache_room is None else "samples in the local cache"
         return {key: name.replace("GPU", device).replace("files in memory", kept) for key, name in STAGES.items()}
 
-    @property
+    @cached_property
     def device(self) -> str:
         """What computes, for sentences: "the GPU", "the CPU" or "the simulated A10G"."""
         if self.simulated:
             return f"the simulated {self.simulated}"
         return "the GPU" if self.setup.has_gpu else "the CPU"
 
-    @property
+    @cached_property
     def data_bytes(self) -> float:
         return self.mb_per_image * 1e6 * self.setup.num_samples
 
-    @property
+    @cached_property
     def page_cache_bytes(self) -> float:
         """Memory that is left for the page cache while all processes of this machine train."""
         setup = self.setup
         batches = setup.num_workers * (setup.prefetch_factor + SPARE_BATCHES) * setup.batch_bytes
         return max(0.0, self.host.available_memory - setup.num_processes * batches)
 
-    @property
+    @cached_property
     def keeps_files(self) -> bool:
         """Whether memory keeps all files of a folder once they were read."""
         return self.setup.cache_room is None and not self.left_out and self.page_cache_bytes >= self.data_bytes
 
-    @property
+    @cached_property
     def hits(self) -> float:
         """Share of the reads of the next epoch that find their sample in the page cache (of a URL: in the local cache).
 
@@ -135,7 +135,7 @@ class Measurements:
             return "storage_cold" if self.is_cold else "storage_cached"
         return f"{name}_{'cold' if self.is_cold else 'warm'}" if name in ("loader", "full") else name
 
-    @property
+    @cached_property
     def lacks(self) -> list[str]:
         """The stages that every verdict needs and that were not measured."""
         return [stage for stage in map(self.stage, _NEEDS) if stage not in self.ceilings]

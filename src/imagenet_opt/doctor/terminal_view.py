@@ -9,7 +9,8 @@ from rich.text import Text
 
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis
+from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 
 _BAR = 24  # characters of the longest bar, if the other columns leave enough room

@@ -11,7 +11,7 @@ from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.sweep.results import print_results, write_page
-from imagenet_opt.sweep.rows import Row
+from imagenet_opt.sweep.rows import SweepRow
 from imagenet_opt.training.summary import print_summary
 from tests.training.test_summary import trainer
 
@@ -36,10 +36,10 @@ class Tags(HTMLParser):
         self.texts.append(data)
 
 
-def rows(text: str) -> list[Row]:
-    def row(i: int, status: str) -> Row:
+def rows(text: str) -> list[SweepRow]:
+    def row(i: int, status: str) -> SweepRow:
         word = f"name{text}={i}{text}"
-        return Row(
+        return SweepRow(
             job=i,
             overrides=[word],
             status=status,  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from imagenet_opt.display.terminal_table import print_tables
 from imagenet_opt.errors import ImagenetOptError, first_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import begin_measuring
-from imagenet_opt.study.comparison import Setting
+from imagenet_opt.study.comparison import ComparedSetting
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def arguments(doc: str | None, argv: list[str] | None = None, **lists: str) -> N
     return parser.parse_intermixed_args(argv)
 
 
-def measured(settings: Mapping[str, Setting[T]], repeats: int) -> Rounds[T]:
+def measured(settings: Mapping[str, ComparedSetting[T]], repeats: int) -> Rounds[T]:
     """Measure the settings in rounds. A turn with an error of the package or of torch counts as failed."""
 
     def turn(name: str, number: int) -> T:

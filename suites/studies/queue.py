@@ -22,7 +22,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.table import Column
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.comparison import Comparison, Setting
+from imagenet_opt.study.comparison import ComparedSetting, Comparison
 from suites.studies.command import arguments, measured, show
 
 NUM_STEPS, LOAD_SECONDS, LOAD_OVER_COMPUTE = 30, 0.4, 2.5
@@ -117,7 +117,7 @@ def main() -> None:
     compute, testbed = LOAD_SECONDS / LOAD_OVER_COMPUTE, Testbed(composed(tuple(given.overrides)))
     loading = slowed(testbed, LOAD_SECONDS)
     settings = {
-        f"data.prefetch_factor={depth}": Setting(
+        f"data.prefetch_factor={depth}": ComparedSetting(
             (str(depth),),
             partial(drain, testbed, replace(loading, prefetch_factor=depth), compute, NUM_STEPS),
             against=f"data.prefetch_factor={given.depths[0]}" if number else None,

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from imagenet_opt.study.comparison import Comparison, Setting
+from imagenet_opt.study.comparison import ComparedSetting, Comparison
 from suites.studies.command import arguments, measured, show
 from suites.studies.synthetic_step import SyntheticStep
 
@@ -86,7 +86,7 @@ def main() -> None:
     given = arguments(__doc__, channels=sizes, batches=sizes, outputs="992,999,1000,1001,1008,1024")
     subject = SyntheticStep(given.overrides)
     settings = {
-        f"{varies} {size}": Setting(
+        f"{varies} {size}": ComparedSetting(
             (varies, str(size), str(multiple_of(size))),
             partial(gflops_per_second, subject, varies, size, given.seconds),
             against=f"{varies} {better}" if (better := neighbour(size, of_layer)) else None,

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.study.comparison import Comparison, Setting
+from imagenet_opt.study.comparison import ComparedSetting, Comparison
 from suites.studies.command import arguments, measured, show
 from suites.studies.synthetic_step import SyntheticStep
 
@@ -76,7 +76,7 @@ def main() -> None:
     given = arguments(__doc__, num_batches="2,4")
     subject = SyntheticStep(given.overrides)
     settings = {
-        f"{num} batches {way}": Setting(
+        f"{num} batches {way}": ComparedSetting(
             (str(num), way),
             partial(images_per_second, subject, num, way, given.seconds),
             against=base and f"{num} batches {base}",

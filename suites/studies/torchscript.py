@@ -16,7 +16,7 @@ from torch import Tensor
 from imagenet_opt.display.table import Column
 from imagenet_opt.errors import first_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.comparison import Comparison, Setting
+from imagenet_opt.study.comparison import ComparedSetting, Comparison
 from suites.studies.command import arguments, measured, show
 from suites.studies.synthetic_step import SyntheticStep
 
@@ -78,7 +78,7 @@ def main() -> None:
     given = arguments(__doc__)
     subject = SyntheticStep(given.overrides)
     settings = {
-        way: Setting((way,), partial(found, subject, way, given.seconds), None if way == EAGER else EAGER)
+        way: ComparedSetting((way,), partial(found, subject, way, given.seconds), None if way == EAGER else EAGER)
         for way in WAYS
     }
     comparison = Comparison(

@@ -14,7 +14,7 @@ from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import (
     REGION,
     WORKER,
-    Job,
+    BenchJob,
     check_peer_batch,
     crops_in_memory,
     ours,
@@ -45,12 +45,12 @@ def index(images_root: Path, tmp_path: Path) -> Split:
 
 
 @pytest.fixture
-def job(index: Split) -> Job:
+def job(index: Split) -> BenchJob:
     """In this process, two batches discarded and three timed."""
     return replace(job_of(index, HOW, 3), num_workers=0, num_warmup=2, num_batches=3, row=WORKER)
 
 
-def test_our_rows_are_the_training_loader(job: Job) -> None:
+def test_our_rows_are_the_training_loader(job: BenchJob) -> None:
     batch = next(iter(ours(job)))
     assert (batch.images.dtype, tuple(batch.images.shape)) == (torch.uint8, (6, 3, 32, 32))
     ragged = ours(replace(job, row=REGION, loading=replace(HOW, region_decode=False)))
@@ -60,7 +60,7 @@ def test_our_rows_are_the_training_loader(job: Job) -> None:
     assert ragged.pop_metrics()["loader/mb_read"] > 0
 
 
-def test_the_ceiling_decodes_crops_of_training(job: Job) -> None:
+def test_the_ceiling_decodes_crops_of_training(job: BenchJob) -> None:
     pytest.importorskip("nvidia.nvimgcodec")
     crops, codec = list(crops_in_memory(job, 0)), region_codec()
     assert len(crops) == 39
@@ -72,7 +72,7 @@ def test_the_ceiling_decodes_crops_of_training(job: Job) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.latency])
-def test_installed_peers_give_the_requested_images(name: str, job: Job, tmp_path: Path) -> None:
+def test_installed_peers_give_the_requested_images(name: str, job: BenchJob, tmp_path: Path) -> None:
     """test_added_latency_is_slept_at_every_open tests the other peers, in this process."""
     if not PEERS[name].installed:
         pytest.skip(f"{name} is not installed: {PEERS[name].install}")
@@ -90,7 +90,7 @@ def test_installed_peers_give_the_requested_images(name: str, job: Job, tmp_path
         (np.zeros((5, 32, 32, 3), np.uint8), "uint8 (5, 32, 32, 3)"),
     ],
 )
-def test_other_images_of_a_peer_fail_its_turn(images: Any, delivered: str, job: Job) -> None:
+def test_other_images_of_a_peer_fail_its_turn(images: Any, delivered: str, job: BenchJob) -> None:
     with pytest.raises(TurnFailed, match=re.escape(delivered)):
         check_peer_batch(images, job)
     check_peer_batch(np.zeros((6, 32, 32, 3), np.uint8), job)

@@ -11,8 +11,8 @@ from imagenet_opt.config.overrides import key_of
 from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.file import Request, read_study
-from imagenet_opt.study.plan import Plan, Study
-from imagenet_opt.study.turn import Turn
+from imagenet_opt.study.plan import Study, StudyPlan
+from imagenet_opt.study.turn import StudyTurn
 
 Words = tuple[str, ...]
 TINY = ("data=demo", "model.name=resnet10t", "data.batch_size=4", "data.image_size=32", "trainer.precision=32-true")
@@ -62,12 +62,12 @@ class Processes:
             raise TurnFailed("out of memory")
         return asdict(self.turn(words)) if function.endswith(".measured") else self.curve(words)
 
-    def turn(self, words: Words) -> Turn:
+    def turn(self, words: Words) -> StudyTurn:
         """Only the overrides decide, so intervals have no width."""
         rate, last = 1000.0, {key_of(word): word for word in words}
         for word, times in self.times.items():
             rate *= times if word in last.values() else 1.0
-        return Turn(rate / 2, rate, busy=0.5, memory_gib=2.0, compile_seconds=None, batch_size=4)
+        return StudyTurn(rate / 2, rate, busy=0.5, memory_gib=2.0, compile_seconds=None, batch_size=4)
 
 
 def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: Any = (), **fields: Any) -> Study:
@@ -78,7 +78,7 @@ def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: A
         "steps": steps,
     }
     request = replace(small_request("ladder", folder, *TINY, *words, **options), **fields)
-    plan = Plan(request.file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
+    plan = StudyPlan(request.file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
     return Study(plan, request, plan.rows(), cold=False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.file import StepsFile, read_study
-from imagenet_opt.study.plan import Plan, Row
+from imagenet_opt.study.plan import StudyPlan, StudyRow
 from imagenet_opt.study.steps import check_rows
 from tests.study.studies import steps_study
 
@@ -30,19 +30,19 @@ REPLACING = [
 Steps = list[dict[str, Any]]
 
 
-def plan(order: str, *, steps: Steps = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
+def plan(order: str, *, steps: Steps = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> StudyPlan:
     file = StepsFile(title="mine", kind="steps", order=order, start=["s=1"], steps=steps)  # type: ignore[arg-type]
-    return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
+    return StudyPlan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
 
 
-def row(made: Plan, name: str, failed: Collection[str] = ()) -> Row:
+def row(made: StudyPlan, name: str, failed: Collection[str] = ()) -> StudyRow:
     return next(row for row in made.rows(failed) if row.name == name)
 
 
-def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
+def shipped(name: str, *words: str, has_gpu: bool = True) -> StudyPlan:
     file = read_study(name)
     assert isinstance(file, StepsFile)
-    return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
+    return StudyPlan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
 X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
@@ -99,7 +99,7 @@ def test_the_overrides_of_the_shipped_studies_are_valid(name: str) -> None:
     alone = "CUDA graph" if name == "checklist" else None  # contradicts gradient checkpointing
     steps = [step for step in made.steps if not step.instead_of and step.name != alone]
     words = [word for step in steps for word in made.words(step)]
-    check_rows([Row("all steps", None, (), (*made.rows()[0].overrides, *words))])
+    check_rows([StudyRow("all steps", None, (), (*made.rows()[0].overrides, *words))])
 
 
 @pytest.mark.parametrize(

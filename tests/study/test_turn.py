@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.study.losses import LossJob, train
-from imagenet_opt.study.turn import Job, Turn, measured
+from imagenet_opt.study.turn import StudyTurn, TurnJob, measured
 from tests.conftest import hold_images
 from tests.study.studies import TINY
 
@@ -25,7 +25,7 @@ def test_a_turn_measures_all_facts_and_keeps_its_micro_batches(
 ) -> None:
     hold_images(2, monkeypatch)
     overrides = (*small, "model.micro_batch_size=2")
-    turn = Turn(**measured(Job(overrides, 0.1, cold=False)))
+    turn = StudyTurn(**measured(TurnJob(overrides, 0.1, cold=False)))
     assert turn.batch_size == 4 and turn.compile_seconds is None
     assert min(turn.full, turn.compute, turn.memory_gib) > 0 and 0 < turn.busy <= 1
     assert len(train(LossJob(overrides, steps=2))) == 2

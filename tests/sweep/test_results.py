@@ -14,15 +14,15 @@ from imagenet_opt.display.table import Cell, Table, ratio_interval
 from imagenet_opt.measure.stats.verdict import paired_ratios
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
 from imagenet_opt.sweep.results import print_results, tables_of, write_csv
-from imagenet_opt.sweep.rows import Row, collect_rows, outcome, speed
+from imagenet_opt.sweep.rows import SweepRow, collect_rows, outcome, speed
 from imagenet_opt.sweep.settings import SPEED, compared
 
 RATES = {"64": [100.0, 104.0, 101.0, 97.0], "128": [80.0, 83.0, 81.0, 78.0], "256": [101.0, 97.0, 105.0, 99.0]}
 SEED_FIRST = list(product(range(4), RATES))
 
 
-def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", **summary: float) -> Row:
-    return Row(
+def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", **summary: float) -> SweepRow:
+    return SweepRow(
         job=job,
         overrides=[f"seed={seed}", "+data.root=/my data", f"data.batch_size={batch_size}"],
         status=status,  # type: ignore[arg-type]
@@ -33,11 +33,11 @@ def row(job: int, batch_size: str, seed: int, rate: float, status: str = "ok", *
     )
 
 
-def sweep(order: Sequence[tuple[int, str]]) -> list[Row]:
+def sweep(order: Sequence[tuple[int, str]]) -> list[SweepRow]:
     return [row(job, size, seed, RATES[size][seed]) for job, (seed, size) in enumerate(order)]
 
 
-def settings(rows: list[Row]) -> Table:
+def settings(rows: list[SweepRow]) -> Table:
     found = compared(rows, SPEED)
     assert found is not None
     return found[0]
@@ -55,7 +55,7 @@ def test_settings_are_compared_with_the_fastest_over_the_seeds() -> None:
 
 
 def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
-    def means(rows: list[Row]) -> dict[Cell, Cell]:
+    def means(rows: list[SweepRow]) -> dict[Cell, Cell]:
         return {cells[0]: cells[1] for cells in settings(rows).rows}
 
     rows = sweep(SEED_FIRST)
@@ -70,7 +70,7 @@ def test_jobs_that_failed_or_were_short_or_interrupted_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("rows", [sweep(SEED_FIRST)[:4], sweep([(0, size) for size in RATES])])
-def test_without_two_settings_and_two_seeds_nothing_is_compared(rows: list[Row]) -> None:
+def test_without_two_settings_and_two_seeds_nothing_is_compared(rows: list[SweepRow]) -> None:
     assert compared(rows, SPEED) is None
     (jobs,), chosen = tables_of(rows)
     fastest = max(rows, key=speed)
@@ -95,7 +95,7 @@ def test_the_best_job_is_the_fastest_with_enough_steps(tmp_path: Path, capsys: p
     assert "fastest" not in jobs.finding and not chosen, "nothing is stated about the speed of short runs"
 
 
-def of_rates(*jobs: tuple[str, int, str, float]) -> list[Row]:
+def of_rates(*jobs: tuple[str, int, str, float]) -> list[SweepRow]:
     """Jobs with a learning rate, a seed, a batch size and an accuracy."""
     rows = [row(job, size, seed, 100.0 + job, **{"val/acc1": acc1}) for job, (_, seed, size, acc1) in enumerate(jobs)]
     for each, (lr, *_) in zip(rows, jobs, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn, run_turn, write_packed
+from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, BenchJob, BenchTurn, run_turn, write_packed
 from imagenet_opt.compare.rounds import Rounds, in_rounds
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index.folder_index import scan_split
@@ -37,7 +37,7 @@ def rows_of(loading: LoaderOptions, against: Sequence[str]) -> list[str]:
     return [*own, *([CEILING] if REGION in own else []), *against]
 
 
-def job_of(index: Split, loading: LoaderOptions, num_batches: int, device: str = "cpu") -> Job:
+def job_of(index: Split, loading: LoaderOptions, num_batches: int, device: str = "cpu") -> BenchJob:
     """The settings of all turns. No epoch ends within a turn. Raises BatchTooLarge."""
     TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)  # refuses too large a batch
     budget = fit_loader(
@@ -49,7 +49,7 @@ def job_of(index: Split, loading: LoaderOptions, num_batches: int, device: str =
     num_ready = workers * budget.prefetch_factor
     num_warmup = max(_LEAST_WARMUP, num_ready)
     num_batches = -(-num_batches // workers) * workers  # equal shares of the workers, whose batches arrive in bursts
-    return Job(
+    return BenchJob(
         index=files,
         loading=loading,
         passes=-(-(num_warmup + num_batches + 2 * num_ready) * loading.batch_size // len(files)),
@@ -70,7 +70,9 @@ def _part(index: Split, loading: LoaderOptions) -> Split:
     return subset(index, np.sort(np.random.default_rng(loading.seed).choice(len(index), most, replace=False)))
 
 
-def measure(job: Job, rows: Sequence[str], *, repeats: int, cache: Path, same_bytes: bool = False) -> Rounds[Turn]:
+def measure(
+    job: BenchJob, rows: Sequence[str], *, repeats: int, cache: Path, same_bytes: bool = False
+) -> Rounds[BenchTurn]:
     """Measure all rows in rounds, after a round that does not count: it brings the files into memory, or those of a URL
     into the local cache. A row that fails has no further rounds.
 
@@ -85,7 +87,7 @@ def measure(job: Job, rows: Sequence[str], *, repeats: int, cache: Path, same_by
             index = encoded_again(job.index, folder)
             job = replace(job, index=index, passes=-(-job.passes * len(job.index) // len(index)))
 
-        def turn(row: str, number: int) -> Turn:
+        def turn(row: str, number: int) -> BenchTurn:
             announce(f"round {number} of {repeats}: {row}" if number else f"{row}, a turn that does not count")
             own = replace(job, row=row, packed=folder / row)
             if number == 0:
@@ -111,7 +113,7 @@ def _folder_for_copies(cache: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _prepare(job: Job) -> None:
+def _prepare(job: BenchJob) -> None:
     """Write a peer's copy of the files. Raises TurnFailed if the peer cannot be measured."""
     if (peer := PEERS.get(job.row)) is None:
         return

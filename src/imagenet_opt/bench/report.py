@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, Job, Turn
+from imagenet_opt.bench.turn import CEILING, OWN, REGION, WORKER, BenchJob, BenchTurn
 from imagenet_opt.compare.gain import Gain, Pair, gains
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.display.page import page_of_tables
@@ -34,7 +34,7 @@ _OURS = {
 }
 
 
-def tables_of(rounds: Rounds[Turn], job: Job, rows: Sequence[str]) -> list[Table]:
+def tables_of(rounds: Rounds[BenchTurn], job: BenchJob, rows: Sequence[str]) -> list[Table]:
     """Rates of all rows, measured or not; stages of our rows; ratios of our rows to the limit and to every peer."""
     turns = {row: rounds.complete[row] for row in rows if row in rounds.complete}
     compared = _gains(rounds, turns)
@@ -42,7 +42,7 @@ def tables_of(rounds: Rounds[Turn], job: Job, rows: Sequence[str]) -> list[Table
     return [table for table in tables if table.rows]
 
 
-def _gains(rounds: Rounds[Turn], turns: dict[str, list[Turn]]) -> dict[Pair, Gain]:
+def _gains(rounds: Rounds[BenchTurn], turns: dict[str, list[BenchTurn]]) -> dict[Pair, Gain]:
     rates = {row: [turn.images_per_second for turn in each] for row, each in turns.items()}
     ours = [row for row in OWN if row in turns]
     pairs = [(own, row) for own in ours for row in turns if row in PEERS or (own, row) == (REGION, CEILING)]
@@ -50,7 +50,11 @@ def _gains(rounds: Rounds[Turn], turns: dict[str, list[Turn]]) -> dict[Pair, Gai
 
 
 def _rates(
-    rounds: Rounds[Turn], turns: dict[str, list[Turn]], job: Job, rows: Sequence[str], compared: dict[Pair, Gain]
+    rounds: Rounds[BenchTurn],
+    turns: dict[str, list[BenchTurn]],
+    job: BenchJob,
+    rows: Sequence[str],
+    compared: dict[Pair, Gain],
 ) -> Table:
     rates = {row: median_interval([turn.images_per_second for turn in each]) for row, each in turns.items()}
     cells: list[tuple[Cell, ...]] = []
@@ -88,7 +92,7 @@ def _finding(rates: dict[str, float], compared: dict[Pair, Gain]) -> str:
     return f"{sentence}; beside {fastest}, the fastest other loader: {compared[ours, fastest]}."
 
 
-def _stages(turns: dict[str, list[Turn]]) -> Table:
+def _stages(turns: dict[str, list[BenchTurn]]) -> Table:
     """A column for each of our rows: medians over the rounds."""
     own = {row: turns[row] for row in OWN if row in turns}
     columns = (Column("stage"), *(Column(row, "{:.4g}") for row in own))
@@ -111,7 +115,7 @@ def page(tables: Sequence[Table], facts: dict[str, Any]) -> str:
     return page_of_tables("The loader alone", "", tables, about=about_texts(facts), command=facts["command"])
 
 
-def as_json(rounds: Rounds[Turn], job: Job, tables: Sequence[Table], facts: dict[str, Any]) -> dict[str, Any]:
+def as_json(rounds: Rounds[BenchTurn], job: BenchJob, tables: Sequence[Table], facts: dict[str, Any]) -> dict[str, Any]:
     """All turns, and the tables as printed."""
     return {
         **facts,

@@ -34,7 +34,7 @@ _IN_MEMORY = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class BenchJob:
     """Settings of a turn, for its process.
 
     index: the files of all rows. passes: how often they are listed, so that no epoch ends within a turn. num_workers,
@@ -64,7 +64,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Turn:
+class BenchTurn:
     """Result of a turn. cpu_seconds: CPU time of all threads and processes of the loader. stages: the loader's own
     times, means per batch."""
 
@@ -82,37 +82,37 @@ class Turn:
         return 1000 * self.cpu_seconds / self.num_images
 
 
-def run_turn(job: Job) -> Turn:
+def run_turn(job: BenchJob) -> BenchTurn:
     """Measure one row in a process of its own. Raises TurnFailed."""
-    return Turn(**_isolated("measured", job))
+    return BenchTurn(**_isolated("measured", job))
 
 
-def write_packed(job: Job) -> None:
+def write_packed(job: BenchJob) -> None:
     """Write the files in the peer's own format to `job.packed`. Raises TurnFailed."""
     _isolated("packed", job)
 
 
-def _isolated(function: str, job: Job) -> Any:
+def _isolated(function: str, job: BenchJob) -> Any:
     try:
         return call_isolated(f"{__name__}.{function}", job)
     except ImagenetOptError as error:
         raise TurnFailed(f"{type(error).__name__}: {error}") from error
 
 
-def measured(job: Job) -> dict[str, Any]:
-    """Measure in this process; a Turn as plain values."""
+def measured(job: BenchJob) -> dict[str, Any]:
+    """Measure in this process; a BenchTurn as plain values."""
     torch.manual_seed(job.loading.seed)
     own = {CEILING: ceiling}.get(job.row, ours)
     loader: Iterable[Sized] = PEERS[job.row].function()(job) if job.row in PEERS else own(job)
     return asdict(take_turn(loader, job))
 
 
-def packed(job: Job) -> None:
+def packed(job: BenchJob) -> None:
     job.packed.mkdir()
     PEERS[job.row].function("pack")(job)
 
 
-def take_turn(loader: Iterable[Sized], job: Job) -> Turn:
+def take_turn(loader: Iterable[Sized], job: BenchJob) -> BenchTurn:
     """Discard the first batches of a loader, and time the next. The length of a batch is its number of images.
 
     Raises ValueError if there are too few batches, TurnFailed if a peer's batches are not those requested.
@@ -131,10 +131,10 @@ def take_turn(loader: Iterable[Sized], job: Job) -> Turn:
     seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_before
     if len(sizes) < job.num_batches:
         raise ValueError(f"the loader ended after {len(sizes)} of {job.num_batches} timed batches")
-    return Turn(sum(sizes), seconds, cpu_seconds, pop_metrics())
+    return BenchTurn(sum(sizes), seconds, cpu_seconds, pop_metrics())
 
 
-def _wait_for_device(job: Job) -> None:
+def _wait_for_device(job: BenchJob) -> None:
     if job.device == "cuda" and job.row in OWN:
         torch.cuda.synchronize()
 
@@ -149,7 +149,7 @@ def _cpu_seconds() -> float:
     return seconds
 
 
-def check_peer_batch(images: Any, job: Job) -> None:
+def check_peer_batch(images: Any, job: BenchJob) -> None:
     """Check that a peer delivers uint8 images of the requested shape. Raises TurnFailed otherwise, since the
     comparison would be unfair."""
     count, size = job.loading.batch_size, job.loading.image_size
@@ -158,7 +158,7 @@ def check_peer_batch(images: Any, job: Job) -> None:
         raise TurnFailed(f"gave {kind} {shape}, not uint8 images of {size} x {size} in batches of {count}")
 
 
-def ours(job: Job) -> DevicePrefetcher:
+def ours(job: BenchJob) -> DevicePrefetcher:
     """The loader that training uses, without the processing of batches on the device."""
     loading = replace(
         job.loading,
@@ -173,14 +173,14 @@ def ours(job: Job) -> DevicePrefetcher:
     return loader
 
 
-def ceiling(job: Job) -> Iterable[Sized]:
+def ceiling(job: BenchJob) -> Iterable[Sized]:
     """Our region decode alone: each worker decodes crops of files in memory, and sends only their number."""
     return DataLoader(_Crops(job), batch_size=None, num_workers=max(1, job.num_workers), multiprocessing_context="fork")
 
 
 @dataclass
 class _Crops(IterableDataset[range]):
-    job: Job
+    job: BenchJob
 
     def __iter__(self) -> Iterator[range]:
         worker, codec = get_worker_info(), region_codec()
@@ -193,7 +193,7 @@ class _Crops(IterableDataset[range]):
             yield range(batch_size)
 
 
-def crops_in_memory(job: Job, worker: int) -> Iterator[tuple[bytes, Box]]:
+def crops_in_memory(job: BenchJob, worker: int) -> Iterator[tuple[bytes, Box]]:
     """Random files with the crops of training; without files that nvImageCodec refuses."""
     loading, codec = job.loading, region_codec()
     plan = partial(train_crops, seed=loading.seed, scale=loading.crop_scale)

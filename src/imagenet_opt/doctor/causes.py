@@ -207,7 +207,8 @@ _STORAGE_RULES = (
         frees="storage",
         unknown=lambda e: (
             f"could not be checked: {e.touches.evidence if e.touches else 'no file was read twice'}"
-            * (_is_lazy(e) is None)
+            if _is_lazy(e) is None
+            else ""
         ),
         when=lambda e: bool(_is_lazy(e)) and (_is_slow_at_first(e) or _waits_for_touches(e)),
         says=_lazy_says,

@@ -45,7 +45,7 @@ WITHOUT_CAUSE = (
 
 
 @dataclass(frozen=True)
-class Step:
+class StepPart:
     """A part of one step, in seconds; negative if the part made the step shorter."""
 
     name: str
@@ -80,7 +80,7 @@ class Diagnosis:
     next_stage: str | None = None
     next_gain: float | None = None
     next_rate: float | None = None
-    waterfall: tuple[Step, ...] = ()
+    waterfall: tuple[StepPart, ...] = ()
     findings: tuple[Finding, ...] = ()
     trial: Mapping[str, Any] | None = None
 
@@ -174,7 +174,7 @@ def _comparison(evidence: Evidence, gain: float | None) -> str:
     return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
 
 
-def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
+def _waterfall(evidence: Evidence) -> tuple[StepPart, ...]:
     """Differences between experiments; they add up to a step of the full run."""
     names = {
         "gpu": evidence.stages["gpu"],
@@ -186,9 +186,9 @@ def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
     for stage, name in names.items():
         if stage in evidence.ceilings and (stage != "full_cold" or evidence.is_cold):
             seconds = evidence.batch_size / evidence.rate(stage)
-            steps.append(Step(name, seconds - before))
+            steps.append(StepPart(name, seconds - before))
             before = seconds
-    return (*steps, Step("full run", before))
+    return (*steps, StepPart("full run", before))
 
 
 def _not_measured(evidence: Evidence) -> str:

@@ -94,8 +94,9 @@ class Evidence(Measurements):
     @cached_property
     def host_seconds(self) -> float:
         """Seconds of a step that the main process needs for itself: launches, callbacks, logging, checkpoints."""
-        launches = min(self.fact("gpu", "main_cpu_seconds"), self.batch_size / self.rate("gpu"))
-        launches *= bool(self.setup.has_gpu or self.simulated)  # a CPU computes instead
+        launches = 0.0
+        if self.setup.has_gpu or self.simulated:  # a CPU computes instead
+            launches = min(self.fact("gpu", "main_cpu_seconds"), self.batch_size / self.rate("gpu"))
         return launches + sum(seconds for name, seconds in self.phases.items() if name not in _NOT_OWN)
 
     @cached_property

@@ -39,7 +39,7 @@ class Span:
 
 
 @dataclass
-class Made:
+class MadeBatches:
     """Delivered batches, without the first batches of each worker.
 
     per_round: batches that arrive together, see batches_per_round. made_at: seconds at which a batch and all batches
@@ -101,7 +101,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
     ConfigError for too few batches.
     """
-    made = Made(batches_per_round(max(1, loader.loader.num_workers), loader.sampler.num_parts))
+    made = MadeBatches(batches_per_round(max(1, loader.loader.num_workers), loader.sampler.num_parts))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     began = time.perf_counter()
     try:

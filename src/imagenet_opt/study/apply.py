@@ -13,8 +13,8 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.verdict import UNDECIDED
 from imagenet_opt.study.file import PLAIN
 from imagenet_opt.study.losses import Parities
-from imagenet_opt.study.plan import Row, Study
-from imagenet_opt.study.turn import RowResult, Turn, Worths, stored_turn, worths_of
+from imagenet_opt.study.plan import Study, StudyRow
+from imagenet_opt.study.turn import RowResult, StudyTurn, Worths, stored_turn, worths_of
 
 START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
 
@@ -77,19 +77,19 @@ def measure_together(study: Study, words: list[str], cache: ResultCache) -> dict
     own; without the latter if it equals the start. Raises ConfigError if one of the configurations fails."""
     start = PLAIN if study.plan.file.start == "plain" else study.plan.file.below  # with the user's mixing
     own_by_name = {START: start, NOW: (), TOGETHER: tuple(words)}
-    rows = {name: Row(name, None, own, (*study.request.overrides, *own)) for name, own in own_by_name.items()}
+    rows = {name: StudyRow(name, None, own, (*study.request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
     num_rounds = study.request.num_rounds
     say(f"the kept steps together are compared with {START} and with {NOW}: {num_rounds} rounds")
 
-    def turn(name: str, number: int) -> Turn:
+    def turn(name: str, number: int) -> StudyTurn:
         return stored_turn(rows[name], number, study, cache, f"together, round {number + 1} of {num_rounds}: {name}")
 
     def stop(name: str, number: int, reason: str) -> None:
         raise ConfigError(f"{name}: {reason}")
 
-    rounds = Rounds[Turn]({name: [] for name in rows})
+    rounds = Rounds[StudyTurn]({name: [] for name in rows})
     rounds.run(turn, range(num_rounds), stop)
     worths = worths_of(rounds.results, [(TOGETHER, name) for name in rows if name != TOGETHER])
     return {base: worth for (_, base), worth in worths.items()}

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Setting(Generic[T]):
+class ComparedSetting(Generic[T]):
     """labels: the first cells of its row. turn: measures it once. against: name of the setting to compare with."""
 
     labels: tuple[str, ...]
@@ -34,14 +34,14 @@ class Setting(Generic[T]):
 class Comparison(Generic[T]):
     """Results of settings. A setting that failed in a round has no numbers.
 
-    labels: headings of `Setting.labels`. rate: of one turn, in `unit`; more is better. ratio: name of the rate over
+    labels: headings of the settings' labels. rate: of one turn, in `unit`; more is better. ratio: name of the rate over
     the rate of the other setting. more: last columns, each with the cell for the turns of a setting.
     """
 
     title: str
     labels: tuple[str, ...]
     unit: str
-    settings: Mapping[str, Setting[T]]
+    settings: Mapping[str, ComparedSetting[T]]
     rounds: Rounds[T]
     rate: Callable[[T], float] = float  # type: ignore[assignment]
     ratio: str = "ratio"
@@ -103,7 +103,7 @@ class Comparison(Generic[T]):
         return (*setting.labels, estimate.median, interval(estimate, self.shape), *compared, *of_turns)
 
 
-def run_rounds(settings: Mapping[str, Setting[T]], request: Request, answer: type[T]) -> Rounds[T]:
+def run_rounds(settings: Mapping[str, ComparedSetting[T]], request: Request, answer: type[T]) -> Rounds[T]:
     """Measure the settings in rounds; results that are stored in the study's folder are not measured again.
 
     answer: type of a turn's result, convertible to JSON. A turn with an error of this package or of torch counts as

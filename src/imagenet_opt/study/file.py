@@ -43,7 +43,7 @@ class _File(BaseModel, extra="forbid"):
     flags: ClassVar[tuple[str, ...]] = ("repeats", "seconds")
 
 
-class Step(BaseModel, extra="forbid"):
+class StudyStep(BaseModel, extra="forbid"):
     """A step of a study's file.
 
     overrides: of train.py. batch_factor: multiplies the batch size. needs: "gpu" if the step does nothing without one.
@@ -70,7 +70,7 @@ class StepsFile(_File):
     kind: Literal["steps"]
     order: Literal["cumulative", "alone", "leave_one_out"]
     start: list[str] | Literal["plain"] = []
-    steps: list[Step]
+    steps: list[StudyStep]
 
     @property
     def below(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import key_of, value_of
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.study.file import Request, Step, StepsFile
+from imagenet_opt.study.file import Request, StepsFile, StudyStep
 
 START, ALL = "start", "all of them"
 """Names of the first row: without steps, and of leave_one_out."""
@@ -21,7 +21,7 @@ sixteenth at most."""
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """A configuration that is measured.
 
     step: None for the first row. own: overrides of the step, or of the start in the first row. overrides: all overrides
@@ -29,7 +29,7 @@ class Row:
     """
 
     name: str
-    step: Step | None
+    step: StudyStep | None
     own: tuple[str, ...]
     overrides: tuple[str, ...]
     pair: tuple[str, str] | None = None
@@ -46,7 +46,7 @@ class Row:
         return dict(plain)
 
 
-class Plan:
+class StudyPlan:
     """Decides which steps can be measured here, and builds the rows.
 
     mixed: meaning of trainer.precision=mixed on this device. absent: the reasons why steps are left out, by name.
@@ -66,7 +66,7 @@ class Plan:
                 self.absent[step.name] = "mixed is 32-true on this CPU"
         self.steps = [step for step in file.steps if step.name not in self.absent]
 
-    def rows(self, failed: Collection[str] = ()) -> list[Row]:
+    def rows(self, failed: Collection[str] = ()) -> list[StudyRow]:
         """Build the rows; the first row has no step. failed: names of rows that failed in the first round. In a ladder
         the rows after them are trained without their steps."""
         if self.file.order == "leave_one_out":
@@ -80,7 +80,7 @@ class Plan:
             rows.append(self._row(step.name, step, [*below, step], below[-1].name if below else START))
         return rows
 
-    def _below(self, step: Step, failed: Collection[str]) -> list[Step]:
+    def _below(self, step: StudyStep, failed: Collection[str]) -> list[StudyStep]:
         """The steps on top of which this step is measured: in a ladder those that worked, up to its place or to that of
         the step that it replaces."""
         if self.file.order == "alone":
@@ -93,12 +93,14 @@ class Plan:
             if other.name in earlier and other.name not in failed and other.instead_of is None
         ]
 
-    def _row(self, name: str, step: Step | None, trained: Sequence[Step], base: str | None = None) -> Row:
+    def _row(
+        self, name: str, step: StudyStep | None, trained: Sequence[StudyStep], base: str | None = None
+    ) -> StudyRow:
         """The row that trains these steps. base: name of the row that it is compared with."""
         words = (word for each in trained for word in self.words(each))
         pair = None if base is None else (base, name) if self.file.order == "leave_one_out" else (name, base)
         own = tuple(self.words(step)) if step else self.file.below
-        return Row(name, step, own, (*self.overrides, *self.file.below, *words), pair)
+        return StudyRow(name, step, own, (*self.overrides, *self.file.below, *words), pair)
 
     def replaced(self) -> list[str]:
         """The overrides of the command line to which the study's start gives another value."""
@@ -113,7 +115,7 @@ class Plan:
             for reason in dict.fromkeys(self.absent.values())
         ]
 
-    def words(self, step: Step) -> list[str]:
+    def words(self, step: StudyStep) -> list[str]:
         """Overrides of a step, including the batch size from its factor."""
         if step.batch_factor is None:
             return step.overrides
@@ -126,9 +128,9 @@ class Plan:
 class Study:
     """A study before its measurements. cold: whether full runs read files from storage instead of memory."""
 
-    plan: Plan
+    plan: StudyPlan
     request: Request
-    rows: list[Row]
+    rows: list[StudyRow]
     cold: bool
 
 

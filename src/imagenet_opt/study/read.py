@@ -21,7 +21,7 @@ from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.processes import ServerContext
-from imagenet_opt.study.comparison import Comparison, Setting, run_rounds
+from imagenet_opt.study.comparison import ComparedSetting, Comparison, run_rounds
 from imagenet_opt.study.file import ReadFile, Request
 
 _ENOUGH = 0.8
@@ -57,7 +57,7 @@ def run(file: ReadFile, request: Request) -> Table:
         samples.rows = in_blocks(len(samples.index), block_size_for(min(file.batch_size)))
     ways = list(itertools.starmap(Way, itertools.product(file.num_workers, file.reads_in_flight, file.batch_size)))
     settings = {
-        str(way): Setting(
+        str(way): ComparedSetting(
             tuple(map(str, way)),
             partial(turn, samples, way, request.seconds),
             against=None if way == ways[0] else str(ways[0]),

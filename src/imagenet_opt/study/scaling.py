@@ -22,7 +22,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.comparison import Comparison, Setting, run_rounds
+from imagenet_opt.study.comparison import ComparedSetting, Comparison, run_rounds
 from imagenet_opt.study.file import Request, ScalingFile
 from imagenet_opt.study.turn import apart
 
@@ -32,7 +32,7 @@ _LISTED, _MOST_EPOCHS = 100_000, 10_000
 
 
 @dataclass(frozen=True)
-class Job:
+class ScalingJob:
     """seconds: of the timed stretch."""
 
     overrides: tuple[str, ...]
@@ -48,10 +48,10 @@ def run(file: ScalingFile, request: Request) -> Table:
     num_threads = max(1, machine.usable_cpus() // max(here))  # the same in every turn
     environment = {} if num_gpus else {"OMP_NUM_THREADS": str(num_threads)}
     measure = partial(apart, f"{__name__}.train", folder=request.folder, timed_seconds=request.seconds, **environment)
-    settings: dict[str, Setting[float]] = {
-        f"processes: {num}": Setting(
+    settings: dict[str, ComparedSetting[float]] = {
+        f"processes: {num}": ComparedSetting(
             (str(num),),
-            partial(measure, Job(request.overrides, num, request.seconds)),
+            partial(measure, ScalingJob(request.overrides, num, request.seconds)),
             against=None if num == 1 else "processes: 1",
         )
         for num in here
@@ -61,7 +61,11 @@ def run(file: ScalingFile, request: Request) -> Table:
 
 
 def scaling_table(
-    settings: Mapping[str, Setting[float]], rounds: Rounds[float], left_out: tuple[str, ...] = (), *, on_gpu: bool
+    settings: Mapping[str, ComparedSetting[float]],
+    rounds: Rounds[float],
+    left_out: tuple[str, ...] = (),
+    *,
+    on_gpu: bool,
 ) -> Table:
     """left_out: sentences about numbers that were not measured."""
     unit = "images/s of each process"
@@ -74,7 +78,7 @@ def scaling_table(
     return comparison.table(note, *(() if on_gpu else (shared,)), finding=finding, left_out=left_out)
 
 
-def train(job: Job) -> float:
+def train(job: ScalingJob) -> float:
     """Images/s of each process; the first process returns them. Raises ImagenetOptError, and TurnFailed for too few
     images."""
     config = composed(job.overrides)

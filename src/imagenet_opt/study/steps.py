@@ -24,7 +24,7 @@ from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.apply import keep_winners
 from imagenet_opt.study.file import Request, StepsFile
 from imagenet_opt.study.losses import Parities, Parity, measure_losses
-from imagenet_opt.study.plan import Plan, Row, Study
+from imagenet_opt.study.plan import Study, StudyPlan, StudyRow
 from imagenet_opt.study.turn import MEASURES, SEED, RowResult, Worths, key_of_turn, measure_speeds
 
 _COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
@@ -64,7 +64,7 @@ def begin(file: StepsFile, request: Request) -> tuple[Study, ResultCache]:
     testbed = Testbed(config)
     mixed = precision_of("mixed", testbed.device)
     has_gpu, batch_size = testbed.device.type == "cuda", testbed.loading.batch_size
-    plan = Plan(file, request.overrides, batch_size=batch_size, has_gpu=has_gpu, mixed=mixed)
+    plan = StudyPlan(file, request.overrides, batch_size=batch_size, has_gpu=has_gpu, mixed=mixed)
     rows = plan.rows()
     check_rows(rows)
     steps = [plan.words(step) for step in file.steps]
@@ -81,7 +81,7 @@ def begin(file: StepsFile, request: Request) -> tuple[Study, ResultCache]:
     return Study(plan, request, rows, cold=cold), cache
 
 
-def check_rows(rows: Iterable[Row]) -> None:
+def check_rows(rows: Iterable[StudyRow]) -> None:
     """Check the keys and values of all rows without reading data. Raises ConfigError with the row's name."""
     for row in rows:
         name = f"step '{row.name}'" if row.step else row.name

@@ -26,20 +26,20 @@ from imagenet_opt.probe.memory import named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span, fit_ceiling
 from imagenet_opt.probe.throwaway_run import removed_afterwards
-from imagenet_opt.study.plan import Row, Study
+from imagenet_opt.study.plan import Study, StudyRow
 
 STOPS = "callbacks.acceleration.on_failure=stop"
 """A configuration that does not compile fails instead of training uncompiled."""
 SEED = 0
 """Chooses the files that turns read: all turns read the same files, so these are in memory after the first turn."""
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
-"""By field of a Turn, its name for people."""
+"""By field of a StudyTurn, its name for people."""
 _COMPILING_SECONDS = 1800.0
 """Time for compiling, added to the time limit of a process."""
 
 
 @dataclass(frozen=True)
-class Job:
+class TurnJob:
     """overrides: of train.py. seconds: of each timed stretch. cold: whether files are evicted from the page cache."""
 
     overrides: tuple[str, ...]
@@ -48,7 +48,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Turn:
+class StudyTurn:
     """What one process measured.
 
     full, compute: images per second of the full pipeline and of the network alone. busy: share of the full run in which
@@ -87,8 +87,8 @@ class RowResult:
     """turns: one per round; empty if the row failed in the first round. failure: the reason, if it failed. worth: gain
     of its step. together: gain over the first row, for the last row of a ladder only."""
 
-    row: Row
-    turns: Sequence[Turn]
+    row: StudyRow
+    turns: Sequence[StudyTurn]
     failure: str | None
     worth: Worths
     together: Worths
@@ -105,11 +105,11 @@ def measure_speeds(study: Study, cache: ResultCache) -> list[RowResult]:
     budget is too short for LEAST_ROUNDS of turns that take as long as the first.
     """
     request, first, failed_first = study.request, study.rows[0], set[str]()
-    rows, rounds = {row.name: row for row in study.rows}, Rounds[Turn]({row.name: [] for row in study.rows})
+    rows, rounds = {row.name: row for row in study.rows}, Rounds[StudyTurn]({row.name: [] for row in study.rows})
     of = "" if request.repeats is None else f" of {request.repeats}"
     deadline = Deadline(request.budget_seconds)
 
-    def turn(name: str, number: int) -> Turn:
+    def turn(name: str, number: int) -> StudyTurn:
         found = stored_turn(rows[name], number, study, cache, f"round {number + 1}{of}: {name}")
         if number == 0 and name == first.name:
             _check_budget(study, cache, found.seconds, deadline)
@@ -154,7 +154,7 @@ def _check_budget(study: Study, cache: ResultCache, turn_seconds: float, deadlin
     say(takes if num >= LEAST_ROUNDS else f"{takes}; fewer than {LEAST_ROUNDS} rounds decide next to nothing")
 
 
-def results_of(rows: Sequence[Row], rounds: Rounds[Turn], *, is_ladder: bool) -> list[RowResult]:
+def results_of(rows: Sequence[StudyRow], rounds: Rounds[StudyTurn], *, is_ladder: bool) -> list[RowResult]:
     """Compare each row with its base; a row without turns, or whose base has none, has no gain."""
     turns = {name: of_row for name, of_row in rounds.results.items() if of_row}
     pairs = [row.pair for row in rows if row.pair and turns.keys() >= set(row.pair)]
@@ -173,7 +173,7 @@ def results_of(rows: Sequence[Row], rounds: Rounds[Turn], *, is_ladder: bool) ->
     ]
 
 
-def worths_of(turns: Mapping[str, Sequence[Turn]], pairs: Sequence[Pair]) -> dict[Pair, Worths]:
+def worths_of(turns: Mapping[str, Sequence[StudyTurn]], pairs: Sequence[Pair]) -> dict[Pair, Worths]:
     """Compare the first row of each pair with the second; all intervals hold simultaneously."""
     worths, seconds = {pair: Worths() for pair in pairs}, _round_seconds(turns)
     for measure in MEASURES:
@@ -184,26 +184,26 @@ def worths_of(turns: Mapping[str, Sequence[Turn]], pairs: Sequence[Pair]) -> dic
     return worths
 
 
-def _round_seconds(turns: Mapping[str, Sequence[Turn]]) -> float:
+def _round_seconds(turns: Mapping[str, Sequence[StudyTurn]]) -> float:
     return sum(median(turn.seconds for turn in of_row) for of_row in turns.values() if of_row)
 
 
-def key_of_turn(row: Row, number: int) -> dict[str, object]:
+def key_of_turn(row: StudyRow, number: int) -> dict[str, object]:
     """Identifies the stored result of a row in round `number`."""
     return {"row": row.name, "config": row.config, "round": number}
 
 
-def stored_turn(row: Row, number: int, study: Study, cache: ResultCache, label: str) -> Turn:
+def stored_turn(row: StudyRow, number: int, study: Study, cache: ResultCache, label: str) -> StudyTurn:
     """The stored turn of a row in round `number`; if there is none, measure it in a process of its own. Raises
     TurnFailed."""
-    job = Job(row.overrides, study.request.seconds, study.cold)
+    job = TurnJob(row.overrides, study.request.seconds, study.cold)
 
     def measure() -> dict[str, Any]:
         began = time.perf_counter()
         values = apart(f"{__name__}.measured", job, cache.folder, timed_seconds=2 * job.seconds)
         return {**values, "seconds": time.perf_counter() - began}
 
-    return Turn(**cache.take(key_of_turn(row, number), measure, label))
+    return StudyTurn(**cache.take(key_of_turn(row, number), measure, label))
 
 
 def apart(function: str, job: object, folder: Path, *, timed_seconds: float, **environment: str) -> Any:
@@ -218,8 +218,8 @@ def apart(function: str, job: object, folder: Path, *, timed_seconds: float, **e
             raise TurnFailed(str(error)) from error
 
 
-def measured(job: Job) -> dict[str, Any]:
-    """Measure the full pipeline, then the network alone, in the process of the turn; a Turn as plain values.
+def measured(job: TurnJob) -> dict[str, Any]:
+    """Measure the full pipeline, then the network alone, in the process of the turn; a StudyTurn as plain values.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -232,7 +232,7 @@ def measured(job: Job) -> dict[str, Any]:
         memory_gib = peak_gib(testbed.device)
         testbed.samples.read_few()
         alone = testbed.compute(Span(job.seconds), beside=False)
-    turn = Turn(
+    turn = StudyTurn(
         full=full,
         compute=fit_ceiling(alone).images_per_second,
         busy=min(1.0, run.device_seconds * full / batch_size),

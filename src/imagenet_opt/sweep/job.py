@@ -30,7 +30,7 @@ from imagenet_opt.run.record import RECORD, SUMMARY
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.plugins import RAY, check_installed, connect, end_of_multirun
 from imagenet_opt.sweep.results import print_results, write_csv, write_page
-from imagenet_opt.sweep.rows import ACC1, JOB, Row, collect_rows
+from imagenet_opt.sweep.rows import ACC1, JOB, SweepRow, collect_rows
 from imagenet_opt.sweep.settings import measure_of
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 
@@ -180,7 +180,7 @@ def run_job(script: Path) -> float | None:
     return _record(sweep_dir, hydra.job.num)
 
 
-def _write_tables(sweep_dir: Path) -> list[Row]:
+def _write_tables(sweep_dir: Path) -> list[SweepRow]:
     rows = collect_rows(sweep_dir)
     write_csv(rows, sweep_dir)
     write_page(rows, sweep_dir)

@@ -18,7 +18,7 @@ from imagenet_opt.sweep.rows import (
     FEW_STEPS,
     PREFETCH,
     WORKERS,
-    Row,
+    SweepRow,
     key_to_raise,
     needed_steps,
     outcome,
@@ -48,7 +48,7 @@ _ONE_RUN_EACH = (
 )
 
 
-def write_csv(rows: list[Row], sweep_dir: Path) -> None:
+def write_csv(rows: list[SweepRow], sweep_dir: Path) -> None:
     """Write sweep.csv: job, parameters, numbers under their keys of record.json, outcome."""
     metrics = sorted({key for row in rows for key in row.summary})
     ending = ("status", "seconds", "exit_code", "error")
@@ -59,7 +59,7 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / CSV, text.getvalue())
 
 
-def tables_of(rows: list[Row]) -> tuple[list[Table], list[list[str]]]:
+def tables_of(rows: list[SweepRow]) -> tuple[list[Table], list[list[str]]]:
     """The settings by speed and by accuracy, if they can be compared, and the jobs; and of the best setting, else the
     best job, by each of both, the overrides that vary."""
     tables, findings, chosen = list[Table](), list[str](), list[list[str]]()
@@ -82,7 +82,7 @@ def tables_of(rows: list[Row]) -> tuple[list[Table], list[list[str]]]:
     return [*tables, _jobs(rows, " ".join(findings))], chosen
 
 
-def _jobs(rows: list[Row], finding: str) -> Table:
+def _jobs(rows: list[SweepRow], finding: str) -> Table:
     names = varying(rows)
     last_parts = [name.rpartition(".")[2] for name in names]
     headings = last_parts if len(set(last_parts)) == len(names) else names
@@ -102,12 +102,12 @@ def _jobs(rows: list[Row], finding: str) -> Table:
     return Table("jobs", tuple(columns), tuple(cells), tuple(notes), plots, finding=finding)
 
 
-def _number(row: Row, key: str) -> Cell:
+def _number(row: SweepRow, key: str) -> Cell:
     value = row.summary.get(key)
     return value if isinstance(value, int | float) else None
 
 
-def write_page(rows: list[Row], sweep_dir: Path) -> None:
+def write_page(rows: list[SweepRow], sweep_dir: Path) -> None:
     from imagenet_opt.display.page import page_of_tables  # plotly only in the process that draws
 
     tables, chosen = tables_of(rows)
@@ -122,7 +122,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
     write_atomically(sweep_dir / HTML, text)
 
 
-def print_results(rows: list[Row], sweep_dir: Path) -> None:
+def print_results(rows: list[SweepRow], sweep_dir: Path) -> None:
     """Print the tables and where the files are."""
     console = print_tables(tables_of(rows)[0])
     for file in (CSV, HTML):

@@ -11,7 +11,7 @@ from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, series
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
 from imagenet_opt.measure.stats.verdict import UNDECIDED, student_interval
 from imagenet_opt.run.numbers import IMAGES_PER_SECOND
-from imagenet_opt.sweep.rows import ACC1, Row, accuracy, is_reliable, setting_of, speed, varying
+from imagenet_opt.sweep.rows import ACC1, SweepRow, accuracy, is_reliable, setting_of, speed, varying
 
 SEED = "seed"
 _LEARNING = {SEED, "optimizer", "schedule", "model.label_smoothing", "model.target_threshold"}
@@ -56,8 +56,8 @@ class Measure:
     of jobs and the best value."""
 
     key: str
-    of: Callable[[Row], float]
-    counts: Callable[[Row], bool]
+    of: Callable[[SweepRow], float]
+    counts: Callable[[SweepRow], bool]
     depends_on: Callable[[str], bool]
     best: str
 
@@ -75,7 +75,7 @@ def measure_of(names: Iterable[str]) -> Measure:
     return SPEED if all(map(may_change_speed, names)) else ACCURACY
 
 
-def compared(rows: list[Row], measure: Measure) -> tuple[Table, list[Row]] | None:
+def compared(rows: list[SweepRow], measure: Measure) -> tuple[Table, list[SweepRow]] | None:
     """Compare each setting with the best one, over the repeats that all of them have; and the jobs of the best.
 
     A setting is the values of the varying keys on which the measure depends. A repeat is the values of the others, of
@@ -85,7 +85,7 @@ def compared(rows: list[Row], measure: Measure) -> tuple[Table, list[Row]] | Non
     """
     names = [name for name in varying(rows) if measure.depends_on(name)]
     others = [SEED] if measure is ACCURACY else [name for name in varying(rows) if name not in names]
-    found = defaultdict[str, dict[str, Row]](dict)
+    found = defaultdict[str, dict[str, SweepRow]](dict)
     for row in filter(measure.counts, rows):
         found[setting_of(row, names) or "all jobs"][setting_of(row, others)] = row
     repeated = {setting: jobs for setting, jobs in found.items() if len(jobs) > 1}

@@ -88,7 +88,9 @@ def tune(config: DictConfig, overrides: tuple[str, ...], budget_seconds: float) 
         if rehearsal is None:
             if not torch.cuda.is_available():
                 say("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead")
-            rate = tune_device(tuning, Device(testbed.config, deadline, announce, seconds), num_train(testbed.data))
+            rate = tune_device(
+                tuning, TunedDevice(testbed.config, deadline, announce, seconds), num_train(testbed.data)
+            )
         else:
             tuning.notes.append(f"simulated {tuning.simulated}: only the loader is tuned, without the real device")
             rate = testbed.rated
@@ -123,7 +125,7 @@ def _beside(climbed: Climb, needed: float | None) -> list[str]:
 
 
 @dataclass
-class Device:
+class TunedDevice:
     """Turns on a batch that stays on the device, each in a process of its own. seconds: of a short turn."""
 
     configured: DictConfig
@@ -166,7 +168,7 @@ class Device:
         return float(median(speed["windows"]))
 
 
-def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
+def tune_device(tuning: Tuning, device: TunedDevice, num_train: int) -> float | None:
     """Images per second of the tuned device; None if unknown. num_train: images of an epoch. Raises ConfigError if the
     configuration does not train."""
     config, has_acceleration = device.configured, "acceleration" in device.configured.callbacks
@@ -189,7 +191,7 @@ def tune_device(tuning: Tuning, device: Device, num_train: int) -> float | None:
     return _tune_batch(tuning, device, most_images(num_train)) or rate
 
 
-def _tune_batch(tuning: Tuning, device: Device, most: int) -> float | None:
+def _tune_batch(tuning: Tuning, device: TunedDevice, most: int) -> float | None:
     """Images per second with the chosen batch; None if no batches were compared."""
     config = device.configured
     if config.model.micro_batch_size is not None or config.data.get("global_batch_size") is not None:

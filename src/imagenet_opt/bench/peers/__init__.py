@@ -1,7 +1,7 @@
 """Other loaders that `imagenet-opt bench --against` measures, one short adapter each; none is needed to train.
 
-An adapter is a function from a Job to an iterable of uint8 batches (N, 3, size, size) or (N, size, size, 3), random
-resized crops with flips, made on the CPU with the job's number of workers or threads.
+An adapter is a function from a BenchJob to an iterable of uint8 batches (N, 3, size, size) or (N, size, size, 3),
+random resized crops with flips, made on the CPU with the job's number of workers or threads.
 """
 
 from importlib import import_module

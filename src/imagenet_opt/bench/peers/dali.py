@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator

@@ -7,12 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from imagenet_opt.bench.peers.torchvision import Files
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 _FILE = "train.beton"
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
@@ -37,7 +37,7 @@ def loader(job: Job) -> Iterable[Tensor]:
     return (images for images, _ in batches)
 
 
-def pack(job: Job) -> None:
+def pack(job: BenchJob) -> None:
     """Write FFCV's file with its defaults, quality 90 and full size; with other values FFCV may store raw pixels."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter

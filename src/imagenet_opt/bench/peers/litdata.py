@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from imagenet_opt.bench.peers.torchvision import tensor_crops, workers
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     from litdata import ParallelStreamingDataset, StreamingDataLoader, StreamingDataset
 
     crops = tensor_crops(job)
@@ -24,7 +24,7 @@ def loader(job: Job) -> Iterable[Tensor]:
     return (images for images, _ in batches)
 
 
-def pack(job: Job) -> None:
+def pack(job: BenchJob) -> None:
     from litdata import optimize
 
     inputs = job.samples()[: len(job.index)]

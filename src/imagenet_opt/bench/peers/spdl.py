@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.bench.peers.torchvision import decode, tensor_crops
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     from spdl.pipeline import PipelineBuilder
 
     torch.set_num_threads(1)

@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from imagenet_opt.bench.peers.torchvision import Files
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     from timm.data.loader import create_loader, fast_collate
     from timm.data.transforms_factory import create_transform
     from torchvision.datasets.folder import pil_loader

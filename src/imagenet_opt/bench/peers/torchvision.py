@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 
 class Files(Dataset[tuple[Any, int]]):
     """The job's files as ImageFolder has them: a list of (path, label), a loader, a transform."""
 
-    def __init__(self, job: Job, load: Callable[[str], Any], transform: Callable[[Any], Any] = lambda it: it) -> None:
+    def __init__(
+        self, job: BenchJob, load: Callable[[str], Any], transform: Callable[[Any], Any] = lambda it: it
+    ) -> None:
         self.samples = job.samples()
         self.load = load
         self.transform = transform
@@ -31,7 +33,7 @@ class Files(Dataset[tuple[Any, int]]):
         return len(self.samples)
 
 
-def pillow(job: Job) -> Iterable[Tensor]:
+def pillow(job: BenchJob) -> Iterable[Tensor]:
     from torchvision import transforms
     from torchvision.datasets.folder import default_loader
 
@@ -40,18 +42,18 @@ def pillow(job: Job) -> Iterable[Tensor]:
     return _batches(job, Files(job, default_loader, transforms.Compose(steps)))
 
 
-def tensors(job: Job) -> Iterable[Tensor]:
+def tensors(job: BenchJob) -> Iterable[Tensor]:
     from torchvision.io import ImageReadMode, decode_image
 
     return _batches(job, Files(job, lambda path: decode_image(path, ImageReadMode.RGB), tensor_crops(job)))
 
 
-def _batches(job: Job, files: Files) -> Iterable[Tensor]:
+def _batches(job: BenchJob, files: Files) -> Iterable[Tensor]:
     batches = DataLoader(files, job.loading.batch_size, shuffle=True, drop_last=True, **workers(job))
     return (images for images, _ in batches)
 
 
-def tensor_crops(job: Job) -> Callable[[Tensor], Tensor]:
+def tensor_crops(job: BenchJob) -> Callable[[Tensor], Tensor]:
     """uint8 (3, H, W) -> uint8 (3, size, size): a random resized crop, flipped or not."""
     from torchvision.transforms import v2
 
@@ -70,6 +72,6 @@ def decode(encoded: bytes) -> Tensor:
     return pixels
 
 
-def workers(job: Job) -> dict[str, Any]:
+def workers(job: BenchJob) -> dict[str, Any]:
     """num_workers and prefetch_factor as DataLoader takes them."""
     return {"num_workers": job.num_workers, "prefetch_factor": job.prefetch_factor if job.num_workers else None}

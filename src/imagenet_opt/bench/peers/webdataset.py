@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.bench.peers.torchvision import decode, tensor_crops, workers
-from imagenet_opt.bench.turn import Job
+from imagenet_opt.bench.turn import BenchJob
 
 _SHARDS = 64
 """Number of tar files, or one for each worker if there are more workers; fewer for a very small data set."""
@@ -15,7 +15,7 @@ _BUFFER = 1000
 """Samples in the shuffle buffer; the number of WebDataset's documentation."""
 
 
-def loader(job: Job) -> Iterable[Tensor]:
+def loader(job: BenchJob) -> Iterable[Tensor]:
     import webdataset as wds
 
     crops = tensor_crops(job)
@@ -31,7 +31,7 @@ def loader(job: Job) -> Iterable[Tensor]:
     return loaded
 
 
-def pack(job: Job) -> None:
+def pack(job: BenchJob) -> None:
     import webdataset as wds
 
     samples = job.samples()[: len(job.index)]

@@ -23,7 +23,7 @@ _STACKED = ("loop", "ram", "zram", "dm-", "md")
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
 
-Row = dict[str, float]
+Sample = dict[str, float]
 
 
 class Machine:
@@ -33,7 +33,7 @@ class Machine:
         self._cpus = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
         self._disks = {disk.name for disk in Path("/sys/block").glob("*") if not disk.name.startswith(_STACKED)}
 
-    def counts(self) -> Row:
+    def counts(self) -> Sample:
         """Counters, scaled so that their rates have the units of the columns."""
         disks = [line for line in _lines("diskstats") if line[2] in self._disks]
         links = [line for line in _lines("net/dev") if line[0].endswith(":") and line[0] != "lo:"]
@@ -46,7 +46,7 @@ class Machine:
             **{f"{name}_pressure_percent": self._stalled_seconds(name) * 100 for name in _PRESSURES},
         }
 
-    def levels(self) -> Row:
+    def levels(self) -> Sample:
         kib = {line[0].rstrip(":"): int(line[1]) for line in _lines("meminfo")}
         total, available, cached = (kib.get(name, _NAN) / 2**20 for name in ("MemTotal", "MemAvailable", "Cached"))
         return {"memory_used_gib": total - available, "page_cache_gib": cached}
@@ -73,7 +73,7 @@ class Training:
         knows_children = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
         self._workers_seconds = 0.0 if knows_children else _NAN
 
-    def counts(self) -> Row:
+    def counts(self) -> Sample:
         """CPU seconds x 100. A worker's seconds count from its first reading, so that the sum never falls."""
         if monotonic() >= self._listed_at + _SLOW_SECONDS:
             self._find()
@@ -104,7 +104,7 @@ class HostColumns:
         self._quota = _NAN, monotonic(), busy_seconds_of_descendants()  # percent, and when it was read
         self._at, self._counts = monotonic(), self._read()
 
-    def row(self) -> Row:
+    def row(self) -> Sample:
         at, counts, before = monotonic(), self._read(), self._counts
         # max() of NaN and 0.0, in this order, is NaN
         rates = {name: max(count - before[name], 0.0) / (at - self._at) for name, count in counts.items()}
@@ -121,7 +121,7 @@ class HostColumns:
             self._quota = 100 * (seconds - busy) / (now - at) / usable_cpus(), now, seconds
         return self._quota[0]
 
-    def _read(self) -> Row:
+    def _read(self) -> Sample:
         return self._machine.counts() | self._training.counts()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from imagenet_opt.measure.telemetry.gpu import GpuColumns
-from imagenet_opt.measure.telemetry.proc_counters import HostColumns, Row
+from imagenet_opt.measure.telemetry.proc_counters import HostColumns, Sample
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, KINDS, ChunkWriter
 
 _log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ class Recorder:
     """
 
     def __init__(self, gpu_names: tuple[str, str] | None = None) -> None:
-        self.gauges: Row = {"queue_depth": math.nan, "step": math.nan}
+        self.gauges: Sample = {"queue_depth": math.nan, "step": math.nan}
         self.totals: Totals = {}
         self._folder: Path | None = None
         self._writer: ChunkWriter | None = None
-        self._rows: list[Row] = []
+        self._rows: list[Sample] = []
         self._events: deque[tuple[float, ...]] = deque(maxlen=_MOST_EVENTS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(gpu_names,), name="recorder", daemon=True)
@@ -109,7 +109,7 @@ def means(before: Totals, after: Totals) -> dict[str, float]:
     return found
 
 
-def _added(totals: Totals, row: Row, seconds: float) -> Totals:
+def _added(totals: Totals, row: Sample, seconds: float) -> Totals:
     added = dict(totals)
     for name, value in row.items():
         if value == value:  # not NaN

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import imagenet_opt
+from imagenet_opt.diagnosis.loop import Examination
 from imagenet_opt.diagnosis.measurements import Measurements
 from imagenet_opt.errors import ConfigError, DataError, ImagenetOptError, TrainingError
 
@@ -49,6 +50,18 @@ def test_slow_storage() -> None:
     diagnosis = imagenet_opt.diagnose(loader, lambda batch: batch.images.mean(), seconds=6)
     assert diagnosis.cause == "storage" and diagnosis.gain[1] > 2
     assert diagnosis.measured.mean_parts.waiting >= 8 * 0.0199 and not diagnosis.measured.ended
+
+
+@pytest.mark.slow
+def test_starts_of_epochs_in_steps_that_do_not_count() -> None:
+    """A trainer that validates after each epoch interrupts just where the next epoch starts."""
+    examination = Examination(DataLoader(Waits(0.002), batch_size=64), seconds=5)
+    for number, _ in enumerate(examination.batches()):
+        time.sleep(0.001)
+        if number % 3:
+            examination.interrupt()
+    trials = [seconds for trial in examination.measured.trials for seconds in trial.before + trial.after]
+    assert min(*examination.measured.loop, *examination.measured.kept, *trials) > 0.0009
 
 
 @pytest.mark.slow

@@ -171,18 +171,19 @@ class Examination:
         """Steps on the batches of `take`. Returns (seconds per batch, seconds of it outside of the loader)."""
         for _ in range(self.lag):
             yield take()
-        passed, body, num, before = 0.0, 0.0, 0, source.starting if source else 0.0
+        passed, body, num = 0.0, 0.0, 0
         _synchronize()
         while num < least or passed < seconds:
-            self._interrupted, began = False, time.perf_counter()
+            self._interrupted, starting, began = False, source.starting if source else 0.0, time.perf_counter()
             batch = take()
             given = time.perf_counter()
             yield batch
             ended = time.perf_counter()
             if not self._interrupted:
-                passed, body, num = passed + ended - began, body + ended - given, num + 1
+                started = source.starting - starting if source else 0.0
+                passed, body, num = passed + ended - began - started, body + ended - given, num + 1
         _synchronize()  # the device ends the steps that it has been given
-        passed += time.perf_counter() - ended - (source.starting - before if source else 0.0)
+        passed += time.perf_counter() - ended
         return passed / num, body / num
 
     def _rounds(self, source: Source) -> Batches:

@@ -144,24 +144,28 @@ class Source:
         """Seconds per batch of the loader alone, measured for `seconds`, or for `limit` if two batches of each worker
         take longer. All workers finish a batch at about the same time, so the first of each does not count.
 
-        A batch counts when it was made, or when it arrived if that is later in the long run.
+        A batch counts when it was made, or when it arrived if that is later in the long run. Starts of epochs do not
+        count, unless epochs have too few batches to measure anything else.
         """
         self.resume()
         group, num_starts = max(1, self.num_workers), len(self.starts)
         made: list[float] = []
         came: list[float] = []
-        began = now = time.perf_counter()
+        num, began = 0, time.perf_counter()
+        now = began
         while now - began < seconds or len(made) < 2 * group or len(made) % group:
             self.next()
-            now = time.perf_counter()
-            if len(self.starts) > num_starts:  # an epoch began, whose start does not count
+            num, now = num + 1, time.perf_counter()
+            if len(self.starts) > num_starts:
                 made, came, num_starts = [], [], len(self.starts)
             at = self.last.made_at if self.last and self.num_workers else now
             if at >= self.resumed:
                 made.append(at)
                 came.append(now)
-            if now - began > limit and len(made) > 1:
+            if now - began > limit and num > 1:
                 break
+        if len(made) < 2:
+            return (now - began) / num
         first = group - 1 if len(made) > group else 0
         return max(each[-1] - each[first] for each in (made, came)) / (len(made) - 1 - first)
 

@@ -1,13 +1,18 @@
-"""A mistake on a command line ends in one line that names what to change, and in status 2, before any work."""
+"""A mistake on a command line ends in one line that names what to change, and in status 2."""
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from imagenet_opt.cli import main as program
+from imagenet_opt.cli.mistakes import check_flags, report_mistakes
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.dataset import check_folders
+from imagenet_opt.training.build_run import build_run
 
-MISTAKES = {
+OF_COMMANDS = {
     "exprot": "did you mean export?",
     "bench --repeats 0": "--repeats 0",
     "bench --against dalli": "did you mean dali",
@@ -44,8 +49,16 @@ MISTAKES = {
     "plan --budget 90s --price-per-hour 1": "--budget 90s",
     "plan --budget 25": "--price-per-hour",
     "plan --budget 25 --price-per-hour 1 trainer.max_epochs=3": "trainer.max_epochs=3",
+    "plan data=folder trainer.max_epochs=-1": "trainer.max_epochs",
+    "plan data=folder data.batch_size=auto": "data.batch_size",
+    "plan data=folder data.batch_size=2000000": "data.batch_size",
+    "plan data=folder model.num_classes=10": "model.num_classes",
+    "plan -b 64 seed=3": "data.batch_size? (imagenet-opt plan --help",
     "report nowhere": "nowhere: ",
     "report . --baseline nowhere": "--baseline nowhere: ",
+    "report .": "holds nothing to report",
+    "report --verify .": "record.json",
+    "report --verify . --baseline .": "--baseline",
     "study study=laddr": "did you mean ladder?",
     "study study=nosuch.yaml": "nosuch.yaml",
     "study ladder data=demo": "did you mean study=ladder?",
@@ -58,17 +71,112 @@ MISTAKES = {
     "study study=read study.kind=queue": "kind=queue must be one of steps, read, scaling",
     "study study=read study.num_wokers=[4]": "did you mean num_workers?",
     "study study=read study.num_workers=[0]": "num_workers.0=0: ",
+    "study data=demo rehearse=a10g": "leave rehearse= out",
     "tune --budget=soon": "--budget soon",
     "tune --aply": "imagenet-opt tune --help",
     "tune --json=/nowhere/found.json": "--json",
 }
+OF_KEYS = {
+    "/tmp": "did you mean data.root=/tmp?",
+    "rn50_a2": "KEY=VALUE, such as experiment=rn50_a2",
+    "expriment=rn18_ffcv": "there is no key expriment; did you mean experiment?",
+    "experiment=agressive": "did you mean aggressive?",
+    "recipe=rn50_a2": "add experiment=rn50_a2",
+    "data.bath_size=4": "there is no key data.bath_size; did you mean data.batch_size?",
+    "arch=3": "did you mean model.name=3?",
+    "batch_size=3": "did you mean data.batch_size=3?",
+    "epochs=3": "did you mean trainer.max_epochs=3?",
+    "lr=3": "did you mean optimizer.lr=3?",
+    "wd=3": "did you mean optimizer.weight_decay=3?",
+    "workers=3": "did you mean data.num_workers=3?",
+    "+trainer.accumulate_grad_batches=3": "set data.global_batch_size",
+    "+trainer.benchmark=3": "set callbacks.acceleration.cudnn_benchmark",
+    "+trainer.gradient_clip_val=3": "set model.max_grad_norm",
+    "+trainer.overfit_batches=3": "each epoch has another order",
+    "trainer.max_time=00:01:00:00": "+trainer.max_time=00:01:00:00",
+    "+callbacks.mixin.mode=on": "mixing",
+    "+callbacks.mixing.mixup_alfa=1": "did you mean callbacks.mixing.mixup_alpha?",
+    "+model.ls_init_value=1": "model.options.ls_init_value=1",
+    "model.options.drop_path_rate=0.1": "model.drop_path_rate",
+    "model=resnet101": "model.name=NAME",
+    "optimizer.eps=1": "+optimizer.eps=1",
+    "+optimizer.momentun=1": "did you mean momentum?",
+    "optimizer.name=sdg": "optimizer.name); did you mean sgd?",
+    "~logger.mine": "leave out ~logger.mine",
+    "~model.name": "leave out ~model.name",
+    "data=demo data.root=/d": "add data=folder",
+    "data.mean=[0.4": "into quotes: \"data.mean='VALUE'\"",
+    "data.val_crop_ratio=7": "data.val_crop_ratio=7",
+    "experiment=rn18_ffcv data.image_size=64": "data.image_size=64",
+    "experiment=rn50_ffcv data.batch_size=64 data.global_batch_size=128": "data.batch_size=64",
+    "model.max_grad_norm=nan": "model.max_grad_norm=nan must be a number",
+    "optimizer.lr=fast": "optimizer.lr=fast must be a number",
+    "optimizer.momentum=null": "optimizer.momentum=null must be a valid number",
+    "optimizer.weight_decay=-1": "optimizer.weight_decay=-1",
+    "optimizer=adamw optimizer.betas=0.9": "optimizer.betas=0.9 must be a valid list",
+    "+optimizer.maximize=on": "optimizer.maximize='on' is a text; write true",
+    "schedule.final_factor=-1": "schedule.final_factor=-1",
+    "trainer.max_epochs=1.5": "trainer.max_epochs=1.5 must be a whole number",
+    "trainer.max_steps=-5": "trainer.max_steps=-5 is out of range",
+    "trainer.precision=17-mixed": "trainer.precision=17-mixed must be 'mixed'",
+    "callbacks.acceleration.compile_mode=foo": "compile_mode='foo'",
+    "callbacks.profiler.num_steps=2": "callbacks.profiler.start_step=10",
+    "callbacks=[mixing,profiler]": "callbacks.profiler.start_step=10",
+    "+callbacks=profiler": "callbacks.profiler.start_step=10",
+    "experiment=rn50_mild callbacks=[mixing,ema]": "add resolution_schedule to callbacks=[...]",
+    "allow_targets=[tests] +callbacks.mine._target_=tests.conftest.nope": "tests.conftest has no nope",
+}
+"""Overrides, which all commands check alike."""
+OF_RUNS = {
+    "--batch-size=64": "did you mean data.batch_size=64? (imagenet-opt train --help",
+    "{tiny} callbacks.checkpoint.monitor=val/acc5": "callbacks.checkpoint.monitor",
+    "{tiny} model.label_smoothing=2": "model.label_smoothing=2",
+    "{tiny} model.num_classes=2": "model.num_classes",
+    "{tiny} model.freeze=all_but_head": "set model.init_from",
+    "{tiny} trainer.accelerator=gpu": "trainer.accelerator=gpu: torch finds no GPU",
+    "{tiny} trainer.num_nodes=0": "trainer.num_nodes=0",
+    "{tiny} model.name=vit_tiny_patch16_224 data.image_size=224 data.val_image_size=256": "model.options.img_size=256",
+}
+MISTAKES = {
+    "ConfigError": OF_COMMANDS
+    | {f"plan {line}": words for line, words in OF_KEYS.items()}
+    | {f"train {line}": words for line, words in OF_RUNS.items()},
+    "BatchTooLarge": {"train {tiny} data.batch_size=20 trainer.devices=2": "data.batch_size=19 or less"},
+    "CheckpointNotFound": {
+        "evaluate ckpt=none.ckpt": "(ckpt)",
+        "train {tiny} resume_from=/nowhere/last.ckpt": "/nowhere/last.ckpt (resume_from)",
+    },
+    "DatasetNotFound": {
+        "plan data.root=/nowhere": "/nowhere (data.root); expected",
+        "train data.root=/nowhere": "No ImageNet here? imagenet-opt train data=demo",
+    },
+    "RunFolderError": {"study data=demo --folder {root}/train/class0/image000.JPEG": "--folder FOLDER"},
+    "UnknownModel": {"plan model.name=resnet5O": "did you mean resnet50?"},
+}
+"""Class of the error -> command line -> what the line on stderr says."""
+TINY = "data.root={root} data.cache_dir=. model.name=test_resnet data.image_size=32 data.batch_size=6 logger=csv"
 
 
-@pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_one_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["imagenet-opt", *shlex.split(line)])
+def train(words: list[str]) -> None:
+    """Checks and builds a run as train.py does, without Hydra's own main, which sets signals and logs of a process."""
+    check_flags(words)
+    build_run(composed(tuple(words), check_folders))
+
+
+@pytest.mark.parametrize(("error", "line"), [(error, line) for error, lines in MISTAKES.items() for line in lines])
+def test_a_mistake_is_one_line(
+    error: str,
+    line: str,
+    images_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = line.replace("{tiny}", TINY).replace("{root}", str(images_root))
+    monkeypatch.setattr(sys, "argv", ["imagenet-opt", *shlex.split(words, posix="'" in words)])
     with pytest.raises(SystemExit) as ended:
-        program.main()
+        program.main() if sys.argv[1] != "train" else report_mistakes(lambda: train(sys.argv[2:]))
     out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("ConfigError: ") and MISTAKES[line] in err
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith(f"{error}: ") and MISTAKES[error][line] in err

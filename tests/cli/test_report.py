@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.main import run
 from imagenet_opt.doctor.rule import Finding
-from imagenet_opt.errors import ConfigError
 from tests.cli.reports import report
 from tests.doctor.diagnoses import write_run
 
@@ -52,14 +50,6 @@ def test_a_damaged_file_is_named_and_the_other_parts_are_shown(tmp_path: Path) -
     page = report(folder)
     assert "plot-timeline" in page.drawings
     assert "doctor.json is not a file of imagenet-opt doctor" in page.text
-
-
-def test_an_empty_run_folder_and_an_unwritable_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds nothing to report"):
-        run("report", [str(tmp_path)])
-    (tmp_path / "record.json").write_text('{"numbers": {"steps": 7}}')
-    with pytest.raises(ConfigError, match="--out"):
-        run("report", [str(tmp_path), "--out", str(tmp_path / "none" / "a.html")])
 
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;"

@@ -36,16 +36,7 @@ def mine(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
-    mine.write_text(f"{MINE}start: [rehearse=a10g]\n")
-    with pytest.raises(ConfigError, match="leave rehearse= out"):
-        tables_of(parse([f"study={mine}", "data=demo", "--folder", str(tmp_path)]))
-
-
-def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot write .*; choose another folder with --folder FOLDER$"):
-        study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
+def test_a_folder_in_which_another_process_works_is_refused(mine: Path, tmp_path: Path) -> None:
     held = lock_file(tmp_path / FILE)
     with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])

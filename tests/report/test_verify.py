@@ -72,12 +72,3 @@ def test_a_forged_record_is_refused_with_its_field(folder: Path, field: str, val
     with pytest.raises(ConfigError, match=rf"record\.json.* {named}\b") as refused:
         run("report", ["--verify", str(folder)])
     assert str(refused.value).isprintable()
-
-
-@pytest.mark.parametrize("words", [["nowhere"], [".", "--baseline", "."]])
-def test_what_cannot_be_verified_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="nowhere" if words == ["nowhere"] else "--baseline"):
-        run("report", ["--verify", *words])
-    with pytest.raises(ConfigError, match=r"record\.json"):
-        run("report", ["--verify", "."])

@@ -98,90 +98,116 @@ def fitted(machine: Machine) -> tuple[Machine, Setup]:
     return replace(machine, workers=budget.num_workers, prefetch=budget.prefetch_factor), setup
 
 
-def measured(asked: Machine, random: np.random.Generator) -> Evidence:
-    """What the experiments find on this machine."""
-    m, setup = fitted(asked)
-    workers = m.num_workers
+class Experiments:
+    """What the experiments measure on a machine with its workers and batches: true rates, with scatter."""
 
-    def rate(true: float, facts: dict[str, float] | None = None, num: int = 6) -> Ceiling:
-        base = true * math.exp(random.normal(0, SCATTER))
-        windows = tuple(base * math.exp(random.normal(0, SCATTER)) for _ in range(num))
+    def __init__(self, machine: Machine, random: np.random.Generator) -> None:
+        self.machine, self.random = machine, random
+        self.depths = {depth: self.rate(min(machine.read_rate(depth), 8000.0)) for depth in (1, 4, 16, 64, 256)}
+        self.ceilings = self._cold() | (self._warm() if machine.keeps_files else {})
+
+    def rate(self, true: float, facts: dict[str, float] | None = None, num: int = 6) -> Ceiling:
+        base = true * math.exp(self.random.normal(0, SCATTER))
+        windows = tuple(base * math.exp(self.random.normal(0, SCATTER)) for _ in range(num))
         return Ceiling(windows, facts or {}, in_bursts=True)
 
-    def loader(hits: float | None) -> Ceiling:
-        true = m.loader_rate(hits)
-        total, decode = (workers * m.batch / speed for speed in (true, m.decode_rate(workers)))
-        gap = max(0.6 * total, m.stall if hits is not None else 0.0)
-        computing = decode * min(1.0, min(m.vcpus, m.quota) / (workers + m.neighbour))
-        facts = {"read_seconds": max(0.002, total - decode), "decode_seconds": computing, "num_workers": float(workers)}
-        facts["cpu_wait_seconds"] = decode - computing
-        facts |= {"reads_in_flight": float(1 if hits is None else m.reads_per_worker), "longest_gap_seconds": gap}
-        return rate(true, facts | {"requests": 1000.0, "throttled": 1000 * m.refused * (hits is not None)})
+    def _cold(self) -> dict[str, Ceiling]:
+        m, rate = self.machine, self.rate
+        storage = max(self.depths.values(), key=lambda ceiling: ceiling.images_per_second)
+        reading = {"cpus": min(1.0, storage.images_per_second / 8000), "latency_median": m.latency}
+        kernels = {"device_seconds": m.kernel_seconds}
+        return {
+            "gpu": rate(m.batch / max(m.kernel_seconds, m.launch), kernels | {"main_cpu_seconds": m.launch}),
+            "gpu_beside_loader": rate(m.beside_rate(), kernels),
+            "loader_cold": self._loader(0.0),
+            "full_cold": rate(m.run_rate(0.0), kernels),
+            "decode_one": rate(m.decode_rate(1)),
+            "decode_all": rate(m.decode_rate(m.num_workers)),
+            "storage_cold": replace(storage, facts=reading),
+            "copy": rate(m.copy_rate),
+            "copy_overlapped": rate(m.copy_rate, num=1),
+        }
 
-    kernels = {"device_seconds": m.kernel_seconds}
-    curve = {depth: rate(min(m.read_rate(depth), 8000.0)) for depth in (1, 4, 16, 64, 256)}
-    storage = max(curve.values(), key=lambda ceiling: ceiling.images_per_second)
-    busy = min(1.0, storage.images_per_second / 8000)
-    ceilings = {
-        "gpu": rate(m.batch / max(m.kernel_seconds, m.launch), kernels | {"main_cpu_seconds": m.launch}),
-        "gpu_beside_loader": rate(m.beside_rate(), kernels),
-        "loader_cold": loader(0.0),
-        "full_cold": rate(m.run_rate(0.0), kernels),
-        "decode_one": rate(m.decode_rate(1)),
-        "decode_all": rate(m.decode_rate(workers)),
-        "storage_cold": replace(storage, facts={"cpus": busy, "latency_median": m.latency}),
-        "copy": rate(m.copy_rate),
-        "copy_overlapped": rate(m.copy_rate, num=1),
-    }
-    if m.keeps_files:
-        warm = {"loader_warm": loader(None), "full_warm": rate(m.run_rate(None), kernels)}
-        ceilings |= warm | {"storage_cached": rate(8000.0, {"cpus": 1.0})}
-    is_cut = workers < setup.budget.asked_workers
-    most = {} if is_cut else {float(m.vcpus): rate(m.decode_rate(m.vcpus)).images_per_second}
-    points = {1.0: ceilings["decode_one"].images_per_second}
-    points |= most | {float(workers): ceilings["decode_all"].images_per_second}
-    run = m.run_rate(0.0)
-    slow = m.main_slowdown(min(1.0, run / m.decode_rate(workers)))
-    own = {"callback Mine": slow * m.callback, "logging": slow * m.logging, "checkpoint": slow * m.checkpoint}
-    threads = workers + m.neighbour + 1
-    installed = m.installed or m.vcpus
+    def _warm(self) -> dict[str, Ceiling]:
+        loader, kernels = self._loader(None), {"device_seconds": self.machine.kernel_seconds}
+        whole = self.rate(self.machine.run_rate(None), kernels)
+        return {"loader_warm": loader, "full_warm": whole, "storage_cached": self.rate(8000.0, {"cpus": 1.0})}
+
+    def _loader(self, hits: float | None) -> Ceiling:
+        m, workers = self.machine, self.machine.num_workers
+        total, decode = (workers * m.batch / speed for speed in (m.loader_rate(hits), m.decode_rate(workers)))
+        computing = decode * min(1.0, min(m.vcpus, m.quota) / (workers + m.neighbour))
+        facts = {
+            "read_seconds": max(0.002, total - decode),
+            "decode_seconds": computing,
+            "cpu_wait_seconds": decode - computing,
+            "num_workers": float(workers),
+            "reads_in_flight": 1.0 if hits is None else float(m.reads_per_worker),
+            "longest_gap_seconds": max(0.6 * total, 0.0 if hits is None else m.stall),
+            "requests": 1000.0,
+            "throttled": 0.0 if hits is None else 1000 * m.refused,
+        }
+        return self.rate(m.loader_rate(hits), facts)
+
+    def workers_curve(self, asked_workers: int) -> tuple[tuple[float, float], ...]:
+        """Images per second decoded, by workers; not with more workers than memory allows."""
+        m, found = self.machine, self.ceilings
+        most = {}
+        if m.num_workers >= asked_workers:
+            most = {float(m.vcpus): self.rate(m.decode_rate(m.vcpus)).images_per_second}
+        one = {1.0: found["decode_one"].images_per_second}
+        return tuple(sorted((one | most | {float(m.num_workers): found["decode_all"].images_per_second}).items()))
+
+
+def measured(asked: Machine, random: np.random.Generator) -> Evidence:
+    """What the doctor finds on this machine."""
+    m, setup = fitted(asked)
+    experiments = Experiments(m, random)
+    touches = Touches(m.first_touch or m.latency, m.latency, m.first_touch > 0, 32 * m.num_workers, "")
     return Evidence(
         simulated=None,
         batch_size=m.batch,
         setup=setup,
-        host=Host(
-            installed_cpus=installed,
-            installed_cores=int(max(m.cores, installed / 2)),
-            cpu_limits={"affinity": installed, "cgroup quota": m.vcpus} if m.installed else {"affinity": m.vcpus},
-            free_shared_memory=int(m.shm_gib * GIB),
-            available_memory=int(m.memory_gib * GIB),
-        ),
+        host=_host(m),
         mb_per_image=m.image_mb,
-        ceilings=ceilings,
+        ceilings=experiments.ceilings,
         curves={
-            "workers": tuple(sorted(points.items())),
-            "reads_in_flight": tuple((float(depth), point.images_per_second) for depth, point in curve.items()),
+            "workers": experiments.workers_curve(setup.budget.asked_workers),
+            "reads_in_flight": tuple((float(n), found.images_per_second) for n, found in experiments.depths.items()),
         },
-        others_cpus=m.neighbour * min(1.0, m.vcpus / threads) if not m.installed else 0.0,
-        touches=None
-        if m.is_url
-        else Touches(m.first_touch or m.latency, m.latency, m.first_touch > 0, 32 * workers, ""),
+        others_cpus=0.0 if m.installed else m.neighbour * min(1.0, m.vcpus / (m.num_workers + m.neighbour + 1)),
+        touches=None if m.is_url else touches,
         pack=None if m.packed else PackForecast("for=224", m.decode_ms / m.packed_ms, 0.45),
-        gpu=GpuState(index=0, name="a GPU", others=((7, "python", 900),) * (m.gpu_share < 1)),
+        gpu=GpuState(index=0, name="a GPU", others=((7, "python", 900),) if m.gpu_share < 1 else ()),
         left_out="" if m.keeps_files else "files do not stay in memory",
-        phases=_phases(m, run, slow) | {name: seconds for name, seconds in own.items() if seconds},
+        phases=_phases(m),
         waits_per_step=m.syncs,
-        waits=("item at mine.py:7",) * bool(m.syncs),
+        waits=("item at mine.py:7",) if m.syncs else (),
         config={"data": {"num_workers": asked.workers or "auto", "reads_in_flight": m.reads or "auto"}},
     )
 
 
-def _phases(m: Machine, run: float, slow: float) -> dict[str, float]:
-    """Seconds of a step in which the main process waits for data, and of the step itself."""
-    step, own, host = m.batch / run, slow * (m.callback + m.logging + m.checkpoint), slow * (m.launch + m.hidden)
-    free = host + own + m.kernel_seconds if m.syncs else max(m.kernel_seconds, host + own)
-    fetch = max(0.001, step - own - host) if step > 1.015 * free else 0.001
-    return {"fetch": fetch, "step": max(m.launch, step - fetch - own)}
+def _host(m: Machine) -> Host:
+    installed = m.installed or m.vcpus
+    return Host(
+        installed_cpus=installed,
+        installed_cores=int(max(m.cores, installed / 2)),
+        cpu_limits={"affinity": installed, "cgroup quota": m.vcpus} if m.installed else {"affinity": m.vcpus},
+        free_shared_memory=int(m.shm_gib * GIB),
+        available_memory=int(m.memory_gib * GIB),
+    )
+
+
+def _phases(m: Machine) -> dict[str, float]:
+    """Seconds of a step in which the main process waits for data, of the step itself, and of slow callbacks."""
+    run = m.run_rate(0.0)
+    slow = m.main_slowdown(min(1.0, run / m.decode_rate(m.num_workers)))
+    own = {"callback Mine": slow * m.callback, "logging": slow * m.logging, "checkpoint": slow * m.checkpoint}
+    step, host, others = m.batch / run, slow * (m.launch + m.hidden), slow * (m.callback + m.logging + m.checkpoint)
+    free = host + others + m.kernel_seconds if m.syncs else max(m.kernel_seconds, host + others)
+    fetch = max(0.001, step - others - host) if step > 1.015 * free else 0.001
+    in_step = {"fetch": fetch, "step": max(m.launch, step - fetch - others)}
+    return in_step | {name: seconds for name, seconds in own.items() if seconds}
 
 
 def gains(asked: Machine) -> dict[str, float]:

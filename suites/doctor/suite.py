@@ -28,7 +28,7 @@ from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.measure.storage.page_cache import Extent, evicted
 from suites.doctor.cases import CASES, Case, arranged, huge_folder
-from suites.faults.not_tried import NotTried
+from suites.faults.flaky_folder import NotTried
 
 
 def main() -> None:

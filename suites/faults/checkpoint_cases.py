@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 from suites.faults.process_cases import IDENTICAL
-from suites.faults.registry import case
 from suites.faults.results import opened, reached, step_files
-from suites.faults.runs import Trial
+from suites.faults.runs import Trial, case
 from suites.faults.small_disk import small_disk
 
 

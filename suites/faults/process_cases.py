@@ -8,10 +8,9 @@ from collections import Counter
 
 import psutil
 
-from suites.faults.registry import case
 from suites.faults.results import reached
 from suites.faults.run import STEPS_PER_EPOCH, Run
-from suites.faults.runs import Trial
+from suites.faults.runs import Trial, case
 
 STEPS_PER_KILL = 14
 """Steps between two kills on average: several checkpoints, more than an epoch."""

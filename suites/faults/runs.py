@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -139,3 +139,21 @@ class Lab:
     def clear_up(self) -> None:
         for trial in self._clean.values():
             trial.clear_up()
+
+
+class Case(NamedTuple):
+    """`attempt` makes the fault, asserts how it ends and returns that in words; it may raise NotTried."""
+
+    title: str
+    attempt: Callable[[Trial], str]
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(title: str) -> Callable[[Callable[[Trial], str]], Callable[[Trial], str]]:
+    def register(attempt: Callable[[Trial], str]) -> Callable[[Trial], str]:
+        CASES[attempt.__name__] = Case(title, attempt)
+        return attempt
+
+    return register

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from suites.faults.not_tried import NotTried
+from suites.faults.flaky_folder import NotTried
 
 
 class SmallDisk:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.process_cases import IDENTICAL
-from suites.faults.registry import case
 from suites.faults.run import Run
-from suites.faults.runs import Trial
+from suites.faults.runs import Trial, case
 from suites.faults.small_disk import small_disk
 
 ONE_LINE = r"^\w+: "

@@ -17,9 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from suites.faults import checkpoint_cases, process_cases, storage_cases, training_cases  # noqa: F401
-from suites.faults.not_tried import NotTried
-from suites.faults.registry import CASES, Case
-from suites.faults.runs import Lab, Trial
+from suites.faults.flaky_folder import NotTried
+from suites.faults.runs import CASES, Case, Lab, Trial
 
 
 @dataclass

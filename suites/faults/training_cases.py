@@ -5,10 +5,9 @@ import socket
 
 import psutil
 
-from suites.faults.registry import case
 from suites.faults.results import opened
 from suites.faults.run import STEPS_PER_EPOCH
-from suites.faults.runs import EPOCHS, Trial
+from suites.faults.runs import EPOCHS, Trial, case
 from suites.faults.wandb_server import wandb_server
 
 ALLOWED = "++allow_targets=[suites.faults.injected]"

@@ -10,7 +10,7 @@ from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate.hydrate import CacheFiller, Tally, fetch
-from suites.faults.not_tried import NotTried
+from suites.faults.flaky_folder import NotTried
 from suites.faults.small_disk import small_disk
 from tests.data.storage.stores import Listed
 

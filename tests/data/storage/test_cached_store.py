@@ -14,7 +14,7 @@ import pytest
 
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.store import CachedStore
-from suites.faults.not_tried import NotTried
+from suites.faults.flaky_folder import NotTried
 from suites.faults.small_disk import SmallDisk, small_disk
 from tests.data.storage.stores import Listed
 

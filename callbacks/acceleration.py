@@ -26,6 +26,7 @@ from imagenet_opt.model.shape_compiler import (
     forbids_graph,
     reason,
 )
+from imagenet_opt.private_api import inside_ddp_forward
 from imagenet_opt.run.checkpoint.names import COMPILED_CODE
 
 _REMEDY = "set callbacks.acceleration.channels_last and compile to false"
@@ -253,8 +254,8 @@ def _training(trainer: Trainer, *, compiling: bool) -> Iterator[None]:
 
     compiling: with several processes, the network is compiled in parts, so that gradients are sent during the backward.
     """
-    inside_ddp = getattr(trainer.model, "_inside_ddp_forward", nullcontext) if compiling else nullcontext
-    with trainer.precision_plugin.forward_context(), inside_ddp():
+    inside_ddp = inside_ddp_forward(trainer.model) if compiling else nullcontext()
+    with trainer.precision_plugin.forward_context(), inside_ddp:
         yield
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
+from imagenet_opt import private_api
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.model.rollback import of_all_ranks, random_state, set_random_state
 from imagenet_opt.object_storage import FoundObject
@@ -112,7 +113,7 @@ class Checkpoint(LightningCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.folder is not None
-        position.restore_loaders(trainer)
+        private_api.restore_late_loaders(trainer)
         self._first_step = trainer.global_step
         self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:
@@ -251,7 +252,7 @@ class Checkpoint(LightningCheckpoint):
             if is_best := (score := self._score(trainer)) > self.best.score:
                 place = position.position(trainer)
                 self._best_before, self.best = self.best, Best(score, place.epoch + (place.step > 0))
-            state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            state = private_api.state_of_fit(trainer)
             self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
             if self._writer is not None:
                 self._writer.write(trainer.global_step, HostCopy(state), is_best=is_best)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor, nn
 
+from imagenet_opt import private_api
 from imagenet_opt.errors import ConfigError
 
 
@@ -44,9 +44,9 @@ class Ema(WeightAveraging):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move the average to the device, after a checkpoint was loaded. The counter of updates stays on the host."""
-        assert self._average_model is not None
-        average = self._average_model.module.to(trainer.strategy.root_device)
-        self._num_updates = int(self._average_model.n_averaged)
+        self._averaged = private_api.averaged_model(self)
+        average = self._averaged.module.to(trainer.strategy.root_device)
+        self._num_updates = int(self._averaged.n_averaged)
         self._averages, self._weights = _by_kind(average), _by_kind(pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -58,17 +58,16 @@ class Ema(WeightAveraging):
         """Exchange weights and average. Lightning would round the average to the weights' type, perhaps bfloat16."""
         averages, weights = ([*floats, *integers] for floats, integers in (self._averages, self._weights))
         trained, self._trained = self._trained, [] if self._trained else [weight.clone() for weight in weights]
-        torch._foreach_copy_(weights, trained or averages)
+        private_api.copy_all(weights, trained or averages)
 
     def _update(self) -> None:
-        assert self._average_model is not None
         (floats, integers), (new_floats, new_integers) = self._averages, self._weights
         decay = min(self.decay, self._num_updates / (9 + self._num_updates))
         new_floats = [new.to(old.dtype) for new, old in zip(new_floats, floats, strict=True)]  # bfloat16 to float32
-        torch._foreach_lerp_(floats, new_floats, 1 - decay)
+        private_api.blend_all(floats, new_floats, 1 - decay)
         if integers:
-            torch._foreach_copy_(integers, new_integers)
-        self._average_model.n_averaged += 1
+            private_api.copy_all(integers, new_integers)
+        self._averaged.n_averaged += 1
         self._num_updates += 1
 
 

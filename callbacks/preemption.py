@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from http.client import HTTPException
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urljoin
 from urllib.request import ProxyHandler, Request, build_opener
@@ -15,13 +14,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import ConfigError, Preempted
+from imagenet_opt.private_api import (
+    call_around_fetches,
+    replace_signals,
+    restore_signals_and_fetches,
+    spare_ended_children,
+)
 from imagenet_opt.run.stop.ranks import RankWatchdog, StopConsensus
 from imagenet_opt.run.stop.signals import SPOT, stop
 
 log = logging.getLogger(__name__)
 
-_REPLACED = "register_signal_handlers", "teardown", "_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch"
-"""Names of the methods of Lightning that this callback replaces."""
 _TIMEOUT_SECONDS = 2.0
 _NEEDS_TOKEN, _NO_NOTICE = 401, 404
 _ACTIONS = ("terminate", "stop", "hibernate")
@@ -113,14 +116,12 @@ class Preemption(Callback):
         stop.install()
         stop.at_once, stop.over = True, False
         self._agree, self._alone, self._stepped = StopConsensus(), trainer.world_size == 1, False
-        self._replace(trainer)
+        replace_signals(trainer, at_end=partial(self._restore, trainer))
+        call_around_fetches(trainer, before=self._before_fetch, after=self._after_fetch)
         if not self._alone:
             broadcast = trainer.strategy.broadcast
             self._peers = RankWatchdog(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
-            # Lightning's observer would silently kill this process when one of its child processes ends.
-            for thread in threading.enumerate():
-                if thread.name == "child-process-observer":
-                    thread._child_processes = []  # type: ignore[attr-defined]
+            spare_ended_children()
         if self.spot_notice_url is not None and trainer.local_rank == 0:
             notify = partial(stop.ask, SPOT)
             self._notice = SpotNotice(self.spot_notice_url, every_seconds=self.spot_notice_seconds, notify=notify)
@@ -135,39 +136,23 @@ class Preemption(Callback):
         if self._peers is not None and not (isinstance(exception, Preempted) and self._stepped):
             self._peers.failing(exception)
 
-    def _replace(self, trainer: Trainer) -> None:
-        """Replace Lightning's signal handling and wrap `next(loader)`, for which Lightning has no hooks."""
-        signals: Any = trainer._signal_connector
-        signals.register_signal_handlers = lambda: None
-        signals.teardown = lambda: self._restore(trainer)
-        training: Any = trainer.fit_loop.epoch_loop
-        training._broadcast_sigterm_tensor = lambda: None  # Lightning's would wait for the device at every step
-        for loop in (training, training.val_loop):
-            loop._on_before_fetch = partial(self._before_fetch, loop._on_before_fetch)
-            loop._on_after_fetch = partial(self._after_fetch, loop._on_after_fetch)
-
     def _restore(self, trainer: Trainer) -> None:
         """Undo the replacements when the fit ends in any way."""
         if self._notice is not None:
             self._notice.close()
         if self._peers is not None:
             self._peers.close()
-        training = trainer.fit_loop.epoch_loop
-        for owner in (trainer._signal_connector, training, training.val_loop):
-            for name in _REPLACED:
-                vars(owner).pop(name, None)
+        restore_signals_and_fetches(trainer)
         stop.restore()
 
-    def _before_fetch(self, original: Callable[[], None]) -> None:
+    def _before_fetch(self) -> None:
         """Called at the boundary between two batches."""
         if self._alone:
             stop.at_once = True
         if agreed := self._agree(stop.why):
             stop.why = agreed
             stop.check()
-        original()
 
-    def _after_fetch(self, original: Callable[[], None]) -> None:
+    def _after_fetch(self) -> None:
         if self._alone:
             stop.at_once = not self._stepped
-        original()

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
+from rich.console import Console
 from rich.progress import ProgressColumn
 
 from imagenet_opt.config.length import epochs_of
@@ -68,7 +69,7 @@ class ProgressBar(RichProgressBar):
     def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
         """On a narrow terminal, only the epoch and its steps stand beside the metrics, so that all fit into a line."""
         description, bar, steps, *times = super().configure_columns(trainer)
-        is_wide = self._console is None or self._console.width >= _WIDE
+        is_wide = Console(**styles(sys.stderr)).width >= _WIDE
         return [description, bar, steps, *times] if is_wide else [description, steps]
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LAYERS = (
     ("display",),
     ("measure",),
     ("out_of_memory", "object_storage", "processes"),
-    ("errors", "machine", "atomic_file", "file_lock", "regular_file"),
+    ("errors", "machine", "atomic_file", "file_lock", "regular_file", "private_api"),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -77,6 +77,8 @@ def layer(inside: str) -> str:
 
 def may_import(file: Path, module: str) -> bool:
     inside, (top, *rest) = place(file), module.split(".")
+    if inside == "private_api.py":
+        return True
     if top == "hydra":
         return file.name == "train.py" or inside.startswith(HYDRA)
     if top == "omegaconf":
@@ -101,6 +103,39 @@ def test_imports_follow_the_layers() -> None:
         if not may_import(file, module)
     ]
     assert refused == []
+
+
+def test_private_names_of_libraries_are_in_one_file() -> None:
+    refused = [
+        f"{file.relative_to(REPOSITORY)} uses {name}"
+        for file in FILES
+        if file.name != "private_api.py"
+        for name in foreign_private_names(file)
+    ]
+    assert refused == []
+
+
+PUBLIC = {"_asdict", "_replace", "_fields", "_exit", "_getframe", "_run_finalizers", "_target_"}
+"""Names with a leading underscore of Python itself, and a key of Hydra."""
+
+
+def foreign_private_names(file: Path) -> Iterator[str]:
+    """Private names that a file imports from a library, or uses of another object than `self` without defining them."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)} | PUBLIC
+    own |= {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and is_private(node.attr)]
+    of_self = [node for node in attributes if ast.unparse(node.value) in ("self", "cls")]
+    own |= {node.attr for node in of_self if isinstance(node.ctx, ast.Store)}
+    yield from (ast.unparse(node) for node in attributes if node not in of_self and node.attr not in own)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("imagenet_opt"):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            yield from (f"{node.module}.{name}" for name in names if is_private(name))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 def test_no_file_imports_itself_through_others() -> None:

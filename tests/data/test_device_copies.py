@@ -20,9 +20,9 @@ def test_small_tensors_travel_as_one_block() -> None:
     batch = RaggedBatch(*small, *FACTS, None, shared_bytes(64).fill_(3), *sizes, **ragged)
     shared = batch.share_memory()
     sent = shared.to("cpu", non_blocking=True)
-    blocks = {getattr(sent, name).untyped_storage().data_ptr() for name in batch._tensors()}
+    blocks = {getattr(sent, name).untyped_storage().data_ptr() for name in batch.tensors_by_name()}
     assert len(blocks) == 2  # pixels, and all others
-    for name, tensor in batch._tensors().items():
+    for name, tensor in batch.tensors_by_name().items():
         actual = getattr(sent, name)
         assert torch.equal(actual, tensor)
         assert (actual.dtype, actual.shape) == (tensor.dtype, tensor.shape)

@@ -28,6 +28,7 @@ from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size, check_options
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer, options_of
 from imagenet_opt.model.saved_network import VALIDATED_WITH
+from imagenet_opt.private_api import has_fast_bfloat16
 from imagenet_opt.run.checkpoint.position import validate_last_weights
 from imagenet_opt.run.rows import TruncateLogs
 
@@ -100,7 +101,7 @@ def precision_of(precision: Any, device: torch.device, image_size: int = _LEAST_
         return precision
     if device.type == "cuda":
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
-    fast_on_cpu = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    fast_on_cpu = device.type == "cpu" and has_fast_bfloat16()
     return "bf16-mixed" if fast_on_cpu and image_size >= _LEAST_BFLOAT16_SIZE else "32-true"
 
 

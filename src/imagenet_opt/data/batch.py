@@ -73,7 +73,9 @@ class BatchBase(TensorFields):
         """These rows of the batch. rows: bool (N,)."""
         if bool(rows.all()):
             return self
-        chosen: dict[str, Any] = {name: value[rows] for name, value in self._tensors().items() if name != "pixels"}
+        chosen: dict[str, Any] = {
+            name: value[rows] for name, value in self.tensors_by_name().items() if name != "pixels"
+        }
         return replace(self, **chosen)
 
     def __len__(self) -> int:
@@ -178,10 +180,12 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     first = parts[0]
     if len(parts) == 1:
         return first
-    tensors: dict[str, Any] = {name: concatenated([getattr(part, name) for part in parts]) for name in first._tensors()}
+    tensors: dict[str, Any] = {
+        name: concatenated([getattr(part, name) for part in parts]) for name in first.tensors_by_name()
+    }
     if isinstance(first, RaggedBatch):
         starts = accumulate((len(part.data) for part in parts[:-1]), initial=0)
-        moved = [part._tensors()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
+        moved = [part.tensors_by_name()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
         tensors["offsets"] = torch.cat(moved)
     drawn = [part.augmentation for part in parts if part.augmentation is not None]
     return replace(

@@ -14,8 +14,8 @@ from typing import Any, Self
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import signal_handling
 
+from imagenet_opt import private_api
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.budget import LoaderBudget
@@ -169,29 +169,21 @@ class DevicePrefetcher:
     def close(self) -> None:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
         seconds for each worker, because it destroys the worker's queue first."""
-        iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
-        if iterator is not None:
+        if (iterator := private_api.persistent_iterator(self.loader)) is not None:
             self._end(iterator)
-            self.loader._iterator = None
+            private_api.drop_persistent_iterator(self.loader)
 
     def _end(self, iterator: Any) -> None:
-        if iterator._worker_pids_set:  # from now on torch reports no error when a worker ends
-            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-            iterator._worker_pids_set = False
+        private_api.expect_end_of_workers(iterator)
         if self._ahead is not None:
-            queue = iterator._worker_result_queue
+            queue = private_api.queue_of_batches(iterator)
             queue.cancel_join_thread()  # the end of this process must not wait for the next item
             queue.put((None, None))  # a thread that waits for a batch fails on this number, which torch does not know
             self._ahead.close()
-
-        def terminate() -> None:  # all at once; torch would wait five seconds for each worker
-            for worker in iterator._workers:
-                worker.terminate()
-
-        late = threading.Timer(_CLOSE_SECONDS, terminate)
+        late = threading.Timer(_CLOSE_SECONDS, private_api.terminate_workers, [iterator])
         late.start()
         try:
-            iterator._shutdown_workers()
+            private_api.shut_workers_down(iterator)
         finally:
             late.cancel()
             late.join()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from imagenet_opt.private_api import new_shared_storage
+
 _ROUNDING = 2**20
 """Buffers are rounded up to a multiple of these bytes, so that caching allocators can reuse their blocks."""
 _SPARE = 1.125
@@ -112,4 +114,4 @@ def rounded_bytes(num_bytes: int) -> int:
 
 def shared_bytes(size: int) -> Tensor:
     """uint8 (size,), uninitialised, in shared memory. Raises RuntimeError if shared memory is full."""
-    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size, device="cpu"))
+    return torch.empty(0, dtype=torch.uint8).set_(new_shared_storage(size))

@@ -33,7 +33,7 @@ class TensorFields:
         Raises RuntimeError if shared memory is full. Otherwise the worker's queue would lose the batch, and the
         training process would wait forever.
         """
-        return replace(self, **_in_one_block({k: v for k, v in self._tensors().items() if not v.is_shared()}))
+        return replace(self, **_in_one_block({k: v for k, v in self.tensors_by_name().items() if not v.is_shared()}))
 
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """A copy on `device`."""
@@ -41,13 +41,13 @@ class TensorFields:
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until `stream` has finished the work that is queued now."""
-        for tensor in self._tensors().values():
+        for tensor in self.tensors_by_name().values():
             tensor.record_stream(stream)
 
     def _copied(self, copy: Callable[[Tensor], Tensor]) -> Self:
         copies: dict[str, Any] = {}
         blocks: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in self._tensors().items():
+        for name, tensor in self.tensors_by_name().items():
             if tensor.is_contiguous():
                 blocks[tensor.untyped_storage().data_ptr()][name] = tensor
             else:
@@ -56,7 +56,7 @@ class TensorFields:
             copies |= _copied_together(tensors, copy)
         return replace(self, **copies)
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors_by_name(self) -> dict[str, Tensor]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 

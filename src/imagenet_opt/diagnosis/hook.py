@@ -64,8 +64,9 @@ class Hook:
 
     def begin(self, loader: Any) -> None:
         from imagenet_opt.diagnosis.loop import Examination
+        from imagenet_opt.private_api import drop_persistent_iterator
 
-        loader._iterator = None  # ends persistent workers
+        drop_persistent_iterator(loader)
         self._loader = loader
         self.examination = Examination(loader, seconds=self.seconds, lag=_LAG, note=lambda: self.write("measuring"))
         self._batches = self.examination.batches()

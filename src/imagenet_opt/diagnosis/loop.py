@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
@@ -26,6 +25,7 @@ from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.proc_counters import Neighbours, busy_seconds_of_descendants
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
+from imagenet_opt.private_api import TorchDispatchMode, version
 
 _ROUNDS, _LEAST_ROUNDS = 5, 3
 _IN_ROUNDS, _IN_SWEEP = 0.45, 0.65
@@ -333,10 +333,10 @@ class _Kept:
     def __init__(self, batch: Any) -> None:
         self.batch = batch
         self._tensors = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self._versions = [version(tensor) for tensor in self._tensors]
 
     def take(self) -> Any:
-        if [tensor._version for tensor in self._tensors] != self._versions:
+        if [version(tensor) for tensor in self._tensors] != self._versions:
             return mapped(self.batch, torch.clone)
         return copy(self.batch) if isinstance(self.batch, dict | list) else self.batch
 

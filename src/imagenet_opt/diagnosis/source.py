@@ -16,6 +16,7 @@ from imagenet_opt import machine
 from imagenet_opt.diagnosis.measurements import Parts
 from imagenet_opt.diagnosis.worker import TimedBatch, TimedCollate, TimedSamples, TimedStream, new_pause
 from imagenet_opt.measure.telemetry.thread_time import thread_time
+from imagenet_opt.private_api import drop_persistent_iterator
 
 MEMORY_SHARE = 0.8
 """Largest share of the free memory and of the free /dev/shm that batches and workers may use."""
@@ -181,7 +182,7 @@ class Source:
         self.resume()
         self._batches = self.last = None
         if self.is_timed and self.loader is not None:
-            self.loader._iterator = None  # ends persistent workers
+            drop_persistent_iterator(self.loader)
         self.loader = None
 
 

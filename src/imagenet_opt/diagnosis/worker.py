@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from imagenet_opt.diagnosis.measurements import Parts
 from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
+from imagenet_opt.private_api import pin_memory
 
 _SAMPLE_SECONDS = 0.005  # of CPU time between two looks at the line that a worker computes
 _PAUSE_SECONDS = 0.002

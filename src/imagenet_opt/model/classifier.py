@@ -27,6 +27,7 @@ from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained, ran_out
+from imagenet_opt.private_api import unscales_itself
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
@@ -230,7 +231,7 @@ class Classifier(LightningModule):
         if self.max_grad_norm is None:
             return
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if scaler is not None and unscales_itself(optimizer):
             scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
+from imagenet_opt import private_api
 from imagenet_opt.model.rollback import Rollback
 
 Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
@@ -19,7 +19,7 @@ Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
 class GraphedForward:
     """Replays the training of `net` for the captured shapes, and calls the network for all others.
 
-    This object replaces `net._compiled_call_impl`, which copies, pickles and the state_dict of the network do not
+    This object runs in place of the forward of `net`, which copies, pickles and the state_dict of the network do not
     contain. A compiled network is captured compiled.
 
     A graph reads and writes the memory of its capture. So a graph is used only while parameters and buffers are at the
@@ -32,14 +32,14 @@ class GraphedForward:
 
     def __init__(self, net: nn.Module, capture: Capture) -> None:
         self._net, self._capture = net, capture
-        self._before = net._compiled_call_impl
-        self._call: Callable[..., Any] = self._before or net._call_impl
+        self._before = private_api.forward_in_place(net)
+        self._call: Callable[..., Any] = self._before or private_api.plain_forward(net)
         self._parameters = list(net.parameters())
         self._tensors: list[Tensor] = [*self._parameters, *net.buffers()]
         self._layers = list(net.modules())
         self._graphs: dict[Hashable, tuple[nn.Module, tuple[list[Any], ...]]] = {}
         self._backward: weakref.ref[_Backward] | None = None
-        net._compiled_call_impl = self
+        private_api.set_forward_in_place(net, self)
 
     @property
     def num_graphs(self) -> int:
@@ -61,7 +61,7 @@ class GraphedForward:
 
     def release(self) -> None:
         """Restore the network's own forward, and free the graphs' memory."""
-        self._net._compiled_call_impl = self._before
+        private_api.set_forward_in_place(self._net, self._before)
         self._graphs.clear()
         is_frozen = gc.get_freeze_count() > 0
         gc.unfreeze()
@@ -74,8 +74,8 @@ class GraphedForward:
         if (graph := self._graph_for(args, options)) is None:
             return self._call(*args, **options)
         move_gradients(self._parameters)
-        logits, backward = tree_map(torch.clone, graph(*args)), _Backward()
-        for tensor in tree_leaves(logits):
+        logits, backward = private_api.tree_map(torch.clone, graph(*args)), _Backward()
+        for tensor in private_api.tree_leaves(logits):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(backward.begin)
         self._backward = weakref.ref(backward)
@@ -117,7 +117,7 @@ class _CapturedModule(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         self.release_logits()
-        self.logits = tree_map(_without_view, self.call(images))
+        self.logits = private_api.tree_map(_without_view, self.call(images))
         return self.logits
 
     def release_logits(self) -> None:
@@ -126,7 +126,7 @@ class _CapturedModule(nn.Module):
         Nodes of the parameters belong to the stream of the warm-up or capture. Each later backward would add its
         gradients there, wait for that stream, and warn that streams do not match.
         """
-        for tensor in tree_leaves(self.logits):
+        for tensor in private_api.tree_leaves(self.logits):
             if isinstance(tensor, Tensor):
                 tensor.detach_()
         self.logits = None
@@ -134,7 +134,7 @@ class _CapturedModule(nn.Module):
 
 def _without_view(value: Any) -> Any:
     """A copy of a tensor that is a view, since a view cannot be detached in place."""
-    return value.clone() if isinstance(value, Tensor) and value._is_view() else value
+    return value.clone() if isinstance(value, Tensor) and private_api.is_view(value) else value
 
 
 def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -149,7 +149,7 @@ def _free_workspaces(device: torch.device) -> None:
     capture would hold blocks of hundreds of MiB. Replays still write to theirs, which lie in the graphs' own memory.
     Source: `clear_cublas_manager` in torch/_inductor/cudagraph_trees.py."""
     if device.type == "cuda":
-        torch._C._cuda_clearCublasWorkspaces()
+        private_api.free_cublas_workspaces()
 
 
 def capture_on_gpu() -> Capture:

@@ -54,7 +54,7 @@ def load_initial_weights(
         classes = config.get("classes")
     else:
         return None
-    kept = {name: tensor for name, tensor in weights.items() if not _is_derived(net, name)}
+    kept = {name: tensor for name, tensor in weights.items() if name not in _derived(net)}
     return f"starting from {source}{_load(net, kept, source, classes, network_config.get('classes'))}"
 
 
@@ -92,13 +92,9 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"network": weights}, config
 
 
-def _is_derived(net: nn.Module, name: str) -> bool:
-    """Whether `name` is a buffer that the network has, and keeps out of its checkpoints, as the kernel of a blur."""
-    layer, _, buffer = name.rpartition(".")
-    try:
-        return buffer in net.get_submodule(layer)._non_persistent_buffers_set
-    except AttributeError:
-        return False
+def _derived(net: nn.Module) -> set[str]:
+    """Names of the buffers that the network keeps out of its checkpoints, such as the kernel of a blur."""
+    return {name for name, _ in net.named_buffers(remove_duplicate=False)} - net.state_dict().keys()
 
 
 def _load(

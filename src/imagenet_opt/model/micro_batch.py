@@ -6,13 +6,13 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from imagenet_opt.errors import ConfigError, OutOfMemory, first_line
 from imagenet_opt.out_of_memory import ran_out
 
 log = logging.getLogger(__name__)
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Part = TypeVar("Part")
 
 
@@ -73,7 +73,7 @@ class StepMomentum:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        norms = {name: part.momentum for name, part in net.named_modules() if isinstance(part, _BatchNorm)}
+        norms = {name: part.momentum for name, part in net.named_modules() if isinstance(part, _NORMS)}
         self._momenta = {name: momentum for name, momentum in norms.items() if momentum is not None}
         self._net = net
         self._num_parts = 1

@@ -10,6 +10,8 @@ import torch
 from timm.optim import muon as timm_muon
 from torch import Tensor
 
+from imagenet_opt import private_api
+
 
 class BatchedMuon(timm_muon.Muon):
     """timm's Muon, with its states and checkpoints. A step of resnet50d calls torch 593 instead of 3,170 times; on a
@@ -51,10 +53,10 @@ def _in_one(
     whole = [torch.cat(tensors) for tensors in parts]
     long = [[tensor] for tensor in (whole[0], torch.cat(grads), *whole[1:])]
     update(*long, *unused, steps[:1], capturable=capturable, **options)
-    torch._foreach_add_(steps[1:], 1)
+    private_api.add_to_all(steps[1:], 1)
     sizes = [len(param) for param in params]
     for tensors, tensor in zip(parts, whole, strict=True):
-        torch._foreach_copy_(tensors, tensor.split(sizes))
+        private_api.copy_all(tensors, tensor.split(sizes))
 
 
 def _muon(
@@ -75,11 +77,11 @@ def _muon(
     **unused: Any,
 ) -> None:
     """timm.optim.muon.muon for weights as matrices (out, in x height x width), conv_mode=flatten."""
-    known = timm_muon.resolve_ns_coefficients(ns_coefficients, timm_muon._COEFFICIENTS)
+    known = timm_muon.resolve_ns_coefficients(ns_coefficients, private_api.muon_coefficients())
     coefficients = [known[min(i, len(known) - 1)] for i in range(ns_steps)]
-    torch._foreach_mul_(params, 1 - lr * weight_decay)
-    torch._foreach_lerp_(momentum_bufs, grads, 1.0 - momentum)
-    updates = torch._foreach_lerp(grads, momentum_bufs, momentum) if nesterov else momentum_bufs
+    private_api.scale_all(params, 1 - lr * weight_decay)
+    private_api.blend_all(momentum_bufs, grads, 1.0 - momentum)
+    updates = private_api.blended(grads, momentum_bufs, momentum) if nesterov else momentum_bufs
     for same in _places(params).values():
         matrices = [torch.stack([updates[i] for i in places]).flatten(2) for places in same.values()]
         wide = [each if each.shape[1] <= each.shape[2] else each.mT for each in matrices]
@@ -90,7 +92,7 @@ def _muon(
         for (shape, places), before, part in zip(same.items(), matrices, parts, strict=True):
             scale = timm_muon.get_lr_scale(before.shape[1:], adjust_lr_fn) if adjust_lr_fn else 1.0
             changes = (part if part.shape == before.shape else part.mT).reshape(-1, *shape).unbind()
-            torch._foreach_add_([params[i] for i in places], list(changes), alpha=-lr * scale)
+            private_api.add_to_all([params[i] for i in places], list(changes), alpha=-lr * scale)
 
 
 def _orthogonal(

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from imagenet_opt.private_api import copy_all
+
 
 class Rollback:
     """`buffers` (mainly batch-norm statistics) and the random state at the last `take`.
@@ -57,4 +59,4 @@ def of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
 @torch.no_grad()
 def _copy(source: list[list[Tensor]], target: list[list[Tensor]]) -> None:
     for new, old in zip(source, target, strict=True):
-        torch._foreach_copy_(old, new)
+        copy_all(old, new)

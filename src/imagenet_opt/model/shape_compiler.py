@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from imagenet_opt import private_api
 from imagenet_opt.errors import ConfigError, named_first_line
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu, move_gradients, without_autocast_cache
 from imagenet_opt.model.rollback import Rollback
@@ -127,7 +128,7 @@ class ShapeCompiler:
     def end(self) -> None:
         """Release graphs and restore torch's limit of recompilations."""
         if self._recompile_limit is not None:
-            torch._dynamo.config.recompile_limit = self._recompile_limit
+            private_api.set_recompile_limit(self._recompile_limit)
             self._recompile_limit = None
         self._release_graphs()
 
@@ -197,8 +198,8 @@ class ShapeCompiler:
     def _allow_recompilations(self) -> None:
         """Allow one recompilation per shape, in addition to torch's limit for other code."""
         if self._recompile_limit is None:
-            self._recompile_limit = torch._dynamo.config.recompile_limit
-        torch._dynamo.config.recompile_limit = self._recompile_limit + len(self._tried)
+            self._recompile_limit = private_api.recompile_limit()
+        private_api.set_recompile_limit(self._recompile_limit + len(self._tried))
 
     def _capture(self, images: Tensor) -> None:
         began = time.perf_counter()
@@ -235,7 +236,7 @@ class ShapeCompiler:
 class CompiledForward:
     """Compiles `net` in place for forward passes that record gradients; others, such as validation, run uncompiled.
 
-    This object replaces `net._compiled_call_impl`, which copies, pickles and the state_dict of the network do not
+    This object runs in place of the forward of `net`, which copies, pickles and the state_dict of the network do not
     contain.
 
     In modes with CUDA graphs, gradients are in the graphs' memory, which the next forward frees. Gradients of an
@@ -246,14 +247,14 @@ class CompiledForward:
     def __init__(self, net: nn.Module, *, mode: str, fullgraph: bool) -> None:
         net.compile(mode=mode, fullgraph=fullgraph, dynamic=False)
         self._net = net
-        self._compiled: Any = net._compiled_call_impl
+        self._compiled = private_api.forward_in_place(net)
         self._makes_graphs = mode in WITHOUT_GRAPHS
         self._parameters = list(net.parameters()) if self._makes_graphs else []
-        net._compiled_call_impl = self
+        private_api.set_forward_in_place(net, self)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self._net._call_impl(*args, **options)
+            return private_api.plain_forward(self._net)(*args, **options)
         move_gradients(self._parameters)
         return self._compiled(*args, **options)
 
@@ -263,8 +264,7 @@ class CompiledForward:
         before = Rollback(self._net.buffers())
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
         try:
-            # Otherwise torch silently runs uncompiled beyond its limit.
-            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            with private_api.error_at_recompile_limit():
                 for _ in range(2 if self._makes_graphs else 1):
                     self._net.zero_grad()
                     self._net(images).float().sum().backward()
@@ -277,7 +277,7 @@ class CompiledForward:
 
     def release(self) -> None:
         """Return to the uncompiled network, and release torch's CUDA graphs."""
-        self._net._compiled_call_impl = None
+        private_api.set_forward_in_place(self._net, None)
         torch.compiler.reset()
         torch.cuda.empty_cache()
 

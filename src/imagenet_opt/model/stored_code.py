@@ -16,6 +16,7 @@ import torch
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import first_line
+from imagenet_opt.private_api import default_code_folder
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -27,9 +28,7 @@ def use_private_cache(folder: Path, say: Callable[[str], None]) -> None:
 
     Without such a folder the code goes to a new temporary folder, and a line says so.
     """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # imports much
-
-    if os.environ.get(_CACHE) not in (None, default_cache_dir()):
+    if os.environ.get(_CACHE) not in (None, default_code_folder()):
         return
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,18 +13,16 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from imagenet_opt.config.build import device_of, largest_size, trained_network
 from imagenet_opt.machine import GIB
 from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.private_api import FakeTensorMode, TorchDispatchMode, tree_leaves
 from imagenet_opt.probe.memory import SPARE, allowed_size
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from imagenet_opt import private_api
 from imagenet_opt.measure.telemetry.cuda_clock import Moment
+from imagenet_opt.run.checkpoint.position import ends_epoch
 from imagenet_opt.run.loggers.run_logger import run_loggers
 
 Numbers = Mapping[str, float]
@@ -21,13 +23,12 @@ _STEPS_LATE = 3
 def is_logging_step(trainer: Trainer) -> bool:
     """Whether a row is written after the present batch; call in `training_step` or `on_train_batch_end`.
 
-    Lightning's rule has no public name: every `log_every_n_steps` steps, and with accumulation only after the last
+    Every `log_every_n_steps` steps, and with accumulation only after the last
     batch of a step. An epoch of fewer steps also ends with a row.
     """
     is_short = trainer.num_training_batches < trainer.log_every_n_steps  # type: ignore[attr-defined]
-    ends_short_epoch = is_short and trainer.fit_loop.epoch_loop._num_ready_batches_reached()
-    is_due = trainer._logger_connector.should_update_logs or ends_short_epoch
-    return is_due and not trainer.fit_loop._should_accumulate()
+    is_due = private_api.is_row_due(trainer) or (is_short and ends_epoch(trainer))
+    return is_due and not private_api.is_accumulating(trainer)
 
 
 def log_numbers(trainer: Trainer, numbers: Part) -> None:
@@ -77,16 +78,14 @@ class Rows(Callback):
         self._rows: deque[Row] = deque()
 
     def begin(self, trainer: Trainer) -> None:
-        """Replace the method in which Lightning writes a row after a step; it has no hook."""
-        connector: Any = trainer._logger_connector
-        connector.update_train_step_metrics = partial(self._end_step, trainer)
+        private_api.replace_rows(trainer, partial(self._end_step, trainer))
 
     def _end_step(self, trainer: Trainer) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        step = loop._batches_that_stepped
+        step = private_api.logged_step(trainer)
         if is_logging_step(trainer):
             parts = [_logged(trainer), *self.parts]
-            self._rows.append(Row(step, loop.batch_idx + 1, parts, Moment(trainer.strategy.root_device)))
+            batch, done = trainer.fit_loop.epoch_loop.batch_idx + 1, Moment(trainer.strategy.root_device)
+            self._rows.append(Row(step, batch, parts, done))
             self.parts = []
         while self._rows and self._rows[0].step <= step - _STEPS_LATE:
             self._write(trainer)
@@ -94,7 +93,7 @@ class Rows(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._write_all(trainer)
         parts, self.parts = self.parts, []
-        _log(trainer, parts, trainer.fit_loop.epoch_loop._batches_that_stepped - 1)
+        _log(trainer, parts, private_api.logged_step(trainer) - 1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._write_all(trainer)
@@ -110,7 +109,7 @@ class Rows(Callback):
         self.teardown(trainer, pl_module, "fit")  # Lightning does not call this hook after an error
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        vars(trainer._logger_connector).pop("update_train_step_metrics", None)
+        private_api.restore_rows(trainer)
         if self in (callbacks := trainer.callbacks):  # type: ignore[attr-defined]
             callbacks.remove(self)
 
@@ -132,7 +131,7 @@ def _logged(trainer: Trainer) -> Part:
     """What the module logged at this step by Lightning's `log`; copied to the host without a wait."""
     copies = {
         name: value.to("cpu", non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in trainer._logger_connector.metrics["log"].items()
+        for name, value in private_api.logged_by_module(trainer).items()
     }
     return lambda: {name: float(value) for name, value in copies.items()}
 

@@ -5,12 +5,13 @@ restart Lightning guesses from them which hook saved. This module sets the count
 batches, where no step is half done.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+
+from imagenet_opt import private_api
 
 _VALIDATION = "epoch_loop.val_loop.batch_progress"
 
@@ -37,6 +38,12 @@ def between_batches(trainer: Trainer) -> bool:
     """Whether no training step is half done: true between two steps and in a validation."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(batches.started == batches.completed)
+
+
+def ends_epoch(trainer: Trainer) -> bool:
+    """Whether the present batch is the last of its epoch."""
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+    return bool(batches.current.ready == trainer.num_training_batches or batches.is_last_batch)
 
 
 def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
@@ -67,41 +74,30 @@ def rewrite_to_validation(checkpoint: dict[str, Any]) -> None:
     checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": interrupted, "current": _all(0), "is_last_batch": False}
 
 
-def restore_loaders(trainer: Trainer) -> None:
-    """Restore the states of loaders that Lightning has not restored, because it created the loaders before it restored
-    its loops. A schedule that asks for the number of steps makes Lightning do so."""
-    loop = trainer.fit_loop
-    if loop._combined_loader_states_to_load and loop._data_fetcher is not None:
-        loop._load_combined_loader_states()
-        iter(loop._data_fetcher)
-
-
 def skip_to_training(trainer: Trainer, *, inside_epoch: bool) -> None:
     """Keep Lightning from counting a step twice when a run resumes.
 
     After a batch that has a validation, Lightning enters the loop as if to validate, skips the validation, and adds 1
     to the step that loggers get. At the start of an epoch with max_steps, it would restart the previous epoch.
     """
-    loop = trainer.fit_loop.epoch_loop
     if not inside_epoch:
-        loop.restarting = False
-    elif loop._should_check_val_fx(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]
-        loop._batches_that_stepped -= 1
+        trainer.fit_loop.epoch_loop.restarting = False
+    elif private_api.is_validation_due(trainer):
+        private_api.go_back_one_logged_step(trainer)
 
 
 def validate_last_weights(trainer: Trainer) -> None:
     """Let a fit validate after its last step too, which may lie inside an epoch, or in an epoch without validation; and
-    repeat an interrupted validation, whatever the options of the resumed run are. Lightning has no hook for this."""
-    loop = trainer.fit_loop.epoch_loop
-    loop._should_check_val_fx = partial(_is_validation_due, trainer, loop._should_check_val_fx)  # type: ignore[method-assign]
+    repeat an interrupted validation, whatever the options of the resumed run are."""
+    private_api.add_validations(trainer, partial(_is_validation_due, trainer))
 
 
-def _is_validation_due(trainer: Trainer, by_interval: Callable[[Any], bool], fetcher: Any) -> bool:
-    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+def _is_validation_due(trainer: Trainer) -> bool:
     by_steps = 0 < trainer.max_steps <= trainer.global_step
-    by_epochs = loop._num_ready_batches_reached() and 0 < (trainer.max_epochs or 0) <= trainer.current_epoch + 1
-    is_last = by_steps or by_epochs or (trainer.should_stop and fit._can_stop_early)
-    return by_interval(fetcher) or (trainer.enable_validation and (is_last or loop.val_loop.restarted_mid_evaluation))
+    by_epochs = ends_epoch(trainer) and 0 < (trainer.max_epochs or 0) <= trainer.current_epoch + 1
+    is_last = by_steps or by_epochs or (trainer.should_stop and private_api.may_stop_early(trainer))
+    is_interrupted = trainer.fit_loop.epoch_loop.val_loop.restarted_mid_evaluation
+    return trainer.enable_validation and (is_last or is_interrupted)
 
 
 def _all(count: int) -> dict[str, int]:
@@ -116,20 +112,19 @@ def watch_averaging(trainer: Trainer) -> None:
     for callback in _averaging(trainer):
         if "is_swapped" not in vars(callback):
             callback.is_swapped = False
-            callback._swap_models = partial(_swap_and_record, callback, callback._swap_models)
+            private_api.after_swaps(callback, partial(_note_swap, callback))
 
 
 def restore_training_weights(trainer: Trainer) -> None:
     """Put the trained weights back into the module if it holds averaged weights."""
     for callback in _averaging(trainer):
         if callback.is_swapped:
-            callback._swap_models(trainer.lightning_module)
+            private_api.swap_averaged(callback, trainer.lightning_module)
 
 
 def _averaging(trainer: Trainer) -> list[Any]:
     return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]  # type: ignore[attr-defined]
 
 
-def _swap_and_record(callback: Any, swap: Callable[[LightningModule], None], module: LightningModule) -> None:
-    swap(module)
+def _note_swap(callback: Any) -> None:
     callback.is_swapped = not callback.is_swapped

@@ -11,6 +11,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
+from imagenet_opt.private_api import begun_experiment
 from imagenet_opt.run.loggers.run_logger import is_offline
 from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, run_id
 
@@ -37,16 +38,16 @@ class WandbRunLogger(SentRows, WandbLogger):
 
     def summarize(self, numbers: Mapping[str, float]) -> None:
         """Make the numbers the summary, which tables compare, in place of the last value of each metric."""
-        if self._experiment is None:
+        if (run := begun_experiment(self)) is None:
             return
         try:
-            self._experiment.summary.update(dict(numbers))
+            run.summary.update(dict(numbers))
         except Exception as error:  # a finished training does not fail because of W&B
             log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
 
     def finish(self, *, exit_code: int, preempted: bool = False) -> None:
         """preempted: W&B shows the run as preempted. A finished training does not fail because of W&B."""
-        run = self._experiment
+        run = begun_experiment(self)
         if run is None:
             return
         try:
@@ -61,7 +62,7 @@ class WandbRunLogger(SentRows, WandbLogger):
             )
 
     def unsent(self) -> str | None:
-        run = self._experiment
+        run = begun_experiment(self)
         is_offline_run = run is not None and run.offline and not run.disabled
         return f"W&B: recorded offline; to send it: {_sync(run)}" if is_offline_run else None
 

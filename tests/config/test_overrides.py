@@ -40,6 +40,7 @@ def test_a_value_gets_the_form_of_the_default() -> None:
 TEXTS = (
     "data.cache_dir",
     "data.root",
+    "logger.mlflow.name",
     "logger.trackio.name",
     "logger.trackio.space_id",
     "logger.wandb.name",

@@ -1,1 +1,1 @@
-"""Rows of metrics: metrics.csv, Weights & Biases, TensorBoard."""
+"""Rows of metrics: metrics.csv, Weights & Biases, TensorBoard, Trackio, MLflow."""

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 from lightning.pytorch import Trainer
 
-SERVICES = ("wandb", "trackio")
+SERVICES = ("wandb", "trackio", "mlflow")
 """Keys of the loggers in whose service a run goes on after a restart: see SentRows."""
 ID_FILES = tuple(f"{key}_id.txt" for key in SERVICES)
 """Files of a run folder with the id of the run in a service; the mirror holds them too."""

@@ -7,12 +7,14 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
+from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.run.checkpoint.names import step_file, step_files
 from imagenet_opt.run.loggers.run_logger import RunLogger
 from imagenet_opt.run.numbers import METRICS, read_rows
@@ -90,14 +92,17 @@ class SentRows(RunLogger, Logger):
         try:
             self._send(row, self._step)
         except Exception as error:  # no failure of a service may end the training
-            self._works = False
-            log.warning(
-                f"{self.service} failed at step {self._step} ({type(error).__name__}: {error}); training continues "
-                f"without {self.service}, metrics.csv has every row, and the next start sends the missing rows"
-            )
+            self._give_up(f"failed at step {self._step}", error)
             return
         with suppress(OSError):  # a full disk is not a failure of the service
             _write_step(self._folder / f"{self.key}_step.txt", self._step)
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        self._works = False
+        log.warning(
+            f"{self.service} {what} ({type(error).__name__}: {first_line(error)}); training continues without "
+            f"{self.service}, metrics.csv has every row, and the next start sends the missing rows"
+        )
 
 
 def _write_step(file: Path, step: int) -> None:
@@ -107,6 +112,12 @@ def _write_step(file: Path, step: int) -> None:
         os.write(descriptor, f"{step:<19}\n".encode())
     finally:
         os.close(descriptor)
+
+
+def require(package: str) -> None:
+    """Raises ConfigError if the package of a logger is not installed."""
+    if find_spec(package) is None:
+        raise ConfigError(f'logger={package} needs the package {package}; pip install "imagenet-opt[{package}]"')
 
 
 def last_sent_step(folder: Path, key: str) -> int | None:

@@ -2,15 +2,13 @@
 
 import io
 from contextlib import redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.loggers.run_logger import is_offline
-from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, run_id
+from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, require, run_id
 
 
 class TrackioRunLogger(SentRows):
@@ -28,19 +26,20 @@ class TrackioRunLogger(SentRows):
         group: str | None = None,
         space_id: str | None = None,
     ) -> None:
-        if find_spec("trackio") is None:
-            raise ConfigError('logger=trackio needs the package trackio; pip install "imagenet-opt[trackio]"')
+        require(self.key)
         super().__init__(folder=folder, logged_until=last_sent_step(Path(folder), self.key))
         self._run: Any = None
-        if rank_zero_only.rank == 0 and not is_offline():  # type: ignore[attr-defined]
-            import trackio
+        if not is_offline():
+            self._open(project, name, group=group, space_id=space_id)
 
-            full_name = "-".join(filter(None, (name, run_id(Path(folder), self.key))))
-            options: dict[str, Any] = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
-            with redirect_stdout(io.StringIO()):  # Trackio prints how to open it
-                self._run = trackio.init(
-                    project, name=full_name, group=group, space_id=space_id, resume="allow", **options
-                )
+    @rank_zero_only
+    def _open(self, project: str, name: str | None, **options: Any) -> None:
+        import trackio
+
+        name = "-".join(filter(None, (name, run_id(self._folder, self.key))))
+        options |= {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
+        with redirect_stdout(io.StringIO()):  # Trackio prints how to open it
+            self._run = trackio.init(project, name=name, **options)
 
     def _send(self, row: dict[str, float], step: int) -> None:
         if self._run is not None:

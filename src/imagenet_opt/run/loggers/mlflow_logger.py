@@ -1,0 +1,66 @@
+"""MLflow: in a file of the run folder, or on a server; a resumed run stays the same run."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from imagenet_opt.run.loggers.run_logger import is_offline
+from imagenet_opt.run.loggers.sent_rows import SentRows, log, require, run_id
+
+
+class MlflowRunLogger(SentRows):
+    """The run has the tag imagenet_opt_id, the id in mlflow_id.txt. Raises ConfigError if MLflow is not installed."""
+
+    service, key = "MLflow", "mlflow"
+    name, version = key, ""
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        project: str = "imagenet-opt",
+        name: str | None = None,
+        group: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        require(self.key)
+        super().__init__(folder=folder, logged_until=None)
+        self._client: Any = None
+        if not is_offline():
+            self._open(tracking_uri or f"sqlite:///{Path(folder).resolve()}/mlflow.db", project, name, group)
+
+    @rank_zero_only
+    def _open(self, uri: str, project: str, name: str | None, group: str | None) -> None:
+        id = run_id(self._folder, self.key)
+        tags = {"imagenet_opt_id": id} | ({"group": group} if group else {})
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # MLflow's 7 stop the training for minutes
+        try:
+            from mlflow import MlflowClient
+
+            client = MlflowClient(uri)
+            found = client.get_experiment_by_name(project)
+            experiment = found.experiment_id if found else client.create_experiment(project)
+            runs = client.search_runs([experiment], f"tags.imagenet_opt_id = '{id}'")
+            self._id = (runs[0] if runs else client.create_run(experiment, tags=tags, run_name=name)).info.run_id
+            client.update_run(self._id, status="RUNNING")
+            self.logged_until = max((row.step for row in client.get_metric_history(self._id, "epoch")), default=-1)
+            self._client = client
+        except Exception as error:  # no failure of a service may end the training
+            self._give_up("cannot be reached", error)
+
+    def _send(self, row: dict[str, float], step: int) -> None:
+        if self._client is not None:
+            from mlflow.entities import Metric
+
+            now = int(1000 * time.time())
+            self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in row.items()])
+
+    def finish(self, *, exit_code: int, preempted: bool = False) -> None:
+        if self._client is not None:
+            try:
+                self._client.set_terminated(self._id, "KILLED" if preempted else "FAILED" if exit_code else "FINISHED")
+            except Exception as error:  # a finished training does not fail because of MLflow
+                log.warning(f"MLflow could not end its run ({type(error).__name__}: {error})")

@@ -22,9 +22,9 @@ from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import CachedStore, MemoryStore
-from imagenet_opt.pack.compressed import read_compressed
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.source import read_compressed
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from imagenet_opt.run.loggers.sent_rows import run_id

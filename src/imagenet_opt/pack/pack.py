@@ -35,11 +35,10 @@ from imagenet_opt.data.index.split import joined, with_classes_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable
 from imagenet_opt.object_storage import is_web
-from imagenet_opt.pack.compressed import in_blocks
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.plan import PackSplit, plan
 from imagenet_opt.pack.shard_writer import ShardPart, make_shards
-from imagenet_opt.pack.source import READ_TIMEOUT, open_train, open_val
+from imagenet_opt.pack.source import READ_TIMEOUT, in_blocks, open_train, open_val
 from imagenet_opt.pack.target import BucketTarget, FolderTarget, pack_lock, part_name
 
 REJECTED = "rejected.csv"

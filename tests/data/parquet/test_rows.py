@@ -118,7 +118,7 @@ def test_files_of_a_split_have_the_same_classes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b has other classes than a"):
         numbered(read_all(tmp_path, ["a.parquet", "b.parquet"]), ["a", "b"])
     pq.write_table(table(labels=[3] * 250), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="the label 3, but 3 names of classes"):
+    with pytest.raises(DataError, match="the label 3, but 3 classes have names"):
         numbered(read_all(tmp_path, ["a.parquet"]), ["a"])
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from imagenet_opt.data.index.devkit import KIT, NUMBERS
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import numbers
 from imagenet_opt.errors import DataError, DatasetNotFound
@@ -17,6 +16,8 @@ IMAGE_SUFFIXES = (
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
 )  # fmt: skip
 """Endings of image files, in lower case."""
+KIT, NUMBERS = "ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_validation_ground_truth.txt"
+"""The development kit, and its file with the number of the class of each validation image, a line each."""
 _CLS_LOC = "ILSVRC/Data/CLS-LOC"
 _ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-challenge/{_CLS_LOC}")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""

@@ -25,8 +25,17 @@ from imagenet_opt.data.index.layout import entries_of, is_image, list_of_classes
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark
-from imagenet_opt.data.index.tar_of_tars import Open, inner_tars, open_inner, samples_of_outer
-from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, files_of_tar, read_images, read_samples
+from imagenet_opt.data.index.tar_samples import (
+    BELOW_ZERO,
+    Open,
+    TarSamples,
+    files_of_tar,
+    inner_tars,
+    open_inner,
+    read_images,
+    read_samples,
+    samples_of_outer,
+)
 from imagenet_opt.data.index.webdataset import (
     CLASS_NAMES,
     INFO,

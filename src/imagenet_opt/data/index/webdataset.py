@@ -71,17 +71,15 @@ def number_labels(
     largest; for names those that occur, sorted. place: of the split, for messages. Raises DataError."""
     kinds = set(map(type, labels))
     if len(kinds) > 1:
-        raise DataError(f"{place} has numbers and names as labels (data.root); write one kind into all .cls files")
+        raise DataError(f"{place} has numbers and names as labels (data.root); write one kind into all of them")
     if str in kinds:
         classes = tuple(sorted(map(str, set(labels))))
         number_of = {name: number for number, name in enumerate(classes)}
         return np.array([number_of[str(label)] for label in labels], np.int32), classes
     largest = int(max(labels))
     if largest >= (len(names) or _MOST_CLASSES):
-        most = (
-            f"{len(names)} classes have names in {CLASS_NAMES} or {INFO}" if names else f"at most {_MOST_CLASSES} work"
-        )
-        raise DataError(f"{place} has the label {largest}, and {most} (data.root); number the classes from 0")
+        most = f"{len(names)} classes have names" if names else f"at most {_MOST_CLASSES} classes work"
+        raise DataError(f"{place} has the label {largest}, but {most} (data.root); number the classes from 0")
     return np.array(labels, np.int32), names or tuple(map(str, range(largest + 1)))
 
 

@@ -2,7 +2,7 @@
 (github.com/apache/parquet-format, README and Encodings).
 
 A page is a header, the levels, which say what is null, and the values or their numbers in the dictionary, which is the
-first page of a chunk. A value of bytes is its length, 4 bytes, and its content.
+first page of a chunk. A value of bytes is its length, 4 bytes, and its content. pyarrow decompresses pages.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.parquet.codec import Numbers, decompressed, runs
 from imagenet_opt.data.parquet.file import ParquetError, ParquetFile, damaged
 from imagenet_opt.data.parquet.footer import BYTE_ARRAY, INT32, Chunk
 from imagenet_opt.data.parquet.thrift import Struct, ThriftError, read_struct
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.regular_file import MOST_BYTES, check_size
 
+Numbers = NDArray[np.int64]
+
+_READ = ("snappy", "gzip", "zstd", "brotli", "lz4_raw")
+_MOST_WIDTH = 32
+_GROUPS = 2**12
+"""Groups of eight numbers that are unpacked together."""
 _MOST_HEADER = 2**15
 """Bytes of the largest header of a page, which may have four values of 4 KiB; most have 30."""
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
@@ -146,7 +152,7 @@ def _present(page: _Page, body: bytes, most: int) -> tuple[NDArray[np.bool_], in
         begin, end = (_LENGTH, _LENGTH + int.from_bytes(body[:_LENGTH], "little")) if most else (0, 0)
     if end > len(body):
         raise damaged("a page is shorter than its levels")
-    return runs(body[begin:end], most.bit_length(), page.num_values) == most, end
+    return _runs(body[begin:end], most.bit_length(), page.num_values) == most, end
 
 
 def _unpacked(file: ParquetFile, page: _Page, chunk: Chunk) -> bytes:
@@ -156,7 +162,7 @@ def _unpacked(file: ParquetFile, page: _Page, chunk: Chunk) -> bytes:
         return body
     plain = sum(page.levels or ())
     check_size(page.unpacked)
-    return body[:plain] + decompressed(body[plain:], chunk.codec, page.unpacked - plain)
+    return body[:plain] + _decompressed(body[plain:], chunk.codec, page.unpacked - plain)
 
 
 def _plain(content: bytes, num: int, type_: int) -> NDArray[Any]:
@@ -193,7 +199,69 @@ def _looked_up(dictionary: NDArray[Any], content: bytes, num: int) -> NDArray[An
     """`num` values of a dictionary: its last axis has the values. content: bits of a number, then the numbers."""
     if not num:
         return dictionary[..., :0]
-    numbers = runs(content[1:], content[0] if content else 0, num)
+    numbers = _runs(content[1:], content[0] if content else 0, num)
     if numbers.max() >= dictionary.shape[-1]:
         raise damaged("a page names a value that its dictionary does not have")
     return dictionary[..., numbers]
+
+
+def _decompressed(content: bytes, codec: str, size: int) -> bytes:
+    """`size` bytes. Raises ParquetError; ConfigError without pyarrow."""
+    if codec not in _READ:
+        raise ParquetError(f"is compressed with {codec}, which is not read; write it with another compression")
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "compressed Parquet files (data.root) need a package that is not installed: pip install "
+            '"imagenet-opt[parquet]"'
+        ) from error
+    try:
+        found = pyarrow.Codec(codec).decompress(content, size, asbytes=True) if size else b""
+    except (OSError, ValueError) as error:
+        raise damaged("a page cannot be decompressed") from error
+    if len(found) != size:
+        raise damaged(f"a page has {len(found)} bytes, not {size}")
+    return bytes(found)
+
+
+def _runs(content: bytes, width: int, num: int) -> Numbers:
+    """`num` numbers of `width` bits, as runs of a number or as groups of eight (Parquet's RLE/bit-packing hybrid)."""
+    if width > _MOST_WIDTH:
+        raise damaged(f"numbers of a page have {width} bits")
+    numbers, done, at = np.zeros(num, np.int64), 0, 0
+    try:
+        while done < num and width:
+            header, at = _varint(content, at)
+            if not header >> 1:
+                raise damaged("a run of a page is empty")
+            if header & 1:
+                groups = min(header >> 1, -(-(num - done) // 8))
+                for first in range(0, groups, _GROUPS):
+                    found = _grouped(content, at + first * width, min(_GROUPS, groups - first), width)[: num - done]
+                    numbers[done : done + len(found)] = found
+                    done += len(found)
+                at += (header >> 1) * width
+            else:
+                size = -(-width // 8)
+                numbers[done : done + (header >> 1)] = int.from_bytes(content[at : at + size], "little")
+                done, at = done + (header >> 1), at + size
+    except (IndexError, ValueError, OverflowError) as error:
+        raise damaged("a page is shorter than its values") from error
+    return numbers
+
+
+def _grouped(content: bytes, at: int, groups: int, width: int) -> Numbers:
+    bits = np.unpackbits(np.frombuffer(content, np.uint8, groups * width, at), bitorder="little")
+    found: Numbers = bits.reshape(-1, width) @ (1 << np.arange(width))
+    return found
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        value |= (content[at] & 127) << shift
+        at += 1
+        if content[at - 1] < 128:
+            return value, at
+    raise IndexError

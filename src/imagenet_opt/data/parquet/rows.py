@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index.webdataset import with_numbers
+from imagenet_opt.data.index.webdataset import number_labels, with_numbers
 from imagenet_opt.data.parquet.file import ParquetError, ParquetFile, damaged
 from imagenet_opt.data.parquet.footer import BYTE_ARRAY, INT32, INT64, Chunk, Column, Footer, read_footer
 from imagenet_opt.data.parquet.pages import places, values
-from imagenet_opt.errors import ClassMismatch, DataError
+from imagenet_opt.errors import ClassMismatch
 
 _LABELS = ("label", "labels", "cls", "class", "class_label", "target", "fine_label")
 """Names of columns of labels, for files that do not say which column has classes."""
 _LIKE_LABELS = re.compile(r"(.*_)?(labels?|cls|class|target)")
-_MOST_CLASSES = 10**6
 _FEWEST_ROW_BYTES = 8
 """A row with an image has more. A column of equal values could claim billions of rows."""
 _KEEP_ONE = 'keep one (datasets: remove_columns(["..."])) and write the files again'
@@ -80,9 +79,7 @@ def _codec(chunks: Sequence[Chunk]) -> str:
 
 
 def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Labels int32 (num_rows of all files,), positions in the classes; and the classes: the names in the files, or all
-    numbers up to the largest label, or the labels themselves if they are names. places: of the files, for messages.
-    Raises DataError."""
+    """Positions and classes of the rows of all files, see `number_labels`. places: of the files. Raises DataError."""
     for other, place in zip(rows, places, strict=True):
         if (other.names, other.labels.dtype) != (rows[0].names, rows[0].labels.dtype):
             raise ClassMismatch(
@@ -90,17 +87,7 @@ def numbered(rows: Sequence[ParquetRows], places: Sequence[str]) -> tuple[NDArra
                 "the same order"
             )
     labels = np.concatenate([each.labels for each in rows])
-    if labels.dtype == object:
-        number_of = {name: number for number, name in enumerate(sorted(set(labels)))}
-        return np.array([number_of[label] for label in labels], np.int32), tuple(number_of)
-    names, largest = rows[0].names, int(labels.max())
-    if largest >= (len(names) or _MOST_CLASSES):
-        expected = f"{len(names)} names of classes" if names else f"at most {_MOST_CLASSES} classes"
-        raise DataError(
-            f"{places[0]} and the files beside it have the label {largest}, but {expected} (data.root); labels count "
-            "from 0: write the files again with suitable labels or names"
-        )
-    return labels.astype(np.int32), names or tuple(map(str, range(largest + 1)))
+    return number_labels(labels.tolist(), rows[0].names, f"{places[0]}, or a file beside it,")
 
 
 def image_column(footer: Footer) -> Column:

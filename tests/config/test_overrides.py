@@ -9,6 +9,7 @@ import pytest
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.keys import check_keys, defaults
 from imagenet_opt.config.overrides import complete
+from imagenet_opt.config.trust import entries
 from imagenet_opt.errors import ConfigError
 from tests import conftest
 
@@ -58,7 +59,7 @@ def test_a_word_is_refused_without_torch_where_null_stands_for_a_number_or_a_cho
         for name in reversed(names):
             value = {name: value}
         with pytest.raises(ConfigError, match=rf"^{re.escape(key)}=abc must be"):
-            check_keys({group: value})
+            check_keys({group: value}, entries({group: value}))
 
 
 def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:

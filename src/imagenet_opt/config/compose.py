@@ -21,7 +21,7 @@ from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.keys import check_keys, is_needed
 from imagenet_opt.config.length import check_limits
 from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, train_program, value_of
-from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets
+from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets, entries
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 
 RECORD = ".hydra"
@@ -114,8 +114,9 @@ def _check(config: DictConfig, words: list[str]) -> None:
         for name in [name for name, node in (config.get("callbacks") or {}).items() if node is None]:
             config.callbacks.pop(name)  # as ~callbacks.NAME does
     raw: Any = OmegaConf.to_container(config)
-    check_secrets(raw)
-    for key, value in check_keys(raw).items():
+    values = entries(raw)
+    check_secrets(values)
+    for key, value in check_keys(raw, values).items():
         OmegaConf.update(config, key, value)
     leave_out_idle(config, words)
     check_limits(config.trainer)

@@ -48,7 +48,7 @@ def unwritable(word: str) -> str | None:
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:
     """A line with the file and the command that trains with the file and `overrides`. The command leaves out overrides
     of keys that the file sets, because an override takes precedence over an experiment."""
-    keys = {place.partition("[")[0] for place, _, _ in entries(OmegaConf.to_container(OmegaConf.load(file)))}
+    keys = {place.partition("[")[0] for place, _ in entries(OmegaConf.to_container(OmegaConf.load(file)))}
     experiments: list[str] = []
     others: list[str] = []
     for word in complete(list(overrides)):

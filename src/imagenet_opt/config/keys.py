@@ -1,7 +1,7 @@
 """The keys of a configuration, judged before torch is imported: their names, numbers, and other programs' names."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from imagenet_opt.config.overrides import config_folder, train_program
+from imagenet_opt.config.trust import entries
 from imagenet_opt.errors import ConfigError, UnknownModel, did_you_mean
 
 _GROUPS = ("data", "model", "optimizer", "schedule", "trainer", "logger", "callbacks")
@@ -97,9 +98,10 @@ _FURTHER = (
 """Options of Lightning's Trainer that work, and have no key in conf/."""
 
 
-def check_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+def check_keys(config: Mapping[str, Any], values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse keys that nobody reads, options of Lightning that do nothing here, texts in place of numbers, and names
-    that timm does not have. config: not resolved. What a `_target_` takes is asked later, in config/build.py.
+    that timm does not have. config: not resolved; values: its `entries`. What a `_target_` takes is asked later, in
+    config/build.py.
 
     Returns the values that need the form of their default: 1e3 is 1000, "64" is 64, and off is false. Raises
     ConfigError, UnknownModel.
@@ -115,7 +117,7 @@ def check_keys(config: Mapping[str, Any]) -> dict[str, Any]:
         neutral, remedy = _REFUSED.get(name, (value, ""))
         if value is not None and value != neutral:
             raise ConfigError(f"trainer.{name}={value} does not work here; {remedy}")
-    typed = [(key, value, _typed(key, value)) for key, value in _flat(config)]
+    typed = [(key, value, _typed(key, value)) for key, value in values]
     if not config.get("allow_targets"):  # a module of the user may register networks and optimizers
         _check_name(config, "model", "models/*.py", r"@register_model\s+def (\w+)")
         _check_name(config, "optimizer", "optim/_optim_factory.py", r"name='(\w+)'")
@@ -177,7 +179,7 @@ def unknown(key: str, value: Any = None) -> str:
     groups = sorted(folder.name for folder in config_folder().iterdir() if folder.is_dir())
     if key in keys:
         group = key.partition(".")[0]
-        files = [file.stem for file in _files(group) if key in dict(_flat(_content(file), group))]
+        files = [file.stem for file in _files(group) if key in dict(_content(file, group))]
         hint = f"add {group}={files[0]}" if files and files != ["loading"] else "--cfg job shows the keys that it has"
         hint += f", or +{key}{typed} if its class takes it" if group == "optimizer" else ""
         return f"there is no key {key} in the {group} of this configuration; {hint}"
@@ -224,10 +226,10 @@ def is_like(key: str, known: str) -> bool:
 @cache
 def defaults() -> dict[str, Any]:
     """Every key of conf/ with a default, not resolved. Of several files of a group the first has precedence."""
-    found = dict(_flat(_content(config_folder() / "train.yaml")))
+    found = dict(_content(config_folder() / "train.yaml"))
     for group in _GROUPS:
         for file in _files(group):
-            found = dict(_flat(_content(file), group)) | found
+            found = dict(_content(file, group)) | found
     return found
 
 
@@ -236,15 +238,7 @@ def _files(group: str) -> list[Path]:
     return [*loading, *sorted((config_folder() / group).glob("*.yaml"))]
 
 
-def _content(file: Path) -> dict[str, Any]:
-    content: Any = OmegaConf.to_container(OmegaConf.load(file))
-    return {key: value for key, value in content.items() if key != "defaults"}
-
-
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _content(file: Path, group: str = "") -> list[tuple[str, Any]]:
     """(dotted key, value) of everything that is no mapping with keys."""
-    if isinstance(value, Mapping) and value:
-        for name, child in value.items():
-            yield from _flat(child, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
+    content: Any = OmegaConf.to_container(OmegaConf.load(file))
+    return entries({key: value for key, value in content.items() if key != "defaults"}, group, lists=False)

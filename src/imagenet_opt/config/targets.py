@@ -17,14 +17,12 @@ from imagenet_opt.errors import ConfigError, did_you_mean
 def check_node(node: Any, path: str) -> None:
     """Compare keys and values with what each `_target_` at or below `node` takes. path: key of `node`. Raises
     ConfigError."""
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            check_node(child, f"{path}.{key}")
-        if "_target_" in node:
-            _check_arguments(find(node["_target_"], f"{path}._target_"), node, path)
-    elif isinstance(node, list):
-        for number, child in enumerate(node):
-            check_node(child, f"{path}[{number}]")
+    is_mapping = isinstance(node, Mapping)
+    for key, child in node.items() if is_mapping else enumerate(node):
+        if isinstance(child, Mapping | list):
+            check_node(child, f"{path}.{key}" if is_mapping else f"{path}[{key}]")
+    if is_mapping and "_target_" in node:
+        _check_arguments(find(node["_target_"], f"{path}._target_"), node, path)
 
 
 def _check_arguments(target: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:

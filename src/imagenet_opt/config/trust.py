@@ -7,7 +7,7 @@ copies of a configuration. No message repeats a secret value.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.utils import get_object
@@ -46,8 +46,9 @@ def check_targets(config: DictConfig, path: str = "", *, allowed: str | Sequence
     """Raise ConfigError at the first forbidden `_target_` below `config`. path: key of `config`. allowed: the user's
     packages, modules or full names (allow_targets)."""
     names = [allowed] if isinstance(allowed, str) else allowed or ()
-    for place, key, value in entries(OmegaConf.to_container(config, resolve=True), path):
-        if key == "_target_" and not (_is_within(value, names) or _is_defined_in_packages(value, place)):
+    for place, value in entries(OmegaConf.to_container(config, resolve=True), path):
+        is_target = _key(place).rpartition(".")[2] == "_target_"
+        if is_target and not (_is_within(value, names) or _is_defined_in_packages(value, place)):
             raise ConfigError(
                 f"{place}={value} is in none of the packages that a configuration may build from; if this code is "
                 f"yours, set allow_targets=[{value}], here, in the recipe or in conf/train.yaml"
@@ -78,10 +79,10 @@ def _is_defined_in_packages(target: Any, place: str) -> bool:
     return _is_within(target, PACKAGES) and _is_within(getattr(find(target, place), "__module__", None), PACKAGES)
 
 
-def check_secrets(config: Any) -> None:
-    """Raise ConfigError for a text in plain containers that is a secret by the name of its key or by its form."""
-    for place, key, value in entries(config):
-        if isinstance(value, str) and value and (names_secret(key) or looks_secret(value)):
+def check_secrets(values: Iterable[tuple[str, Any]]) -> None:
+    """Raise ConfigError for a text that is a secret by the name of its key or by its form. values: `entries`."""
+    for place, value in values:
+        if isinstance(value, str) and value and (names_secret(_key(place)) or looks_secret(value)):
             raise _refusal(place)
         if looks_secret(place):
             raise _refusal("a key of the configuration")
@@ -103,8 +104,9 @@ def names_secret(name: str) -> bool:
 def looks_secret(text: str) -> bool:
     """Whether a text contains a key of a known form, or an address with a password. A Git commit has the form of a W&B
     key, but a commit in a path (`snapshots/<commit>`) or in a name (`run-<commit>`) is no secret."""
-    words = (word for word in _WORDS.findall(text) if "/" not in word)
-    return _VALUE.search(text) is not None or any(_HEX.search(word) for word in words)
+    if _VALUE.search(text) is not None:
+        return True
+    return _HEX.search(text) is not None and any(_HEX.search(word) for word in _WORDS.findall(text) if "/" not in word)
 
 
 def _refusal(place: str) -> ConfigError:
@@ -114,13 +116,21 @@ def _refusal(place: str) -> ConfigError:
     )
 
 
-def entries(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(path, last key, value) of every value in nested containers, without the containers themselves."""
-    if isinstance(value, Mapping):
-        for name, child in value.items():
-            yield from entries(child, f"{path}.{name}" if path else str(name), str(name))
-    elif isinstance(value, list | tuple):
-        for i, child in enumerate(value):
-            yield from entries(child, f"{path}[{i}]", key)
-    else:
-        yield path, key, value
+def entries(value: Any, path: str = "", *, lists: bool = True) -> list[tuple[str, Any]]:
+    """(path, value) of everything below `path` in nested containers that holds nothing itself, in order: data.mean[0].
+    lists: whether to look into lists; else a list is a value."""
+    found, rest = list[tuple[str, Any]](), [(path, value)]
+    while rest:
+        path, value = rest.pop()
+        if isinstance(value, Mapping) and value:
+            rest += [(f"{path}.{name}" if path else str(name), child) for name, child in reversed(value.items())]
+        elif lists and isinstance(value, list | tuple) and value:
+            rest += [(f"{path}[{i}]", child) for i, child in reversed([*enumerate(value)])]
+        elif path:
+            found.append((path, value))
+    return found
+
+
+def _key(path: str) -> str:
+    """The key of the value at `path`, or of the list that holds it."""
+    return re.sub(r"\[\d+\]", "", path)

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from imagenet_opt.config.trust import entries
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import duration
 from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.report.run_files import Record, leaves
+from imagenet_opt.report.run_files import Record
 
 _SUMMARY = {
     "throughput/it_per_second": ("it/s", "{:.2f}"),
@@ -86,7 +87,7 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
     ratio of this run to the baseline. No rows where one of the runs has no data."""
     tables = {
         "metrics": metric_rows(ours, theirs),
-        "config": _changed(dict(leaves(ours.config)), dict(leaves(theirs.config))),
+        "config": _changed(dict(entries(ours.config, lists=False)), dict(entries(theirs.config, lists=False))),
     }
     if ours.diagnosis is not None and theirs.diagnosis is not None:
         mine, other = ours.diagnosis, theirs.diagnosis

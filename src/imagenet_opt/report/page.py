@@ -6,11 +6,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from imagenet_opt.config.trust import entries
 from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.report import charts
 from imagenet_opt.report.numbers import careful, differences, show, tiles
-from imagenet_opt.report.run_files import Record, leaves
+from imagenet_opt.report.run_files import Record
 from imagenet_opt.report.timeline_chart import timeline
 
 PARTS = {
@@ -120,4 +121,4 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
             "Trial of the remedy": diagnosis.trial or {},
         }
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
-    return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
+    return {name: [(key, show(value)) for key, value in entries(facts, lists=False)] for name, facts in known.items()}

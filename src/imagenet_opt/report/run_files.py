@@ -1,7 +1,7 @@
 """Reads the files of a run for its report."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
+from imagenet_opt.config.trust import entries
 from imagenet_opt.doctor import diagnosis_file
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -44,7 +45,7 @@ class Record:
         """Name of the accelerator that the doctor or the run simulated; None for a real device."""
         if self.diagnosis and self.diagnosis.measurements.simulated:
             return self.diagnosis.measurements.simulated
-        name = dict(leaves(self.config)).get("callbacks.rehearsal.name")
+        name = dict(entries(self.config)).get("callbacks.rehearsal.name")
         return None if name is None else str(name)
 
     @property
@@ -66,16 +67,6 @@ def step_seconds(recording: Timeline) -> tuple[float, ...]:
     breaks = np.concatenate([recording.spans("validation")[:, 0], recording.spans("epoch")[:, 0], pauses])
     broken = np.searchsorted(ends, breaks, side="right") - 1
     return tuple(np.delete(np.diff(ends), broken[(broken >= 0) & (broken < len(ends) - 1)]).tolist())
-
-
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of every entry that is not a mapping."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{name}.")
-        else:
-            yield name, value
 
 
 CONFIG = Path(".hydra/config.yaml")

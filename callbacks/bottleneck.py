@@ -13,6 +13,7 @@ from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, W
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
 from imagenet_opt.run.hook_timer import FETCH, STEP, HookTimer, attach, detach, phases, recorder_of
+from imagenet_opt.run.hooks import MeasuredLoader, SimulatesDevice
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
@@ -35,7 +36,7 @@ class Bottleneck(Callback):
     | `bottleneck/checkpoint` | the device waits for the save of a checkpoint |
     | `bottleneck/validation` | the device waits for a validation |
     | `bottleneck/copy` | the device waits for the copy of a batch |
-    | `bottleneck/unexplained` | all other time; with a loader that has no `totals()`, any wait for a batch |
+    | `bottleneck/unexplained` | all other time; without a `MeasuredLoader` (run/hooks.py), any wait for a batch |
 
     On a GPU, `busy` is the time from the start to the end of the device's work on each step, by CUDA events, but at
     most the time in which any kernel ran, by NVML: with slow launches, a GPU is idle between the kernels of a step.
@@ -131,7 +132,7 @@ class Bottleneck(Callback):
         actions = self._actions()
         for name, seconds in self._within_validation.items():
             actions[name] -= seconds
-        totals = getattr(trainer.train_dataloader, "totals", dict)
+        totals = loader.totals() if isinstance(loader := trainer.train_dataloader, MeasuredLoader) else {}
         times = {
             "seconds": time.perf_counter(),
             "steps": self._num_steps,
@@ -140,14 +141,14 @@ class Bottleneck(Callback):
             "validation": self._validation_seconds,
             "cpu_wait": thread_time().queued,
         }
-        loader = {f"loader/{name}": total for name, total in totals().items()}
+        loader = {f"loader/{name}": total for name, total in totals.items()}
         return actions | loader | times | self._device(trainer)
 
     def _device(self, trainer: Trainer) -> Sums:
         """Seconds of device work: from a callback that simulates a device, or from CUDA; empty if unknown."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if (busy_seconds := getattr(getattr(callback, "timeline", None), "busy_seconds", None)) is not None:
-                return {"device": busy_seconds}
+            if isinstance(callback, SimulatesDevice):
+                return {"device": callback.timeline.busy_seconds}
         if self._device_clock is None:
             return {}
         self._device_seconds += sum(self._device_clock.finished_seconds())
@@ -196,8 +197,7 @@ def _window(sums: Sums, num_workers: int) -> Window:
 
 
 def _num_workers(trainer: Trainer) -> int:
-    loader: Any = trainer.train_dataloader
-    return int(getattr(getattr(loader, "loader", loader), "num_workers", 0))
+    return int(getattr(trainer.train_dataloader, "num_workers", 0))
 
 
 def _row(shares: Mapping[str, float]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from rich.progress import ProgressColumn
 from imagenet_opt.config.length import epochs_of
 from imagenet_opt.display.screen import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run.rows import Row, rows_of
+from imagenet_opt.run.rows import rows_of
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,13 @@ class ProgressBar(RichProgressBar):
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         return {name: self._shown[name] for name in _IN_BAR if name in self._shown}
 
-    def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
+    def on_row(self, trainer: Trainer, batch: int, numbers: dict[str, float]) -> None:
         self._shown = _known(numbers, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
         if (left := seconds_left(trainer, numbers.get(_RATE, 0.0))) is not None:
             self._shown["left"] = str(timedelta(seconds=round(left))).removeprefix("0:")
         if trainer.is_global_zero:
             total = trainer.num_training_batches
-            self._say(trainer, f"step {row.batch}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
+            self._say(trainer, f"step {batch}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation_began = time.perf_counter()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, NullNetwork, burn, share
@@ -26,8 +27,8 @@ _FETCHES = (FETCH, "[_EvaluationLoop].val_next")
 class Rehearsal(Callback):
     """Replaces the forward and backward of the network at `network` (an attribute of the module) by a simulated device.
 
-    Loader, callbacks, loggers and checkpoints run as usual; the network's weights do not change. If the loader has
-    `finish` (data/prefetcher.py), its images are not resized, since no device does that.
+    Loader, callbacks, loggers and checkpoints run as usual; the network's weights do not change. Images of
+    this package's loader are not resized, since no device does that.
     A step uses `launch_seconds` of the host's CPU and is queued on `timeline`. The host waits at each operation that
     would wait for a real device (measure/telemetry/host_syncs.py).
 
@@ -197,7 +198,7 @@ class Rehearsal(Callback):
             self.waits.__exit__(None, None, None)
 
     def _simulate_finish(self, loader: Any) -> None:
-        if hasattr(loader, "finish") and loader.finish != self._finish:
+        if isinstance(loader, DevicePrefetcher) and loader.finish != self._finish:
             self._replace(loader, "finish", self._finish)
 
     def _finish(self, batch: Batch | RaggedBatch) -> Batch:

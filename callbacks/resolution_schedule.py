@@ -8,6 +8,7 @@ from torch.nn.functional import interpolate
 
 from imagenet_opt.config.length import epochs_of
 from imagenet_opt.data.batch import need_images, set_images
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
@@ -20,7 +21,7 @@ class ResolutionSchedule(Callback):
     the run's epochs.
 
     Before and after, the size stays; sizes are multiples of `step`, so that few sizes are compiled. The size of
-    validation images does not change. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a
+    validation images does not change. This package's loader makes images of that size; a
     data module that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are
     resized on the device, in the batch, which is a list [images, ...], or a dict or an object with `images`; list
     this callback before acceleration then.
@@ -60,11 +61,11 @@ class ResolutionSchedule(Callback):
         return self.start + num_steps * (self.step if self.end > self.start else -self.step)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        sampler: Any = getattr(trainer.train_dataloader, "sampler", None)
+        loader = trainer.train_dataloader
         self._size_of = partial(self.size_of, num_epochs=max(1, epochs_of(trainer)))
-        self._resize_here = not hasattr(sampler, "size_of")
-        if not self._resize_here:
-            sampler.size_of = self._size_of
+        self._resize_here = not isinstance(loader, DevicePrefetcher)
+        if isinstance(loader, DevicePrefetcher):
+            loader.sampler.size_of = self._size_of
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._resize_here:

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
+from torch.utils.data import DataLoader
 
 from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock, Moment
 from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader
 from imagenet_opt.run.rows import is_logging_step, log_numbers, rows_of
 
 _WARMUP_STEPS = 10
@@ -68,7 +70,7 @@ class Throughput(Callback):
     not. `device_step_seconds` has the gaps between kernels in it, and counts a step from this callback's
     `on_train_batch_start`: the resize of the batch and the mixing are queued earlier and not counted.
 
-    From a loader with `pop_metrics()` (data/prefetcher.py), means per batch of rank 0:
+    From a `MeasuredLoader` (run/hooks.py), means per batch of rank 0:
 
     | key | unit |
     |---|---|
@@ -110,7 +112,7 @@ class Throughput(Callback):
         self._world_size = trainer.world_size
         self._startup, self._rates = {}, {}
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        self._compilers = [callback for callback in callbacks if hasattr(callback, "compile_seconds")]
+        self._compilers = [callback for callback in callbacks if isinstance(callback, Compiles)]
         # A run that resumes in a validation reaches its end without on_train_epoch_start and without a batch.
         self._begin(trainer)
 
@@ -148,7 +150,8 @@ class Throughput(Callback):
         if is_logging_step(trainer):
             now = _now(trainer)
             log_numbers(trainer, partial(self._row, self._window, now))
-            log_numbers(trainer, getattr(trainer.train_dataloader, "pop_metrics", dict)())
+            if isinstance(loader := trainer.train_dataloader, MeasuredLoader):
+                log_numbers(trainer, loader.pop_metrics())
             self._window = Window(now)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -199,10 +202,9 @@ def _now(trainer: Trainer) -> Moment:
     return Moment(trainer.strategy.root_device)
 
 
-def _compile_seconds(compilers: list[Any]) -> float:
+def _compile_seconds(compilers: list[Compiles]) -> float:
     """Seconds that these callbacks have spent so far on compiling and capturing the network."""
-    names = "compile_seconds", "cuda_graph_seconds"
-    return sum(getattr(callback, name, None) or 0.0 for callback in compilers for name in names)
+    return sum((callback.compile_seconds or 0.0) + (callback.cuda_graph_seconds or 0.0) for callback in compilers)
 
 
 def _wait_for_device(trainer: Trainer) -> None:
@@ -214,5 +216,6 @@ def _wait_for_device(trainer: Trainer) -> None:
 def _num_ready(trainer: Trainer) -> int:
     """Number of ready batches; for a loader that does not report this number, the most batches that it prefetches."""
     loader: Any = trainer.train_dataloader
-    workers = getattr(loader, "num_workers", 0)
-    return int(getattr(loader, "num_ready", workers and workers * loader.prefetch_factor))
+    if isinstance(loader, MeasuredLoader):
+        return loader.num_ready
+    return loader.num_workers * (loader.prefetch_factor or 0) if isinstance(loader, DataLoader) else 0

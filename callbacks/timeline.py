@@ -1,5 +1,6 @@
 """Records the activity of the machine and the phases of training, five times a second."""
 
+import math
 import time
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.timeline import FOLDER
 from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach, recorder_of
+from imagenet_opt.run.hooks import MeasuredLoader
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 
@@ -18,9 +20,9 @@ class Timeline(Callback):
     are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files, docs/timeline.md
     describes them.
 
-    Logs nothing. With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with
-    `num_ready`, at the last step. Training continues, after one warning, if the files cannot be written (for example on
-    a full disk), and if the GPU's driver does not answer (everything but the GPU is recorded).
+    Logs nothing. With several processes, rank 0 and its machine are recorded. Ready batches: from a `MeasuredLoader`
+    (run/hooks.py), at the last step. Training continues, after one warning, if the files cannot be written (for example
+    on a full disk), and if the GPU's driver does not answer (everything but the GPU is recorded).
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -70,7 +72,8 @@ class Timeline(Callback):
             if kind == "fetch":
                 gauges["step"] = self._trainer.global_step
             if kind in ("fetch", "step"):
-                gauges["queue_depth"] = getattr(self._trainer.train_dataloader, "num_ready", float("nan"))
+                loader = self._trainer.train_dataloader
+                gauges["queue_depth"] = loader.num_ready if isinstance(loader, MeasuredLoader) else math.nan
             self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:

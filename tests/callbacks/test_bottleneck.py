@@ -67,9 +67,9 @@ def test_waits_for_the_loader_are_divided_as_its_workers_spent_their_time(projec
     """40 ms of loading and 10 ms of training a step; of their time, workers read for 3/4 and decode for 1/4."""
     report, bottleneck = Callback(), Bottleneck()
     spent = {"batches": 20.0, "read_seconds": 0.6, "decode_seconds": 0.2}  # in each second
-    report.on_train_start = lambda trainer, module: setattr(
-        trainer.train_dataloader, "totals", lambda: {name: number * clock.now for name, number in spent.items()}
-    )
+    measured = {"num_parts": 1, "num_ready": 0, "pop_metrics": dict}
+    measured["totals"] = lambda: {name: number * clock.now for name, number in spent.items()}
+    report.on_train_start = lambda trainer, module: vars(trainer.train_dataloader).update(measured)
     options = {"data": SlowImages(clock), "max_epochs": 5, "limit_val_batches": 0}
     project.fit(report, bottleneck, module=SlowStep(clock), **options)
     shares = [bottleneck.summary()[f"bottleneck/{cause}"] for cause in ("busy", "read", "decode")]

@@ -25,13 +25,12 @@ class Queue(ResidentLoader):
     """A loader of one worker, which has made batch `number` after `number * seconds`; from batch 10 on, `pause` later,
     as its queue was full while the network was compiled."""
 
-    num_ready = 0
+    num_ready, num_workers, prefetch_factor, num_parts = 0, 1, 20, 1
+    totals = pop_metrics = dict
 
     def __init__(self, batch: Batch, seconds: float, *, reads: int, pause: float) -> None:
         super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads)))
         self.seconds, self.pause = seconds, pause
-        self.loader = SimpleNamespace(num_workers=1, prefetch_factor=20)
-        self.sampler = SimpleNamespace(num_parts=1)
 
     def __iter__(self) -> Iterator[Batch]:
         for number, batch in enumerate(super().__iter__()):

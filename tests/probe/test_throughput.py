@@ -34,8 +34,7 @@ class SlowLoader:
         self.decode_seconds, self.read = decode_seconds, read
         self.now = 0.0
         self.num_delivered = 0
-        self.loader = SimpleNamespace(num_workers=WORKERS, prefetch_factor=4)
-        self.sampler = SimpleNamespace(num_parts=1)
+        self.num_ready, self.num_workers, self.prefetch_factor, self.num_parts = 0, WORKERS, 4, 1
 
     def __iter__(self) -> Iterator[Any]:
         self.now = self.late

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imagenet_opt.callbacks.progress_bar import ProgressBar
 from imagenet_opt.run.loggers.tensorboard_logger import TensorBoardRunLogger
-from imagenet_opt.run.rows import Row, TruncateLogs, is_logging_step, log_numbers
+from imagenet_opt.run.rows import TruncateLogs, is_logging_step, log_numbers
 from tests.callbacks.conftest import AtCall, Plain, Project
 
 
@@ -74,10 +74,10 @@ class Diary(Callback):
         if is_logging_step(trainer):
             log_numbers(trainer, lambda: {"step": float(step)})
 
-    def on_row(self, trainer: Trainer, row: Row, numbers: dict[str, float]) -> None:
-        assert row.step == numbers["step"] == trainer.callback_metrics["step"]
+    def on_row(self, trainer: Trainer, batch: int, numbers: dict[str, float]) -> None:
+        assert numbers["step"] == trainer.callback_metrics["step"] == batch - 1
         where = "validation" if trainer.validating else "training"
-        self.told.append((where, trainer.global_step - 1, row.step))
+        self.told.append((where, trainer.global_step - 1, numbers["step"]))
 
 
 def test_a_row_is_written_three_steps_late_and_before_a_validation(project: Project) -> None:

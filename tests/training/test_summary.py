@@ -21,7 +21,7 @@ def trainer(device: str = "cpu", **callback: Any) -> Any:
     )
 
 
-ON_GPU, SIMULATED = trainer("cuda"), trainer(simulated="simulated a10g")
+ON_GPU, SIMULATED = trainer("cuda"), trainer(simulated="simulated a10g", timeline=None)
 
 STOPPED = SimpleNamespace(**vars(trainer()) | {"callbacks": [Timer({"seconds": 0})], "should_stop": True})
 

@@ -25,6 +25,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import BadSample, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import call_isolated
+from imagenet_opt.run.hooks import MeasuredLoader
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
 OWN = (WORKER, REGION)
@@ -122,7 +123,7 @@ def take_turn(loader: Iterable[Sized], job: BenchJob) -> BenchTurn:
         if job.row in PEERS:
             check_peer_batch(batch, job)
         del batch
-    pop_metrics = getattr(loader, "pop_metrics", dict)
+    pop_metrics = loader.pop_metrics if isinstance(loader, MeasuredLoader) else dict
     pop_metrics()
     _wait_for_device(job)
     started, cpu_before = time.perf_counter(), _cpu_seconds()

@@ -22,6 +22,7 @@ from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.processes import start_server
 from imagenet_opt.run.checkpoint.position import Position, position
+from imagenet_opt.run.hooks import ResizesImages
 
 OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
@@ -47,7 +48,8 @@ class ImageData(LightningDataModule):
 
     def train_dataloader(self) -> DevicePrefetcher:
         # A callback may enlarge the images; workers and memory are planned for the largest size.
-        sizes = [callback.largest_size for callback in self._trainer().callbacks if hasattr(callback, "largest_size")]
+        callbacks = self._trainer().callbacks
+        sizes = [callback.largest_size for callback in callbacks if isinstance(callback, ResizesImages)]
         size = max(sizes, default=self.loading.image_size)
         loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)
         loader.sampler.seek(*self._start)

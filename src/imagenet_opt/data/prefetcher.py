@@ -112,7 +112,7 @@ class DevicePrefetcher:
         self.close()
 
     def __repr__(self) -> str:
-        order, num_workers = self.loader.dataset.order, self.loader.num_workers  # type: ignore[attr-defined]
+        order, num_workers = self.loader.dataset.order, self.num_workers  # type: ignore[attr-defined]
         rank = f"rank {order.rank} of {order.world_size}, " if order.world_size > 1 else ""
         return (
             f"<imagenet_opt.loader: {self.num_samples:,} images, {len(self.classes)} classes, {len(self)} batches of "
@@ -189,6 +189,20 @@ class DevicePrefetcher:
             late.join()
 
     @property
+    def num_workers(self) -> int:
+        return self.loader.num_workers
+
+    @property
+    def prefetch_factor(self) -> int:
+        """Batches that each worker makes ahead; 0 without workers."""
+        return self.loader.prefetch_factor or 0
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of a batch, each of which one worker makes."""
+        return self.sampler.num_parts
+
+    @property
     def num_ready(self) -> int:
         """Number of finished batches that were not requested yet."""
         return self.buffers.num_ready // self.batch_size
@@ -196,7 +210,7 @@ class DevicePrefetcher:
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` over the `copies` that the device has made."""
         num_copies, seconds = self.copies.finished()
-        return self._totals | {"copies": num_copies / self.sampler.num_parts, "copy_seconds": seconds}
+        return self._totals | {"copies": num_copies / self.num_parts, "copy_seconds": seconds}
 
     def pop_metrics(self) -> dict[str, float]:
         """Metrics of the batches delivered since the last call, by name; empty when there were none."""
@@ -219,7 +233,7 @@ class DevicePrefetcher:
             self._ahead.close()  # the last epoch may have ended early
         self.sampler.go_on()
         source = _by_step(self._sent(iter(self.loader)))
-        if self.loader.num_workers == 0:
+        if self.num_workers == 0:
             yield from self._delivered(source, iteration)
             return
         self._ahead = ahead = BackgroundIterator(source)
@@ -258,7 +272,7 @@ class DevicePrefetcher:
 
     def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         self.copies.use_device()
-        if self.loader.num_workers > 0:
+        if self.num_workers > 0:
             self.copies.use_few_cpus()
         for batch in batches:
             yield self.copies.send(batch)

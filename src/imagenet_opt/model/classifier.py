@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from timm.utils.distributed import distribute_bn
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.private_api import unscales_itself
+from imagenet_opt.run.hooks import FreesMemory
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
@@ -219,11 +221,10 @@ class Classifier(LightningModule):
         self._free_memory(batch)
 
     def _free_memory(self, batch: Any) -> None:
-        """Let callbacks with `on_out_of_memory` free memory before `batch` is repeated; in training they see the new
-        `micro_batch_size`."""
+        """Free memory before `batch` is repeated."""
         torch.cuda.empty_cache()
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if hasattr(callback, "on_out_of_memory"):
+            if isinstance(callback, FreesMemory):
                 callback.on_out_of_memory(self.trainer, self, batch)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -303,6 +304,6 @@ class Classifier(LightningModule):
     def _sync_gradients(self, last: bool) -> AbstractContextManager[None]:
         """Average gradients between processes only once per step, with the last micro-batch."""
         strategy = self.trainer.strategy
-        if last or not hasattr(strategy, "block_backward_sync"):
+        if last or not isinstance(strategy, ParallelStrategy):
             return nullcontext()
-        return strategy.block_backward_sync()  # type: ignore[no-any-return]
+        return strategy.block_backward_sync()

@@ -3,17 +3,16 @@
 from typing import Any
 
 from imagenet_opt.data.batch import Batch
+from imagenet_opt.run.hooks import MeasuredLoader
 
 
 def images_ahead(batch: Batch, loader: Any) -> int:
     """Images in preparation when a batch is delivered: in prefetched batches and in files read ahead. From slow storage
     these images arrive in bursts, so a measurement must last longer."""
-    workers: Any = getattr(loader, "loader", None)
-    if workers is None:
+    if not isinstance(loader, MeasuredLoader):
         return 0
-    num_workers, num_parts = max(1, workers.num_workers), loader.sampler.num_parts
-    ahead: float = (workers.prefetch_factor or 0) * len(batch) / num_parts + 2 * batch.stats.reads_in_flight
-    return int(num_workers * ahead)
+    ahead = loader.prefetch_factor * len(batch) / loader.num_parts + 2 * batch.stats.reads_in_flight
+    return int(max(1, loader.num_workers) * ahead)
 
 
 def batches_per_round(num_workers: int, num_parts: int) -> int:

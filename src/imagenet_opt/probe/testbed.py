@@ -227,7 +227,7 @@ class Testbed:
     @property
     def batch_bytes(self) -> float:
         """Bytes of a batch in shared memory; for a large batch, of the part that one worker makes."""
-        return float(slot_bytes(self._sample.data.nbytes // self._fitted.sampler.num_parts))
+        return float(slot_bytes(self._sample.data.nbytes // self._fitted.num_parts))
 
     @property
     def budget(self) -> LoaderBudget:
@@ -245,7 +245,7 @@ class Testbed:
     @property
     def batches_per_round(self) -> int:
         """Batches that arrive together, see ahead.batches_per_round."""
-        return batches_per_round(self.num_workers, self._fitted.sampler.num_parts)
+        return batches_per_round(self.num_workers, self._fitted.num_parts)
 
     @cached_property
     def _fitted(self) -> DevicePrefetcher:

@@ -101,7 +101,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
     ConfigError for too few batches.
     """
-    made = MadeBatches(batches_per_round(max(1, loader.loader.num_workers), loader.sampler.num_parts))
+    made = MadeBatches(batches_per_round(max(1, loader.num_workers), loader.num_parts))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     began = time.perf_counter()
     try:
@@ -121,7 +121,7 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
         num, size = skipped_rounds * made.per_round + len(made.sizes), made.sizes[0] if made.sizes else 0
         seconds, stage = time.perf_counter() - began, "storage" if reads else "decoding"
         raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
-    facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
+    facts |= {"num_workers": float(loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
     return Ceiling(made.rates(ahead=facts.get("reads_in_flight", 0.0) > 1), facts, in_bursts=True)
 

@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt import private_api
 from imagenet_opt.measure.telemetry.cuda_clock import Moment
 from imagenet_opt.run.checkpoint.position import ends_epoch
+from imagenet_opt.run.hooks import ShowsRows
 from imagenet_opt.run.loggers.run_logger import run_loggers
 
 Numbers = Mapping[str, float]
@@ -42,7 +43,7 @@ def log_numbers(trainer: Trainer, numbers: Part) -> None:
 
 
 def rows_of(trainer: Trainer) -> "Rows":
-    """The rows of this trainer: its last callback, which the first call in a fit adds. A callback that has `on_row`
+    """The rows of this trainer: its last callback, which the first call in a fit adds. A callback with `on_row`
     calls this function in `setup`."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     rows = next((callback for callback in callbacks if isinstance(callback, Rows)), None)
@@ -69,8 +70,8 @@ class Rows(Callback):
 
     A row is written three steps later, under its own step, with what the module logged by Lightning's `log` at that
     step. The host is at most two steps ahead of the device (model/steps_ahead.py), so the device has finished the step
-    and the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a callback
-    with `on_row(trainer, row, numbers)` can show the row. Lightning's `log` needs 0.3 ms for each key.
+    and the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a
+    callback with `on_row` (run/hooks.py) can show the row. Lightning's `log` needs 0.3 ms for each key.
     """
 
     def __init__(self) -> None:
@@ -123,8 +124,8 @@ class Rows(Callback):
         row.done.wait()
         numbers = _log(trainer, row.parts, row.step)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if hasattr(callback, "on_row"):
-                callback.on_row(trainer, row, numbers)
+            if isinstance(callback, ShowsRows):
+                callback.on_row(trainer, row.batch, numbers)
 
 
 def _logged(trainer: Trainer) -> Part:

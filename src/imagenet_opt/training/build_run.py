@@ -40,6 +40,7 @@ from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, names, restore
+from imagenet_opt.run.hooks import KeepsCheckpoints
 from imagenet_opt.run.loggers.run_logger import FILES
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, SUMMARY
@@ -97,8 +98,8 @@ def build_run(config: DictConfig) -> Run:
     if not run.goes_on or not run.model.record.get("begun"):
         run.model.record["begun"] = begun
     for callback in run.trainer.checkpoint_callbacks:
-        callback.replaced = found.replaced  # type: ignore[attr-defined]
-        callback.scored_with = _scored_with(config, run)  # type: ignore[attr-defined]
+        if isinstance(callback, KeepsCheckpoints):
+            callback.replaced, callback.scored_with = found.replaced, _scored_with(config, run)
     return run
 
 

@@ -17,6 +17,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, Worker
 from imagenet_opt.run.checkpoint import mirror
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
+from imagenet_opt.run.hooks import KeepsCheckpoints
 from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, read_summary, write_record
@@ -79,7 +80,9 @@ def fit(config: DictConfig, *, began: float) -> None:
 
 def _upload(run: Run) -> None:
     """Upload the record of the run and its last rows to the mirror, if there is one."""
-    for url in filter(None, (getattr(callback, "mirror", None) for callback in run.trainer.checkpoint_callbacks)):
+    for callback in run.trainer.checkpoint_callbacks:
+        if not isinstance(callback, KeepsCheckpoints) or (url := callback.mirror) is None:
+            continue
         try:
             mirror.call(
                 "put", url, files=[str(file) for name in (METRICS, RECORD) if (file := run.folder / name).exists()]

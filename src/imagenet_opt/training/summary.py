@@ -9,11 +9,13 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from rich import box
 
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, MIN_STEPS, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from imagenet_opt.run.hooks import SimulatesDevice, Summarizes
 from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import BEST_EPOCH, IMAGES_PER_SECOND
 
@@ -25,7 +27,7 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
     numbers that the `summary()` of each callback returns."""
     numbers = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if hasattr(callback, "summary"):
+        if isinstance(callback, Summarizes):
             numbers |= callback.summary()
     return _loader(trainer) | {
         **numbers,
@@ -49,11 +51,10 @@ def stopped_by(trainer: Trainer) -> str | None:
 
 def _loader(trainer: Trainer) -> dict[str, float]:
     """Options of the training loader. The memory check may have lowered the configured options; auto is resolved."""
-    loader: Any = getattr(trainer.train_dataloader, "loader", None)
-    names = ("num_workers", "prefetch_factor")
-    options = {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
-    order = getattr(getattr(loader, "dataset", None), "order", None)
-    return options if order is None else options | {"loader/batch_size": order.batch_size}
+    if not isinstance(loader := trainer.train_dataloader, DevicePrefetcher):
+        return {}
+    names = "num_workers", "prefetch_factor", "batch_size"
+    return {f"loader/{name}": getattr(loader, name) for name in names}
 
 
 def print_summary(numbers: dict[str, float], run_folder: Path, trainer: Trainer, *, done_steps: int) -> None:
@@ -68,7 +69,7 @@ def print_summary(numbers: dict[str, float], run_folder: Path, trainer: Trainer,
 
 def _device(trainer: Trainer) -> str:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if hasattr(callback, "simulated"):
+        if isinstance(callback, SimulatesDevice):
             return f"the {callback.simulated}"
     return "the GPU" if trainer.strategy.root_device.type == "cuda" else "the CPU"
 

@@ -17,6 +17,7 @@ from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
 from imagenet_opt.run.hook_timer import HookTimer, attach, detach, phases
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader, SimulatesDevice
 from imagenet_opt.run.rows import is_logging_step
 
 _LEAST_STEPS = 8
@@ -100,7 +101,7 @@ class FitTimer(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        simulated = next((callback for callback in callbacks if hasattr(callback, "timeline")), None)
+        simulated = next((callback for callback in callbacks if isinstance(callback, SimulatesDevice)), None)
         self._on_gpu, self._clock = trainer.strategy.root_device.type == "cuda", attach(trainer)
         self._laps = DeviceLaps(self._clock, simulated, on_gpu=self._on_gpu)
         self._waits = StepWaits(self._clock, simulated, sees_gpu=self._on_gpu and self.sees_waits)
@@ -180,7 +181,7 @@ class FitTimer(Callback):
 
     def _has_rate(self, trainer: Trainer) -> bool:
         """Whether each worker has made enough batches."""
-        has_workers = hasattr(trainer.train_dataloader, "num_ready")
+        has_workers = isinstance(trainer.train_dataloader, MeasuredLoader)
         return self._num_steps >= LEAST_ROUNDS * self.multiple or not has_workers
 
     def _end(self, trainer: Trainer) -> None:
@@ -237,8 +238,8 @@ def phase_seconds(clock: HookTimer, before: dict[str, float], phase_of: Callable
 
 def compile_seconds(trainer: Trainer) -> float | None:
     """Seconds of compilation and of capturing a CUDA graph before the first step; None without either."""
-    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-    names = ("compile_seconds", "cuda_graph_seconds")
-    values = [getattr(callback, name, None) for callback in callbacks for name in names]
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    compilers = [callback for callback in callbacks if isinstance(callback, Compiles)]
+    values = [value for each in compilers for value in (each.compile_seconds, each.cuda_graph_seconds)]
     durations = [seconds for seconds in values if seconds is not None]
     return sum(durations) if durations else None

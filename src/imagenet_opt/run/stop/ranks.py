@@ -28,6 +28,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt.errors import ImagenetOptError, RanksDiffer, TrainingError
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint.writer import wait_for_writers
+from imagenet_opt.run.hooks import Identified
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +246,7 @@ class RankCheck(Callback):
         """The facts to compare; an error becomes a fact, since the other processes wait for this process."""
         data: Any = getattr(trainer, "datamodule", None)
         try:
-            facts = dict(data.identity()) if hasattr(data, "identity") else {}
+            facts = dict(data.identity()) if isinstance(data, Identified) else {}
             if self.checkpoint is None:
                 return facts | {"checkpoint of step": "none"}
             with zipfile.ZipFile(self.checkpoint) as archive:

@@ -111,6 +111,7 @@ def test_private_names_of_libraries_are_in_one_file() -> None:
         for file in FILES
         if file.name != "private_api.py"
         for name in foreign_private_names(file)
+        if (file.name, name) != ("mistakes.py", "hydra._internal.utils._internal")  # private_api.py imports torch
     ]
     assert refused == []
 

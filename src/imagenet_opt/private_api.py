@@ -1,4 +1,4 @@
-"""All private names of torch, Lightning, timm and Hydra that this package uses, and why no public name serves.
+"""All private names of torch, Lightning and timm that this package uses, and why no public name serves.
 
 Other files call these functions; tests/test_import_rules.py refuses a private name there. tests/test_private_api.py
 checks that the installed versions have each name, so an upgrade that removes one fails in that test.
@@ -147,7 +147,7 @@ def shut_workers_down(iterator: Any) -> None:
     iterator._shutdown_workers()
 
 
-# ---- timm and Hydra
+# ---- timm
 
 
 def muon_coefficients() -> Any:
@@ -155,13 +155,6 @@ def muon_coefficients() -> Any:
     from timm.optim import muon
 
     return muon._COEFFICIENTS
-
-
-def hydra_arguments() -> Any:
-    """The parser of Hydra's own flags, such as --multirun; no public function says which words are flags."""
-    from hydra._internal.utils import get_args_parser
-
-    return get_args_parser()
 
 
 # ---- Lightning: rows of metrics; Lightning has no hook where a row is due.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.utils import get_args_parser  # no public function says which words are flags of Hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -13,7 +14,6 @@ from imagenet_opt.config.hydra_errors import explain
 from imagenet_opt.config.keys import unknown_flag
 from imagenet_opt.config.overrides import train_program
 from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, one_line
-from imagenet_opt.private_api import hydra_arguments
 from imagenet_opt.training.preempted import leave
 
 
@@ -64,6 +64,6 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 
 def check_flags(arguments: list[str]) -> None:
     """Check the flags of train.py. Raises ConfigError for a flag that Hydra does not have, such as --batch-size."""
-    _, others = hydra_arguments().parse_known_args(arguments)
+    _, others = get_args_parser().parse_known_args(arguments)
     for flag in (word for word in others if word.startswith("-")):
         raise ConfigError(f"{unknown_flag(arguments[arguments.index(flag) :])} ({train_program()} --help)")

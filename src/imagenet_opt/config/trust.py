@@ -123,9 +123,9 @@ def entries(value: Any, path: str = "", *, lists: bool = True) -> list[tuple[str
     while rest:
         path, value = rest.pop()
         if isinstance(value, Mapping) and value:
-            rest += [(f"{path}.{name}" if path else str(name), child) for name, child in reversed(value.items())]
+            rest += [(f"{path}.{name}" if path else str(name), child) for name, child in value.items()][::-1]
         elif lists and isinstance(value, list | tuple) and value:
-            rest += [(f"{path}[{i}]", child) for i, child in reversed([*enumerate(value)])]
+            rest += [(f"{path}[{i}]", child) for i, child in enumerate(value)][::-1]
         elif path:
             found.append((path, value))
     return found

@@ -19,7 +19,7 @@ CHOSEN = ("data", "model", "optimizer", "schedule", "trainer")
 COLLECTED = ("logger", "callbacks")
 """Groups of which a configuration has several members; the list in train.yaml has the keys of most members."""
 CHANGING = ("experiment", "rehearse")
-"""Groups that set keys of the others."""
+"""Groups whose files set keys of the others."""
 SEPARATE = ("study",)
 """Groups that are no part of the configuration of a run."""
 
@@ -35,9 +35,10 @@ def keys_of_all() -> list[str]:
         lines += [f"{group}={member}: no {key}" for key in sorted(base - keys)]
         known |= keys
     for group, member in _members((*COLLECTED, *CHANGING, *SEPARATE)):
-        file = config_folder() / group / f"{member}.yaml"
-        changed = group in CHANGING
-        node = whole("~hydra", f"{group}={member}") if changed else OmegaConf.load(file)
+        node = OmegaConf.load(config_folder() / group / f"{member}.yaml")
+        if group == "rehearse":
+            node = OmegaConf.merge(OmegaConf.load(config_folder() / "rehearsed.yaml"), node)
+        node.pop("defaults", None)
         keys = set(_flat(node, group if group in COLLECTED else ""))
         lines += [f"{group}={member}: {key}" for key in sorted(keys - known)]
         known |= keys

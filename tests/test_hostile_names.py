@@ -1,7 +1,6 @@
 """Hostile file and class names become neither markup nor terminal commands."""
 
 import logging
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,27 +12,12 @@ from imagenet_opt.errors import EmptyClass
 from imagenet_opt.sweep.results import print_results, write_page
 from imagenet_opt.sweep.rows import SweepRow
 from imagenet_opt.training.summary import print_summary
+from tests.cli.reports import Page
 from tests.training.test_summary import trainer
 
 HOSTILE = (
     "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
 )
-
-
-class Tags(HTMLParser):
-    """The elements, attributes and texts that a browser finds in a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, str]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements += [(tag, name) for name, _ in attrs] or [(tag, "")]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def rows(text: str) -> list[SweepRow]:
@@ -58,11 +42,11 @@ def test_names_add_no_elements_to_the_page_of_a_sweep(tmp_path: Path) -> None:
         folder = tmp_path / text.replace("/", "")
         folder.mkdir()
         write_page(rows(text), folder)
-        pages.append(Tags((folder / "sweep.html").read_text()))
+        pages.append(Page((folder / "sweep.html").read_text()))
     hostile, harmless = pages
     assert hostile.elements == harmless.elements
-    assert any(HOSTILE.partition(" \x1b")[0] in text for text in "".join(hostile.texts).splitlines())
-    assert "49" not in [text.strip() for text in hostile.texts]
+    assert any(HOSTILE.partition(" \x1b")[0] in text for text in "".join(hostile.words).splitlines())
+    assert "49" not in [text.strip() for text in hostile.words]
 
 
 def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -50,9 +51,14 @@ LIGHTNING = (
 )  # fmt: skip
 
 
+@cache
+def nodes_of(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def imported(file: Path) -> Iterator[str]:
     """Full dotted names of all modules that a file imports, inside functions too."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,6 +67,7 @@ def imported(file: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names if is_module(f"{module}.{alias.name}"))
 
 
+@cache
 def is_module(name: str) -> bool:
     place = REPOSITORY / "src" / name.replace(".", "/")
     return place.is_dir() or place.with_suffix(".py").exists()
@@ -122,7 +129,7 @@ PUBLIC = {"_asdict", "_replace", "_fields", "_exit", "_getframe", "_run_finalize
 
 def foreign_private_names(file: Path) -> Iterator[str]:
     """Private names that a file imports from a library, or uses of another object than `self` without defining them."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
+    nodes = nodes_of(file)
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)} | PUBLIC
     own |= {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     attributes = [node for node in nodes if isinstance(node, ast.Attribute) and is_private(node.attr)]

@@ -10,12 +10,6 @@ FOLDERS = (REPOSITORY / "src", REPOSITORY / "callbacks")
 SOURCES = sorted([*(file for folder in FOLDERS for file in folder.rglob("*.py")), REPOSITORY / "train.py"])
 
 
-def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
 def option(call: ast.Call, name: str) -> Any:
     value = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     return value.value if isinstance(value, ast.Constant) else None
@@ -28,7 +22,9 @@ UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "
 
 def offences(file: Path) -> Iterator[str]:
     """Loads of files with code, and code made of text, that ruff's rules (pyproject.toml) do not find."""
-    for name, call in calls(file):
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
         place = f"{file.name}:{call.lineno} {name}"
         if name in ("compile", "__import__"):
             yield place
@@ -37,7 +33,7 @@ def offences(file: Path) -> Iterator[str]:
             yield f"{place} without weights_only=True"
         if name in ("np.load", "numpy.load") and option(call, "allow_pickle") not in (None, False):
             yield f"{place} with allow_pickle"
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         yield from (f"{file.name}: imports {name}" for name in modules if name.partition(".")[0] in UNPICKLERS)

@@ -7,10 +7,11 @@ from imagenet_opt.cli.main import run
 
 
 class Page(HTMLParser):
-    """Texts outside scripts, addresses that tags load, and the ids of the plots."""
+    """Tags with their attributes, texts outside scripts, addresses that tags load, and the ids of the plots."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.elements: list[tuple[str, str]] = []
         self.words: list[str] = []
         self.loads: list[str] = []
         self.drawings: list[str] = []
@@ -19,6 +20,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._tag, values = tag, {name: value or "" for name, value in attrs}
+        self.elements += [(tag, name) for name in values] or [(tag, "")]
         loading = ("src", "srcset", "data", "href") if tag == "link" else ("src", "srcset", "data")
         self.loads += [value for name, value in values.items() if name in loading]
         if values.get("id", "").startswith("plot-"):

@@ -1,6 +1,44 @@
-import math
+"""Tables: their cells, and outputs that are a log, as of jobs of a CI service and of terminals without a cursor."""
 
+import io
+import math
+import sys
+
+import pytest
+
+from imagenet_opt.display import progress
 from imagenet_opt.display.table import Column, Table
+from imagenet_opt.display.terminal_table import print_tables
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[str, str]:
+    """stdout and stderr of a command on a terminal with these environment variables."""
+    out, err = _Terminal(), _Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm", "COLUMNS": "66"} | variables).items():
+        monkeypatch.setenv(name, value)
+    with progress.announced(1) as announce:
+        announce("reading")
+    note = "a note that is longer than the terminal is wide, and goes on below its beginning"
+    print_tables([Table("rates", (Column("images/s"),), ((7.0,),), notes=(note,))])
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize("variables", [{"CI": "true"}, {"TERM": "dumb"}])
+def test_a_terminal_that_keeps_all_lines_has_plain_lines(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = shown(monkeypatch, **variables)
+    assert err == "measuring: reading\n"
+    assert not {"\x1b", "\r"} & set(out) and "images/s" in out
 
 
 def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:

@@ -1,9 +1,11 @@
 """Each file of examples/ runs as its page says, and `imagenet-opt init` writes a project that trains."""
 
+import os
 import runpy
-import subprocess
+import socket
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from imagenet_opt.cli.init import main as init
 from imagenet_opt.cli.train import main as train
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.errors import ConfigError
+from tests.processes import Forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -47,31 +50,45 @@ def test_an_example_runs(
     assert shown in capsys.readouterr().out
 
 
+def start(name: str, data: Path, folder: Path, **variables: str) -> tuple[Forked, Path]:
+    """The process of an example in `folder`, and the file of its output."""
+    folder.mkdir(exist_ok=True)
+    output = folder / f"output{len(list(folder.glob('output*')))}"
+    with output.open("w") as file:
+        command = [sys.executable, str(EXAMPLES / name), str(data)]
+        return Forked(command, stdout=file, env={**os.environ, **variables}, cwd=folder), output
+
+
+def lines_of(example: tuple[Forked, Path]) -> list[str]:
+    """The lines that show its steps, after its end."""
+    process, output = example
+    assert process.wait(300) == 0, output.read_text()
+    return [line for line in output.read_text().splitlines() if "epoch" in line]
+
+
 @pytest.mark.slow
 def test_the_plain_loop_resumes_at_the_next_batch_after_it_was_killed(small_demo: Path, tmp_path: Path) -> None:
-    def start(folder: str) -> subprocess.Popen[str]:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        command = [sys.executable, str(EXAMPLES / "plain_loop.py"), str(small_demo)]
-        return subprocess.Popen([*command], cwd=tmp_path / folder, stdout=subprocess.PIPE, text=True)
-
-    whole, _ = start("whole").communicate(timeout=300)
-    steps = [line for line in whole.splitlines() if line.startswith("epoch")]
-    with start("killed") as killed:
-        assert killed.stdout is not None and killed.stdout.readline() == f"{steps[0]}\n"
-        killed.kill()
-    rest = start("killed").communicate(timeout=300)[0].splitlines()
-    assert len(steps) == 4 and 0 < len(rest) < 4
-    assert rest == steps[-len(rest) :]
+    steps = lines_of(start("plain_loop.py", small_demo, tmp_path / "whole"))
+    killed, output = start("plain_loop.py", small_demo, tmp_path / "killed")
+    while "\n" not in output.read_text() and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert output.read_text().startswith(f"{steps[0]}\n")
+    rest = lines_of(start("plain_loop.py", small_demo, tmp_path / "killed"))
+    assert len(steps) == 4 and len(rest) < 4
+    assert rest == steps[4 - len(rest) :]
 
 
 @pytest.mark.slow
 def test_processes_of_torchrun_share_the_images(small_demo: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(EXAMPLES / "torchrun.py"), str(small_demo)]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert shown.returncode == 0, shown.stderr
-    for rank in range(2):
-        assert f"process {rank}, epoch 1: 50 images a step" in shown.stdout
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    started = [start("torchrun.py", small_demo, tmp_path, **variables, **rank) for rank in ranks]
+    for rank, example in enumerate(started):
+        assert f"process {rank}, epoch 1: 50 images a step" in lines_of(example)[1]
 
 
 def test_a_split_has_each_image_once_and_is_not_made_twice(

@@ -30,7 +30,8 @@ def test_the_reading_is_of_the_device_that_torch_uses() -> None:
     del block
     assert after - before == pytest.approx(1.0, abs=0.1)
     work(1.5)
-    assert GpuColumns(*device_names(0)).row()["gpu_utilization_percent"] > 80
+    row = GpuColumns(*device_names(0)).row()
+    assert row["gpu_utilization_percent"] > 80 and row["gpu_power_watts"] > 1
 
 
 def test_the_state_of_the_device_is_read_while_it_works() -> None:

@@ -111,17 +111,6 @@ def test_clipping_works_beside_a_fused_optimizer_and_loss_scaling(images_root: P
     assert all(torch.isfinite(loss) for loss in recorder.losses)
 
 
-def test_tf32_is_on_while_it_trains_and_lightning_reads_it(images_root: Path, tmp_path: Path) -> None:
-    seen = []
-
-    class Look(Callback):
-        def on_train_batch_end(self, *_: Any) -> None:
-            seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
-
-    fit(images_root, tmp_path, switched(tf32=True), Look(), precision="32-true")
-    assert set(seen) == {("high", True)}
-
-
 SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("reduce-overhead", "max-autotune")]
 
 

@@ -102,17 +102,7 @@ def test_the_overrides_of_the_shipped_studies_are_valid(name: str) -> None:
     check_rows([StudyRow("all steps", None, (), (*made.rows()[0].overrides, *words))])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "kind=None must be one of steps"),
-        ("title: A trial\nkind: nosuch\n", "kind=nosuch must be one of steps"),
-        ("title: [unclosed\n", ""),
-    ],
-)
-def test_a_file_that_is_no_study_is_reported(text: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as raised:
+def test_a_file_that_is_no_yaml_is_reported(tmp_path: Path) -> None:
+    (file := tmp_path / "mine.yaml").write_text("title: [unclosed\n")
+    with pytest.raises(ConfigError, match=f"^study={file}: "):
         read_study(str(file))
-    assert str(raised.value).startswith(f"study={file}: {message}")

@@ -34,10 +34,3 @@ def test_the_interval_is_the_closest_pair_of_values_with_enough_coverage(
 )
 def test_the_interval_of_a_share_has_the_published_limits(hits: int, num: int, low: float, high: float) -> None:
     assert share_interval(hits / num, num) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_no_values_have_no_interval() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        median_interval([])
-    with pytest.raises(ValueError, match="no draws"):
-        share_interval(0, 0)

@@ -31,7 +31,7 @@ def test_gauges_and_events_are_recorded_and_a_second_recording_continues(tmp_pat
         recorder.gauges |= {"queue_depth": 5.0, "step": float(step)}
         recorder.add_event("fetch", 1000.25, 1000.5)
         recorder.stop()
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 2, "each recording rewrites its own file"
     timeline = read_timeline(tmp_path)
     assert timeline.spans("fetch").tolist() == [[1000.25, 1000.5]] * 2
     assert timeline.events["step"].tolist() == [1, 42]

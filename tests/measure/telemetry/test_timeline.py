@@ -30,18 +30,6 @@ def write(writer: ChunkWriter, table: str, columns: dict[str, np.ndarray]) -> No
     writer.flush()
 
 
-def test_rows_are_read_while_more_are_written(tmp_path: Path) -> None:
-    writer = ChunkWriter(tmp_path / "timeline")
-    for first in (0, 5):
-        write(writer, "samples", samples(first, 5, cpu_percent=20.0 + first))
-        read = read_timeline(tmp_path / "timeline")
-        assert len(read.samples["unix_seconds"]) == first + 5
-    assert read.samples["cpu_percent"].tolist() == [20.0] * 5 + [25.0] * 5
-    assert np.diff(read.samples["unix_seconds"]) == pytest.approx(0.1, abs=1e-6)
-    assert read.events == {}
-    assert len(list((tmp_path / "timeline").iterdir())) == 1
-
-
 def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(tmp_path: Path, clock: SimpleNamespace) -> None:
     write(ChunkWriter(tmp_path), "samples", samples(0, 2, step=1.0))
     clock.now = 1e6

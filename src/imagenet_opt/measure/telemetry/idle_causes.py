@@ -86,7 +86,7 @@ def attribute(window: Window) -> Attribution:
             seconds[cause] += own_seconds * scale
         left = max(0.0, left - total * scale)
     seconds["unexplained"] = left
-    idle = {cause: part / window.seconds for cause, part in seconds.items()}
+    idle = {cause: min(1.0, part / window.seconds) for cause, part in seconds.items()}  # rounding may exceed 1
     busy = max(0.0, 1 - sum(idle.values()))
     verdict = "healthy" if busy >= HEALTHY_BUSY else max(idle, key=lambda cause: idle[cause])
     return Attribution({"busy": busy} | idle, verdict if window.num_steps >= MIN_STEPS else "undecided")

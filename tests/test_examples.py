@@ -133,9 +133,5 @@ def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: py
     assert f"next: cd '{tmp_path}/my project' && python" in capsys.readouterr().out
     code = (tmp_path / "my project/my_callbacks/gradient_norm.py").read_text().partition("\n\n")[2]
     assert textwrap.indent(code, "    ") in (EXAMPLES.parent / "docs/own_project.md").read_text()
-
-
-def test_a_project_is_not_written_over_files(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
         init([str(tmp_path)])

@@ -29,9 +29,8 @@ GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder'
 many processes. data.resize_on=worker or device leaves one of ours. With a GPU and without --against our batches end on
 the GPU. A GPU that trains more images a second than `region decode` gives will wait.
 
-Each turn is a process of its own, about a minute a row. Start-up, warm-up and a first round, which brings at most
-20,000 files into memory, are left out; how fast the storage is, says imagenet-opt doctor. Each loader has
-data.num_workers workers or threads. The data set is only read. docs/benchmarking.md explains the table."""
+Each turn is a process of its own, about a minute a row; a first round, which brings at most 20,000 files into memory,
+is left out. The data set is only read. docs/benchmarking.md explains the table."""
 
 
 def main(argv: list[str]) -> None:

@@ -32,10 +32,9 @@ imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the r
                  add the overrides that will train, such as experiment=NAME: compile, CUDA graph, precision and batch
                  decide the rate
 
-It measures images per second of the GPU with a batch that stays on it, alone and while the loader runs; the loader
-with files in memory and on storage; decoding from memory with one worker and with all; reading with 1 to 256 requests
-in flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the
-slowest of these stages; if the run is slower, the doctor looks for the reason in the training process (docs/doctor.md).
+It measures each stage alone: the GPU, the loader, decoding, reading, the copy to the GPU; and the real trainer, with
+your callbacks and loggers. A run should be as fast as the slowest of these stages; if the run is slower, the doctor
+looks for the reason in the training process (docs/doctor.md).
 Exit status: 0; 1 if an experiment failed that the verdict needs; 2 if nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Files are dropped from the page cache one by

@@ -24,9 +24,8 @@ For data.root=s3://... (gs://, https://) the local cache in data.cache_dir is fi
 
 imagenet-opt hydrate data.root=s3://bucket/imagenet data.cache_dir=/nvme/cache
 
-Stopped? Run the same command again: on Lustre and for a URL it fetches what is missing; on other file systems it reads
-all files, and files that the mount holds are quick. Files that cannot be read are listed at the end; the exit status is
-then 1. A file system that fills up may release files again; to keep them, imagenet-opt pack them onto a local disk."""
+Stopped? Run the same command again. Files that cannot be read are listed at the end; the exit status is then 1. A file
+system that fills up may release files again; to keep them, imagenet-opt pack them onto a local disk."""
 
 MOST_IN_FLIGHT = 900
 """Fits the usual limit of 1024 open files."""

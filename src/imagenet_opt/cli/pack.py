@@ -49,9 +49,9 @@ only read.
   data.read_timeout  seconds to wait for a file; a read that fails is repeated for half of this time; default 120
   --verify           compare the shards in out with their checksums and list those that are damaged; needs only out
 
-Every image is checked. Files that are not images, or cannot be read while others can, are left out and listed with the
-reason in rejected.csv. Stopped by Ctrl-C, kill -9, a full disk or a storage outage? Run the same command again; it
-resumes, and the result is the same to the byte. The same command also rewrites a shard that was lost or truncated."""
+Files that are not images, or cannot be read while others can, are left out and listed with the reason in rejected.csv.
+Stopped, even by kill -9 or a full disk? Run the same command again; it resumes, and the result is the same to the byte.
+The same command also rewrites a shard that was lost or truncated (docs/packing.md)."""
 
 FLAGS = ("--verify",)
 KEYS = (

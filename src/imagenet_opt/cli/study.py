@@ -40,11 +40,9 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
                       conf/experiment/tuned_<host>_study.yaml
 
 Each row and round is a process of its own: some seconds on a CPU, about 40 s on a GPU, more with compile: the ladder
-takes about an hour there. The first turn tells how long four rounds take; a --budget that is shorter is refused. After
-the speeds, the losses are compared, which --parity 0 leaves out. Stopped? Run the same command again; it resumes.
-A verdict is faster, slower, no difference (within 3 %) or undecided. To decide more, run the
-command once more with the --budget that the output names, or with more --repeats; it resumes. Intervals allow for the
-number of comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others run on the CPU."""
+takes about an hour there. Stopped? Run the same command again; it resumes. A verdict is faster, slower, no difference
+(within 3 %) or undecided. To decide more, run the command once more with the --budget that the output names, or with
+more --repeats. Without a GPU, rows that need a GPU are left out (docs/studying.md)."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "apply": False}
 SECONDS_OF_STEPS = 3.0

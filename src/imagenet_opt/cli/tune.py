@@ -18,14 +18,9 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
   --json FILE    write all measurements
   --page FILE    write an HTML page with a chart, which opens without a network
 
-It tunes in this order, each part with the results of the parts before (docs/tuning.md):
-  the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph). Each is tried once, then the two fastest in four rounds; a setting
-    is kept if the 95 % interval of its gain lies above 1.
-  batch size: twice as many images, four times and so on, at the largest resolution of the run, as long as they fit
-    with 10 % of the free memory left and are faster. The learning rate scales with the batch: it is set per 256 images.
-  the loader alone: more and fewer workers and batches ahead, then reads in flight, until the loader is 1.2 times
-    as fast as the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
+It tunes the device alone (precision, channels_last, ways to compile), then the batch size, as long as more images fit
+and are faster, then the loader alone (workers, batches ahead, reads in flight), each part with the results of the parts
+before; docs/tuning.md has each setting. The learning rate scales with the batch: it is set per 256 images.
 
 The result is written to conf/experiment/tuned_<host>_tune.yaml, with the measurements in its header. The data set is
 only read. With several GPUs, one process is tuned, with its share of the CPUs; the settings hold for each process.

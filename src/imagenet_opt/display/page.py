@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,17 @@ def figure_of(plot: Plot) -> go.Figure:
 
 def _bars(plot: Plot) -> go.Figure:
     """Rows of horizontal bars, with the name of each row above its bars."""
-    names = list(dict.fromkeys(str(x) for series in plot.series for x in series.x))
-    figure = go.Figure()
+    figure, labels = go.Figure(), dict[str, str]()
     for number, series in enumerate(plot.series):
+        names = [escaped(str(x)) for x in series.x]
+        labels |= {name: f"{name}  <b>{escaped(text)}</b>" if text else name
+                   for name, text in zip_longest(names, series.texts, fillvalue="")}  # fmt: skip
         figure.add_bar(
-            name=escaped(series.name), y=[escaped(str(x)) for x in series.x], x=series.y, orientation="h",
-            error_x=_errors(series) if series.low else None, marker_color=LINES[number % len(LINES)],
+            name=escaped(series.name), y=names, x=series.y, base=series.begin or None, orientation="h",
+            error_x=_errors(series) if series.low else None, marker_color=series.colours or LINES[number % len(LINES)],
         )  # fmt: skip
     figure.update_layout(layout(title=escaped(plot.title)), showlegend=len(plot.series) > 1)
-    name_rows(figure, {escaped(name): escaped(name) for name in names}, num_bars=len(plot.series))
+    name_rows(figure, labels, num_bars=len(plot.series))
     return figure.update_xaxes(title_text=escaped(plot.y), rangemode="tozero")
 
 

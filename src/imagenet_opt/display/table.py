@@ -27,13 +27,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve or set of bars of a plot. low, high: interval of each value; empty without intervals."""
+    """One curve or set of bars of a plot. low, high: interval of each value; empty without intervals. begin, texts,
+    colours: where each bar begins, if not at 0, the text beside its name, and its colour."""
 
     name: str
     x: tuple[float | str, ...]
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    begin: tuple[float, ...] = ()
+    texts: tuple[str, ...] = ()
+    colours: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

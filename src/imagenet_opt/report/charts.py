@@ -7,9 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, escaped, layout, name_rows
+from imagenet_opt.display.page import figure_of
+from imagenet_opt.display.table import Plot, Series
+from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, layout
 from imagenet_opt.doctor.diagnosis import Diagnosis
-from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.timeline_chart import min_max
 
 REACH = 2.0
@@ -31,83 +32,69 @@ def ceilings(diagnosis: Diagnosis) -> go.Figure:
 
     The lines are drawn only if the diagnosis was judged.
     """
-    measured, simulated = diagnosis.measurements.ceilings, diagnosis.measurements.simulated is not None
-    names = diagnosis.measurements.stages
-    stages = [name for name in names if name in measured]
-    ends = [measured[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
+    found = diagnosis.measurements
+    measured = {name: found.ceilings[name] for name in found.stages if name in found.ceilings}
+    not_real = () if found.simulated is None else tuple(name for name in measured if name.startswith(SIMULATED_STAGES))
+    rates = [each.images_per_second for each in measured.values()]
+    ends = [rate for name, rate in zip(measured, rates, strict=True) if name.startswith(("gpu", "full"))]
     limit = REACH * max([*ends, diagnosis.measured, diagnosis.expected])
-    figure, labels = go.Figure(), dict[str, str]()
-    for name in stages:
-        stage = names[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
-        _add_ceiling(figure, stage, name, measured[name], limit)
-        rate = measured[name].images_per_second
-        labels[stage] = f"{stage}  <b>{rate:,.0f}{' →' if rate > limit else ''}</b>"
+    intervals = [(each.estimate.low, each.estimate.high) for each in measured.values()]
+    bars = Series(
+        "",
+        tuple(f"{found.stages[name]} ({SIMULATED})" if name in not_real else found.stages[name] for name in measured),
+        tuple(min(rate, limit) for rate in rates),
+        tuple(min(low, limit) for low, _ in intervals),
+        tuple(min(high, limit) for _, high in intervals),
+        texts=tuple(f"{rate:,.0f}{' →' if rate > limit else ''}" for rate in rates),
+        colours=tuple(COLOURS[name.partition("_")[0]] for name in measured),
+    )
     title = "Images per second of each stage alone"
     if diagnosis.is_judged:
         title += f"; lines: measured {diagnosis.measured:,.0f} (solid), expected {diagnosis.expected:,.0f} (dashed)"
-        for rate, dash in ((diagnosis.measured, "solid"), (diagnosis.expected, "dash")):
-            figure.add_vline(
-                rate, opacity=0.7, layer="below", line={"color": COLOURS["wait"], "width": 2, "dash": dash}
-            )
-    figure.update_layout(layout(title=title, simulated=simulated))
-    name_rows(figure, labels)
-    return figure.update_xaxes(title_text="images/s", range=[0, limit * 1.02])
+    figure = figure_of(Plot(_marked(title, diagnosis), "", "images/s", "bars", (bars,)))
+    for rate, dash in ((diagnosis.measured, "solid"), (diagnosis.expected, "dash")) if diagnosis.is_judged else ():
+        figure.add_vline(rate, opacity=0.7, layer="below", line={"color": COLOURS["wait"], "width": 2, "dash": dash})
+    return figure.update_xaxes(range=[0, limit * 1.02])
 
 
-def _add_ceiling(figure: go.Figure, stage: str, name: str, ceiling: Ceiling, limit: float) -> None:
-    _, low, high, sure, num = ceiling.estimate
-    rate = ceiling.images_per_second
-    whisker = {
-        "type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "arrayminus": [max(0.0, rate - low)],
-        "width": 4, "thickness": 1.5, "color": COLOURS["full"],
-    }  # fmt: skip
-    figure.add_bar(
-        x=[min(rate, limit)], y=[stage], orientation="h", marker_color=COLOURS[name.partition("_")[0]],
-        opacity=0.35 if rate > limit else 0.55 if name == "decode_one" else 0.9,
-        error_x=None if rate > limit or num == 1 else whisker,
-        hovertext=[f"{stage}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
-        hoverinfo="text",
-    )  # fmt: skip
+def _marked(title: str, diagnosis: Diagnosis) -> str:
+    return title if diagnosis.measurements.simulated is None else f"{title} ({SIMULATED})"
 
 
 def waterfall(diagnosis: Diagnosis) -> go.Figure:
     """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
-    *parts, full_step = diagnosis.waterfall
-    starts = accumulate((part.seconds for part in parts), initial=0.0)
-    bars = [
-        (part.name, start, part.seconds, part_colour(part.name)) for part, start in zip(parts, starts, strict=False)
-    ]
-    bars.append((full_step.name, 0.0, full_step.seconds, COLOURS["full"]))
-    return _of_a_step(diagnosis, "The parts of one step", bars)
+    *parts, _ = diagnosis.waterfall
+    begin = [*accumulate((part.seconds for part in parts), initial=0.0)][: len(parts)]
+    rows = [(part.name, part.seconds) for part in diagnosis.waterfall]
+    return _of_a_step(diagnosis, "The parts of one step", rows, [*begin, 0.0])
 
 
 def phases(diagnosis: Diagnosis) -> go.Figure:
     """A bar for each phase of the main process in one step of the full run, without short phases."""
     measured = diagnosis.measurements.phases
     least = SMALL_PHASE * sum(measured.values())
-    bars = [(name, 0.0, seconds, part_colour(name)) for name, seconds in measured.items() if seconds >= least]
-    return _of_a_step(diagnosis, f"The main process in one step of the full run, phases above {SMALL_PHASE:.0%}", bars)
+    rows = [(name, seconds) for name, seconds in measured.items() if seconds >= least]
+    return _of_a_step(diagnosis, f"The main process in one step of the full run, phases above {SMALL_PHASE:.0%}", rows)
 
 
-def _of_a_step(diagnosis: Diagnosis, title: str, bars: Sequence[tuple[str, float, float, str]]) -> go.Figure:
-    """A row for each bar in ms. bars: name, start and length in seconds, colour."""
-    figure, labels = go.Figure(), dict[str, str]()
-    for name, start, seconds, bar_colour in bars:
-        name, milliseconds = escaped(name), seconds * 1e3
-        labels[name] = f"{name}  <b>{'+' if start and seconds >= 0 else ''}{milliseconds:,.1f} ms</b>"
-        figure.add_bar(
-            x=[milliseconds], y=[name], base=[start * 1e3], orientation="h", marker_color=bar_colour,
-            marker_pattern_shape="/" if seconds < 0 else "", hovertext=[f"{name}: {milliseconds:,.2f} ms"],
-            hoverinfo="text",
-        )  # fmt: skip
-    figure.update_layout(layout(title=title, simulated=diagnosis.measurements.simulated is not None))
-    name_rows(figure, labels)
-    return figure.update_xaxes(title_text="ms", rangemode="tozero")
+def _of_a_step(
+    diagnosis: Diagnosis, title: str, rows: Sequence[tuple[str, float]], begin: Sequence[float] = ()
+) -> go.Figure:
+    """A bar for each row, a name and seconds, in ms. begin: seconds at which each bar begins."""
+    bars = Series(
+        "",
+        tuple(name for name, _ in rows),
+        tuple(seconds * 1e3 for _, seconds in rows),
+        begin=tuple(seconds * 1e3 for seconds in begin),
+        texts=tuple(f"{seconds * 1e3:,.1f} ms" for _, seconds in rows),
+        colours=tuple(part_colour(name) for name, _ in rows),
+    )
+    return figure_of(Plot(_marked(title, diagnosis), "", "ms", "bars", (bars,)))
 
 
 _WORDS = {
     "callback": "full", "fetch": "wait", "reading": "storage", "contention": "contention", "copy": "copy", "gpu": "gpu",
-    "step": "gpu", "check": "storage", "log": "contention",
+    "step": "gpu", "check": "storage", "log": "contention", "full run": "full",
 }  # fmt: skip
 """Word in the name of a part of a step -> stage whose colour the part has; the first match counts."""
 

@@ -25,7 +25,7 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # tables
     os.dup2(nowhere, 2)  # what decoders think of their input
-    for name in READERS:
+    for name in filter(READERS.get, os.listdir(folder)):
         _try(folder, name, None, b"")  # what is loaded on first use is no part of an input's memory
     most = psutil.Process().memory_info().vms + int(gib * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -24,13 +25,13 @@ START_SECONDS = 300.0
 class Judge:
     """counts: reader -> verdicts by kind. undocumented: (reader, what) -> file and content of one that gave it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, readers: Iterable[str]) -> None:
         self.folder = folder
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self.undocumented: dict[tuple[str, str], tuple[str, bytes]] = {}
-        for name, reader in READERS.items():
+        for name in readers:
             (folder / name / "work").mkdir(parents=True)
-            reader.make(folder / name / "work")
+            READERS[name].make(folder / name / "work")
             shutil.copytree(folder / name / "work", folder / name / "good")
         self._start()
 

@@ -59,7 +59,7 @@ def main() -> None:
     images = [*drawn_images(), *_files(arguments.images)]
     names = arguments.readers.split(",")
     with tempfile.TemporaryDirectory() as scratch:
-        judge = Judge(Path(scratch))
+        judge = Judge(Path(scratch), names)
         end, number = time.monotonic() + 60 * arguments.minutes, 0
         while time.monotonic() < end:
             for name in names:

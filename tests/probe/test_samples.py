@@ -60,10 +60,3 @@ def test_dropped_samples_are_on_storage_again_and_warm_samples_stay_in_memory(ro
     assert {residency(extent.path).share for extent in own.extents(rows)} == {0.0}
     own.warm(0.0)
     assert own.kept().share == 1.0
-
-
-def test_cold_samples_come_with_the_evidence(root: Path, tmp_path: Path) -> None:
-    own = samples(root, tmp_path)
-    evict_or_skip(own, own.rows[:1])
-    rows, eviction = own.cold()
-    assert eviction.verified and eviction.num_files == len(rows)

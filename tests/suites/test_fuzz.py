@@ -23,7 +23,7 @@ EXAMPLES = {
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    made = Judge(tmp_path_factory.mktemp("fuzz"))
+    made = Judge(tmp_path_factory.mktemp("fuzz"), EXAMPLES)
     yield made
     made.close()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -24,6 +23,7 @@ from imagenet_opt.data.order import SampleIds
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import BadSample, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants
 from imagenet_opt.probe.isolated import call_isolated
 from imagenet_opt.run.hooks import MeasuredLoader
 
@@ -126,10 +126,10 @@ def take_turn(loader: Iterable[Sized], job: BenchJob) -> BenchTurn:
     pop_metrics = loader.pop_metrics if isinstance(loader, MeasuredLoader) else dict
     pop_metrics()
     _wait_for_device(job)
-    started, cpu_before = time.perf_counter(), _cpu_seconds()
+    started, cpu_before = time.perf_counter(), busy_seconds_of_descendants()
     sizes = [len(batch) for batch in islice(batches, job.num_batches)]
     _wait_for_device(job)
-    seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_before
+    seconds, cpu_seconds = time.perf_counter() - started, busy_seconds_of_descendants() - cpu_before
     if len(sizes) < job.num_batches:
         raise ValueError(f"the loader ended after {len(sizes)} of {job.num_batches} timed batches")
     return BenchTurn(sum(sizes), seconds, cpu_seconds, pop_metrics())
@@ -138,16 +138,6 @@ def take_turn(loader: Iterable[Sized], job: BenchJob) -> BenchTurn:
 def _wait_for_device(job: BenchJob) -> None:
     if job.device == "cuda" and job.row in OWN:
         torch.cuda.synchronize()
-
-
-def _cpu_seconds() -> float:
-    """CPU time so far of this process and of all processes that it has started and that still run."""
-    own, seconds = psutil.Process(), 0.0
-    for process in (own, *own.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # a child may end meanwhile
-            times = process.cpu_times()
-            seconds += times.user + times.system
-    return seconds
 
 
 def check_peer_batch(images: Any, job: BenchJob) -> None:

@@ -5,14 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
-from imagenet_opt.measure.telemetry.thread_time import thread_time
+from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
@@ -63,6 +63,17 @@ class FitTiming:
         return [end - begin for begin, end in pairwise(self.stamps)]
 
 
+@dataclass(frozen=True)
+class _Counts:
+    """What was counted when the measurement began: seconds of the device, of this process's CPU time, of the main
+    thread, and of Lightning's actions."""
+
+    device: float
+    cpu: float
+    main: ThreadTime
+    actions: dict[str, float]
+
+
 class FitTimer(Callback):
     """Callback that measures a fit after a warm-up, then ends the fit.
 
@@ -94,8 +105,10 @@ class FitTimer(Callback):
         self.multiple = max(1, multiple)
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.timing = FitTiming()
-        self._began, self._num_warm = 0.0, 0
+        self._part: Literal["warm-up", "measurement", "profile"] = "warm-up"
+        self._began, self._launching_since, self._num_warm = 0.0, 0.0, 0
         self._queue_filled_at, self._is_fresh = 0.0, False
+        self._before = _Counts(0.0, 0.0, ThreadTime(), {})
         self._profiler: torch.profiler.profile | None = None
         self._num_profiled = 0
 
@@ -119,7 +132,7 @@ class FitTimer(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._waits.note()
         self.timing.waits, self.timing.num_ordinary = self._waits.places, self._waits.num_ordinary
-        self._laps.start_step(waits=not self.timing.stamps)
+        self._laps.start_step(waits=self._part == "warm-up")
         self._launching_since = time.process_time()
 
     def on_train_batch_end(
@@ -127,9 +140,9 @@ class FitTimer(Callback):
     ) -> None:
         now, timing = time.perf_counter(), self.timing
         self._laps.stop_step()
-        if timing.phases:
+        if self._part == "profile":
             self._profile(trainer)
-        elif not timing.stamps:
+        elif self._part == "warm-up":
             self._warm_up(trainer, batch, batch_idx, now)
         else:
             self._laps.note_lap(timing.stamps, now)
@@ -138,6 +151,7 @@ class FitTimer(Callback):
             self._waits.is_ordinary = not is_logging_step(trainer)
             if self._is_over(trainer, batch, now):
                 self._end(trainer)  # the end of an epoch is not part of a step
+                self._part = "profile"
                 self._profile(trainer)
 
     @property
@@ -156,11 +170,10 @@ class FitTimer(Callback):
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
         if (is_warm and self._is_fresh) or must_begin:
             if self._on_gpu:  # while the GPU still computes
-                gpu = read_gpu(trainer.strategy.root_device.index)
-                self.timing.gpu_state = gpu
-            self._busy, self._cpu = self._laps.busy_seconds(), time.process_time()  # waits for the GPU
-            self._main = thread_time()
-            self._actions = dict(self._clock.own_seconds)
+                self.timing.gpu_state = read_gpu(trainer.strategy.root_device.index)
+            busy = self._laps.busy_seconds()  # waits for the GPU
+            self._before = _Counts(busy, time.process_time(), thread_time(), dict(self._clock.own_seconds))
+            self._part = "measurement"
             self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
             self.timing.made_at = [self._made_at(batch)]
             self._laps.begin()
@@ -185,14 +198,14 @@ class FitTimer(Callback):
         return self._num_steps >= LEAST_ROUNDS * self.multiple or not has_workers
 
     def _end(self, trainer: Trainer) -> None:
-        timing, num_steps = self.timing, self._num_steps
+        timing, before, num_steps = self.timing, self._before, self._num_steps
         timing.has_rate = self._has_rate(trainer)
-        seconds = phase_seconds(self._clock, self._actions, phases(trainer))
+        seconds = phase_seconds(self._clock, before.actions, phases(trainer))
         timing.phases = {name: each / num_steps for name, each in seconds.items()}
-        timing.cpu_seconds = (time.process_time() - self._cpu) / num_steps
-        main = thread_time().since(self._main)
+        timing.cpu_seconds = (time.process_time() - before.cpu) / num_steps
+        main = thread_time().since(before.main)
         timing.main_slowdown = 1 + main.queued / main.cpu if main.cpu else 1.0
-        timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps
+        timing.device_seconds = (self._laps.busy_seconds() - before.device) / num_steps
         self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
         timing.compile_seconds = compile_seconds(trainer)
 

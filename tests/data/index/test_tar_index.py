@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.check.classes import judge_classes
+from imagenet_opt.data.index.layout import Root
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import with_classes_of
 from imagenet_opt.data.index.tar_index import find_tars, split_of_tars
@@ -74,7 +75,8 @@ def test_the_list_of_tars_is_kept_until_one_of_them_or_a_file_beside_them_change
         (["train/0.tar", "validation/0.tar"], "val", "validation/0.tar"),
         (["in1k-train-0000.tar", "in1k-validation-00.tar"], "val", "in1k-validation-00.tar"),
         (["in1k-train-0000.tar", "in1k-validation-00.tar"], "train", "in1k-train-0000.tar"),
-        (["train-0.tar", "test-0.tar"], "test", "test-0.tar"),
+        (["trainer-0.tar", "x_test_1.TAR"], "test", "x_test_1.TAR"),
+        (["trainer-0.tar", "x_test_1.TAR"], "train", None),
         (["train-0.tar", "test-0.tar"], "val", None),
         (["train/0.tar", "train/.cache/x"], "train", "train/0.tar"),
         (["train/shard-00000.tar", "train/plan.json"], "train", None),
@@ -86,7 +88,7 @@ def test_tars_of_a_split_lie_in_its_folder_or_have_its_name(
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = find_tars(tmp_path, split)
+    found = find_tars(Root(str(tmp_path)), split)
     assert (found and f"{found.place}/{found.names[0]}") == (expected and f"{tmp_path}/{expected}")
 
 

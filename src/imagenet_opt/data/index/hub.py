@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt.data.index.layout import Root
 from imagenet_opt.data.index.parquet import CARD, ParquetFiles, codec_of, names_of_split, parquet_files
 from imagenet_opt.data.storage.remote_file import explained
 from imagenet_opt.data.storage.retry import tell_once
@@ -40,7 +41,7 @@ def hub_files(url: str, split: str, check_codec: Callable[[str], None]) -> Parqu
             found = huggingface_hub.snapshot_download(
                 **repo, revision=match["revision"], local_files_only=True, allow_patterns=[CARD]
             )
-            if (files := parquet_files(Path(found, folder), split)) is None:
+            if (files := parquet_files(Root(str(Path(found, folder).resolve())), split)) is None:
                 raise DatasetNotFound(
                     f"{url} has no files of {split} in {found} (data.root); unset HF_HUB_OFFLINE to download them"
                 )

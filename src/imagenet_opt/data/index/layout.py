@@ -11,6 +11,7 @@ from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import numbers
 from imagenet_opt.errors import DataError, DatasetNotFound
 from imagenet_opt.object_storage import is_hub, is_url
+from imagenet_opt.regular_file import open_regular, read_part
 
 IMAGE_SUFFIXES = (
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
@@ -33,6 +34,41 @@ _SPLITS = ("train", "val", "validation", "test")
 _ARCHIVES = {".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _MOST_ENTRIES = 50
 """Most entries of a folder that are read for a suggestion: storage may be slow, and a data set large."""
+
+
+class Root:
+    """data.root, whose folders are listed once each, since storage may be slow. place: its full path or URL. This class
+    is for a folder, below which the folders of Kaggle's ImageNet are found too."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self._entries = place, dict[str, tuple[list[str], list[str]]]()
+
+    def at(self, below: str) -> str:
+        """Full path or URL of a folder."""
+        return str(split_place(Path(self.place), below))
+
+    def entries(self, below: str) -> tuple[list[str], list[str]]:
+        """Names of the folders and of the files in a folder; none if it is missing. Raises DataError, OSError."""
+        return self._entries.get(below) or self._entries.setdefault(below, self._listed(below))
+
+    def read(self, name: str, most: int) -> bytes:
+        """Content of a file, at most `most` bytes."""
+        folder, _, file_name = name.rpartition("/")
+        try:
+            with open(f"{self.at(folder)}/{file_name}", "rb", 0, opener=open_regular) as file:
+                return read_part(file.fileno(), 0, most)
+        except OSError as error:
+            raise unreadable(error) from error
+
+    def etags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Tags of objects that were listed; () for files."""
+        return ()
+
+    def _listed(self, below: str) -> tuple[list[str], list[str]]:
+        try:
+            return entries_of(Path(self.at(below)))
+        except OSError as error:
+            raise unreadable(error) from error
 
 
 def root_of(configured: str | None) -> Path | str | None:

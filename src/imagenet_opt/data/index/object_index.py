@@ -13,12 +13,11 @@ import numpy as np
 
 from imagenet_opt.data.index.folder_index import SCAN_THREADS, split_of_classes
 from imagenet_opt.data.index.index_cache import load, load_or_make, save, scan_each, tell_listed
-from imagenet_opt.data.index.layout import describe, is_image, kind
-from imagenet_opt.data.index.parquet import ParquetFiles, listed, names_of_split, read_parquet
+from imagenet_opt.data.index.layout import Root, describe, is_image, kind
+from imagenet_opt.data.index.parquet import parquet_files, read_parquet
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.index.tar_index import MOST_BESIDE, Tars, is_about_tars, scan_tars, split_of_tars, tars_among
+from imagenet_opt.data.index.tar_index import Tars, find_tars, scan_tars, split_of_tars, tars_among
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
-from imagenet_opt.data.index.webdataset import is_named, words_of
 from imagenet_opt.data.storage.cache_folder import bytes_of, cache_of
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
 from imagenet_opt.data.storage.tar_spool import TarSpool
@@ -72,19 +71,44 @@ def _is_of(url: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda about: bool(about["url"] == url)
 
 
+class ObjectRoot(Root):
+    """The root of a data set in a bucket. objects: those that were listed, by their paths below it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.objects = dict[str, FoundObject]()
+
+    def at(self, below: str) -> str:
+        return f"{self.place}/{below}".rstrip("/")
+
+    def _listed(self, below: str) -> tuple[list[str], list[str]]:
+        url = self.at(below)
+        folders, found = patiently(ObjectStorage(url, KEY, retries=False).entries, url)
+        self.objects |= {os.path.join(below, each.path): each for each in found}
+        return folders, [each.path for each in found]
+
+    def read(self, name: str, most: int) -> bytes:
+        return patiently(partial(ObjectStorage(self.place, KEY, retries=False).read, name, most=most), self.place)
+
+    def etags(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.objects[name].etag for name in names)
+
+
 def _list(url: str, spool: TarSpool) -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
-    folders, files = patiently(storage.entries, url)
-    tars_among([each.path for each in files], folders, place=url)
+    place, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
+    root = ObjectRoot(place)
+    folders, files = root.entries(split)
+    tars_among(files, folders, place=url)
     if not folders:
-        if tars := _find_tars(url, files):
-            return _read_tars(*tars, spool)
-        if parquet := _find_parquet(url):
+        if tars := find_tars(root, split):
+            below = tars.place.removeprefix(place).strip("/")
+            return _read_tars(tars, [root.objects[os.path.join(below, name)] for name in tars.names], spool)
+        if parquet := parquet_files(root, split):
             return read_parquet(parquet)
-        names = [each.path for each in files]
         raise DatasetNotFound(
             f"no class folders below {url} ({KEY}, data.train_folder, data.val_folder); expected <class>/*.JPEG. "
-            f"{describe(names, url, url.rpartition('/')[0])}"
+            f"{describe(files, url, place)}"
         )
     found = scan_each("class folders", folders, partial(_images, storage), num_threads=SCAN_THREADS)
     by_class = {
@@ -113,56 +137,6 @@ def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject],
     folders = {each for each in found if not each.size and "." not in each.path.rpartition("/")[2]}  # of consoles
     others = Counter(kind(each.path) for each in found if not is_image(each.path) and each not in folders)
     return sorted(each for each in found if is_image(each.path)), others
-
-
-def _root_and_split(url: str) -> tuple[str, str]:
-    root, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
-    return root, split
-
-
-def _find_parquet(url: str) -> ParquetFiles | None:
-    """The Parquet files of a split, where `parquet_files` would find them in folders."""
-    (root, split), found = _root_and_split(url), dict[str, FoundObject]()
-
-    def names_in(below: str) -> list[str]:
-        folders, objects = _entries(f"{root}/{below}".rstrip("/"))
-        found.update({os.path.join(below, each.path): each for each in objects})
-        return [*folders, *(each.path for each in objects)]
-
-    names = names_of_split(listed(names_in, split), split)
-    return ParquetFiles(root, split, names, tuple(found[name].etag for name in names)) if names else None
-
-
-def _find_tars(url: str, files: Sequence[FoundObject]) -> tuple[Tars, list[FoundObject]] | None:
-    """The tars of a split and their objects, where `find_tars` would find them in folders. files: those of `url`."""
-    root, split = _root_and_split(url)
-    above = _entries(root)[1] if root != url else list(files)
-    for name in (split, *sorted(words_of(split) - {split})):
-        place = f"{root}/{name}" if name != split else url
-        folders, below = _entries(place) if name != split else ([], list(files))
-        names = tars_among([each.path for each in below], folders, place=place)
-        if found := [each for each in below if each.path in names]:
-            return _tars(place, split, found, below, above), found
-    names = tars_among(each.path for each in above)
-    found = [each for each in above if each.path in names and is_named(each.path, split)]
-    return (_tars(root, split, found, above, above), found) if found else None
-
-
-def _entries(url: str) -> tuple[list[str], list[FoundObject]]:
-    return patiently(ObjectStorage(url, KEY, retries=False).entries, url)
-
-
-def _tars(
-    place: str, split: str, tars: Sequence[FoundObject], files: Sequence[FoundObject], above: Sequence[FoundObject]
-) -> Tars:
-    """The tars with the files that may tell about them: `files` beside them, and `above` in the root."""
-    beside = dict[str, bytes]()
-    for url, found in ((place, files), (place.rpartition("/")[0], above)):
-        storage = ObjectStorage(url, KEY, retries=False)
-        for each in found:
-            if each.path not in beside and is_about_tars(each.path, of_split=url == place):
-                beside[each.path] = patiently(partial(storage.read, each.path, most=MOST_BESIDE), url)
-    return Tars(place, split, tuple(each.path for each in tars), beside)
 
 
 def _read_tars(tars: Tars, objects: Sequence[FoundObject], spool: TarSpool) -> Split:

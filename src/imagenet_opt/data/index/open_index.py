@@ -8,7 +8,7 @@ from pathlib import Path
 from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.hub import hub_files
-from imagenet_opt.data.index.layout import list_of_flat, split_folder, split_url
+from imagenet_opt.data.index.layout import Root, list_of_flat, split_folder, split_url
 from imagenet_opt.data.index.parquet import open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
@@ -40,10 +40,11 @@ def open_index(
 
 def find_source(root: Path | None, split: str) -> Callable[[Path], Split]:
     """What opens `root`/`split`, by the files that lie there; called with the cache folder. Raises DatasetNotFound."""
-    if files := parquet_files(root, split):
-        return partial(open_parquet, files)
-    if tars := find_tars(root, split):
-        return partial(open_tars, tars)
+    if root is not None:
+        if files := parquet_files(found := Root(str(root.expanduser().resolve())), split):
+            return partial(open_parquet, files)
+        if tars := find_tars(found, split):
+            return partial(open_tars, tars)
     folder = split_folder(root, split)
     if root is not None and folder != (root.expanduser() / split).resolve():
         tell_once(f"{split}/ of data.root={root} is {folder}")

@@ -7,14 +7,14 @@ group is a container, and the offset of a sample is the number of its row in the
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_each
-from imagenet_opt.data.index.layout import unreadable
+from imagenet_opt.data.index.layout import Root, unreadable
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import find_tars
 from imagenet_opt.data.parquet.file import open_any, with_file
@@ -53,38 +53,24 @@ def names_of_split(names: Iterable[str], split: str) -> tuple[str, ...]:
     return ()
 
 
-def parquet_files(root: Path | None, split: str) -> ParquetFiles | None:
+def parquet_files(root: Root, split: str) -> ParquetFiles | None:
     """The files of a split below `root`, or None. Raises DataError if there are tars or class folders too."""
-    if root is None:
-        return None
-    folder = root.expanduser().resolve()
-    try:
-        names = names_of_split(listed(lambda below: _names_in(folder / below), split), split)
-        if names and (find_tars(folder, split) or any(map(os.path.isdir, (folder / split).glob("*")))):
-            raise DataError(f"{folder} holds {names[0]}, and tars or folders of {split} (data.root); keep one of them")
-    except OSError as error:
-        raise unreadable(error) from error
-    return ParquetFiles(str(folder), split, names) if names else None
+    names = names_of_split(_listed(root, split), split)
+    if names and (find_tars(root, split) or root.entries(split)[0]):
+        raise DataError(f"{root.place} holds {names[0]}, and tars or folders of {split} (data.root); keep one of them")
+    return ParquetFiles(root.place, split, names, root.etags(names)) if names else None
 
 
-def listed(names_in: Callable[[str], list[str]], split: str, below: str = "") -> Iterator[str]:
-    """The Parquet files in the folders that may hold a split, of which only those that exist are looked at, because
-    storage may be slow. names_in: names of all files and folders in a folder below the root of a data set."""
+def _listed(root: Root, split: str, below: str = "") -> Iterator[str]:
+    """The Parquet files in the folders that may hold a split, of which only those that exist are listed."""
     words = _NAMES.get(split, (split,))
     wanted = {*words, _FOLDER, *(f"{_FOLDER}/{word}" for word in words), *map(str, Path(split).parents)}
-    for name in names_in(below):
+    for name in (each for names in root.entries(below) for each in names):
         path = os.path.join(below, name)
         if path.lower().endswith(".parquet"):
             yield path
         elif path in wanted:
-            yield from listed(names_in, split, path)
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+            yield from _listed(root, split, path)
 
 
 def codec_of(file: str) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 
 from imagenet_opt.data.index.flat_folder import listed_classes
 from imagenet_opt.data.index.index_cache import Marks, marks_of, open_kept, scan_each
-from imagenet_opt.data.index.layout import entries_of, is_image, list_of_classes, split_place, unreadable
-from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.index.layout import Root, is_image, list_of_classes, unreadable
+from imagenet_opt.data.index.shard_index import INDEX, PLAN, is_of_wids
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark
 from imagenet_opt.data.index.tar_samples import (
@@ -49,7 +49,8 @@ from imagenet_opt.data.index.webdataset import (
 )
 from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import DataError
-from imagenet_opt.regular_file import open_regular, read_part
+from imagenet_opt.object_storage import is_url
+from imagenet_opt.regular_file import MOST_BYTES, open_regular
 
 _THREADS = 16
 _PATIENCE = 60.0
@@ -60,7 +61,7 @@ _LOOKED_AT = 64
 """Members of a tar among which labels are looked for."""
 _MOST_KINDS = 100
 """Most kinds of members that are counted, since endings may be anything."""
-MOST_BESIDE = 2**24
+_MOST_BESIDE = 2**24
 """Most bytes of a file with names of classes or numbers of samples."""
 _SHARD = re.compile(r"(.*?)(\d+)(-of-\d+)?")
 _WORDNET = re.compile(r"n\d+")
@@ -80,29 +81,18 @@ class Tars:
     list_path: Path | None = None
 
 
-def find_tars(root: Path | None, split: str) -> Tars | None:
+def find_tars(root: Root, split: str) -> Tars | None:
     """The tars in `root`/`split`, in `root`/validation for val, or those in `root` whose names have the word; None
     without any, and for a pack. Raises DataError for folders that cannot be listed, and see `tars_among`."""
-    if root is None:
-        return None
-    root = root.expanduser().resolve()
-    try:
-        for name in (split, *sorted(words_of(split) - {split})):
-            if names := _tars_in(folder := split_place(root, name)):
-                return _tars(folder, root, split, names)
-            if folder.is_dir() and name == split:
-                return None
-        found = tars_among(os.listdir(root)) if root.is_dir() else ()
-        names = tuple(name for name in found if is_named(name, split))
-        return _tars(root, root, split, names) if names else None
-    except OSError as error:
-        raise unreadable(error) from error
-
-
-def _tars_in(folder: Path) -> tuple[str, ...]:
-    """The tars in the folder of a split; () if it is missing, or a pack."""
-    folders, files = entries_of(folder)
-    return () if is_packed(folder) else tars_among(files, folders, place=folder)
+    for name in (split, *sorted(words_of(split) - {split})):
+        folders, files = root.entries(name)
+        is_pack = PLAN in files or (INDEX in files and not is_of_wids(root.read(os.path.join(name, INDEX), MOST_BYTES)))
+        if names := () if is_pack else tars_among(files, folders, place=root.at(name)):
+            return _tars(root, name, split, names)
+        if name == split and (folders or files):
+            return None
+    names = tuple(name for name in tars_among(root.entries("")[1]) if is_named(name, split))
+    return _tars(root, "", split, names) if names else None
 
 
 def tars_among(files: Iterable[str], folders: Iterable[str] = (), *, place: Path | str = "") -> tuple[str, ...]:
@@ -120,25 +110,17 @@ def tars_among(files: Iterable[str], folders: Iterable[str] = (), *, place: Path
     return tars
 
 
-def _tars(folder: Path, root: Path, split: str, names: tuple[str, ...]) -> Tars:
-    list_path = None if "train" in words_of(split) else list_of_classes(folder)
-    return Tars(str(folder), split, names, _beside(folder, root), list_path)
-
-
-def _beside(folder: Path, root: Path) -> dict[str, bytes]:
-    """Files that may tell about the tars in `folder`; of those in `root` only what is for all splits."""
-    found = {}
-    for place in (folder, root):
-        for name in sorted(os.listdir(place)):
-            if name not in found and is_about_tars(name, of_split=place == folder):
-                with open(place / name, "rb", 0, opener=open_regular) as file:
-                    found[name] = read_part(file.fileno(), 0, MOST_BESIDE)
-    return found
-
-
-def is_about_tars(name: str, *, of_split: bool) -> bool:
-    """Whether a file may tell about tars: of their own folder, or of the folder above."""
-    return name in (CLASS_NAMES, INFO) or (of_split and (name == NUM_TARS or name.endswith(".json")))
+def _tars(root: Root, below: str, split: str, names: tuple[str, ...]) -> Tars:
+    """The tars in a folder, with the files that may tell about them: those beside them, and those in `root` that are
+    for all splits."""
+    place, beside = root.at(below), dict[str, bytes]()
+    for folder in (below, ""):
+        for name in sorted(root.entries(folder)[1]):
+            is_about = name in (CLASS_NAMES, INFO) or (folder == below and (name == NUM_TARS or name.endswith(".json")))
+            if is_about and name not in beside:
+                beside[name] = root.read(os.path.join(folder, name), _MOST_BESIDE)
+    has_list = "train" not in words_of(split) and not is_url(place)
+    return Tars(place, split, names, beside, list_of_classes(Path(place)) if has_list else None)
 
 
 def open_tars(tars: Tars, cache_dir: Path) -> Split:

@@ -4,13 +4,12 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
-from tests.pack.packs import SMALL, contents, jpeg, names_of, png, read, samples, small_tree, tree
+from tests.pack.packs import SMALL, jpeg, names_of, png, read, samples, small_tree, tree
 
 
 def test_webdataset_decodes_images_and_labels(images_root: Path, tmp_path: Path) -> None:
@@ -71,10 +70,3 @@ def test_train_is_shuffled_by_the_seed_and_val_is_not(images_root: Path, tmp_pat
         assert val == sorted(val)
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1] and sorted(orders[0]) != orders[0]
-
-
-@pytest.mark.slow
-def test_the_number_of_processes_changes_nothing(images_root: Path, tmp_path: Path) -> None:
-    for workers in (0, 3):
-        pack(images_root, tmp_path / f"out{workers}", SMALL, workers=workers)
-    assert contents(tmp_path / "out0") == contents(tmp_path / "out3")

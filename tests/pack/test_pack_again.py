@@ -1,4 +1,4 @@
-"""The same pack command again: what it keeps, repairs and refuses."""
+"""A finished pack is compared with its checksums, and the same pack command again keeps, repairs and refuses."""
 
 import fcntl
 import json
@@ -12,6 +12,7 @@ from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.verify import open_packed, verify
 from tests.pack.packs import SMALL, contents, small_tree, tree
 
 
@@ -129,3 +130,16 @@ def test_two_packs_do_not_write_into_one_folder(images_root: Path, out: Path) ->
             pack(images_root, out, PackOptions(max_side=16))
     assert contents(out) == before
     assert pack(images_root, out, SMALL).images_seen == 0
+
+
+def test_each_damaged_shard_is_named(out: Path) -> None:
+    index, folder = open_shards(out / "train"), out / "train"
+    with open(folder / index.containers[0], "r+b") as file:
+        file.seek(int(index.offsets[1]) + 30)
+        file.write(b"\x55\xaa\x55")
+    os.truncate(folder / index.containers[2], 700)
+    (folder / index.containers[3]).unlink()
+    changed, cut, lost = verify(open_packed(folder), 2)
+    assert changed == f"{folder}/shard-00000.tar: the bytes do not match the checksum"
+    assert cut.startswith(f"{folder}/shard-00002.tar: 700 bytes, not ")
+    assert lost == f"{folder}/shard-00003.tar: No such file or directory"

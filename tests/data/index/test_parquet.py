@@ -5,7 +5,6 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,17 +26,6 @@ def samples(split: Split) -> list[tuple[str, bytes]]:
     return [(split.classes[label], image) for label, image in zip(split.labels, images, strict=True)]
 
 
-@pytest.mark.parametrize("options", UNCOMPRESSED.values(), ids=UNCOMPRESSED)
-def test_samples_are_those_of_the_folder_in_its_order(
-    options: dict[str, Any], images_root: Path, tmp_path: Path
-) -> None:
-    root, cache = write_set(tmp_path / "hub", images_root, **options), tmp_path / "cache"
-    for split in ("train", "val"):
-        expected = samples(open_index(images_root, split, cache))
-        assert samples(open_index(root, split, cache)) == expected
-        assert samples(open_index(root, split, cache)) == expected, "from the cache"
-
-
 def test_files_are_found_in_the_folder_of_their_split(images_root: Path, tmp_path: Path) -> None:
     made = write_set(tmp_path / "made", images_root, compression="none", num_files=1)
     for place in ("a/train/0.parquet", "b/data/train/0.parquet", "c/x/train/0.parquet", "d/train.parquet"):
@@ -47,10 +35,13 @@ def test_files_are_found_in_the_folder_of_their_split(images_root: Path, tmp_pat
         assert len(open_index(tmp_path / root, split, tmp_path / "cache")) == 39
 
 
-def test_batches_are_those_of_the_folder(images_root: Path, tmp_path: Path, loader: MakeLoader) -> None:
+def test_samples_and_batches_are_those_of_the_folder(images_root: Path, tmp_path: Path, loader: MakeLoader) -> None:
     root = write_set(tmp_path / "hub", images_root, **UNCOMPRESSED["datasets 4.6"])
     for split in ("train", "val"):
         assert_equal(batches(loader(root, split=split)), batches(loader(images_root, split=split)))
+        expected = samples(open_index(images_root, split, tmp_path / "cache"))
+        for _ in ("scanned", "kept"):
+            assert samples(open_index(root, split, tmp_path / "cache")) == expected
 
 
 def test_a_changed_file_is_read_anew(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from imagenet_opt.data.index.webdataset import (
     class_names,
     compare,
     expectations,
-    is_named,
     number_labels,
 )
 from imagenet_opt.errors import DataError
@@ -102,12 +101,6 @@ def test_classes_are_numbers_names_of_a_file_or_the_labels_themselves() -> None:
     for labels, given in (([1, "a"], ()), ([3], names), ([10**9], ())):
         with pytest.raises(DataError, match=r"data\.root"):
             number_labels(labels, given, "p")
-
-
-def test_tars_of_a_split_have_its_name() -> None:
-    names = ["imagenet1k-train-0000.tar", "imagenet1k-validation-00.tar", "x_test_1.TAR", "trainer.tar"]
-    for split, number in (("train", 0), ("val", 1), ("validation", 1), ("test", 2)):
-        assert [name for name in names if is_named(name, split)] == [names[number]]
 
 
 INFO = {

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
-from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
+from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, IdleWindow, attribute, sentence
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
 from imagenet_opt.run.hook_timer import FETCH, STEP, HookTimer, attach, detach, phases, recorder_of
@@ -172,11 +172,11 @@ def _difference(before: Sums, after: Sums) -> Sums:
     return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
-def _window(sums: Sums, num_workers: int) -> Window:
+def _window(sums: Sums, num_workers: int) -> IdleWindow:
     def mean(name: str) -> float:
         return sums.get(f"loader/{name}", 0.0) / max(1.0, sums.get("loader/batches", 0.0))
 
-    return Window(
+    return IdleWindow(
         seconds=sums["seconds"],
         num_steps=int(sums["steps"]),
         step_seconds=sums["step"],

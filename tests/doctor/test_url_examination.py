@@ -19,7 +19,7 @@ LATENCY = 0.1
 def test_stages_read_from_the_service_and_from_the_cache_and_refused_requests_are_counted(
     bucket: str, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
-    url = upload(write_images(tmp_path / "images", num_classes=3, per_class=30), f"{bucket}/in1k")
+    url = upload(write_images(tmp_path / "images", num_classes=3, per_class=22), f"{bucket}/in1k")
     proxy.delay_seconds = LATENCY
     overrides = (
         *(f"data.root={url}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8", "data.image_size=32"),
@@ -34,5 +34,5 @@ def test_stages_read_from_the_service_and_from_the_cache_and_refused_requests_ar
     assert setup.cached_share == 0.0 and setup.cache_room == 1.0 and not examination.found["left_out"]
     cold = ceilings["loader_cold"]
     assert 4 / LATENCY > cold.images_per_second > 0, "4 in flight"
-    assert ceilings["storage_cached"].images_per_second > 10 * cold.images_per_second
+    assert ceilings["storage_cached"].images_per_second > 2 * cold.images_per_second
     assert 0.1 < cold.facts["throttled"] / cold.facts["requests"] < 0.3

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagenet_opt.measure.telemetry.idle_causes import Window, attribute
+from imagenet_opt.measure.telemetry.idle_causes import IdleWindow, attribute
 
 CAUSES = ["busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"]
-BUSY_WINDOW = Window(seconds=10, num_steps=100, step_seconds=1, device_seconds=9.7)
+BUSY_WINDOW = IdleWindow(seconds=10, num_steps=100, step_seconds=1, device_seconds=9.7)
 
 
 def waiting(seconds: float, **more: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_the_cause_of_a_window(name: str) -> None:
 any_seconds = st.just(0.0) | st.floats(1e-9, 1e4)  # the smallest numbers have few digits
 KINDS = ("fetch_wait", "validation", "checkpoint", "logging", "callback", "copy", "cpu_wait", "queue", "step")
 windows = st.builds(
-    Window,
+    IdleWindow,
     seconds=st.floats(1e-3, 1e4),
     num_steps=st.integers(0, 1000),
     device_seconds=st.none() | any_seconds,
@@ -96,8 +96,8 @@ windows = st.builds(
 
 @settings(deadline=None)
 @given(windows)
-@example(Window(seconds=661.9316244487187, num_steps=0, step_seconds=0.0, cpu_wait_seconds=4460.27420629286))
-def test_shares_sum_up_to_one_and_no_cause_gets_more_than_its_time(window: Window) -> None:
+@example(IdleWindow(seconds=661.9316244487187, num_steps=0, step_seconds=0.0, cpu_wait_seconds=4460.27420629286))
+def test_shares_sum_up_to_one_and_no_cause_gets_more_than_its_time(window: IdleWindow) -> None:
     shares, seconds = attribute(window).shares, window.seconds
     assert list(shares) == CAUSES
     assert sum(shares.values()) == pytest.approx(1)

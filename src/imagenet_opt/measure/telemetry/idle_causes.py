@@ -11,7 +11,7 @@ MIN_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Window:
+class IdleWindow:
     """Seconds are sums over the window; worker_seconds and queue_seconds are means per batch.
 
     seconds: wall time. device_seconds: from the first to the last work of the accelerator on each step; if None
@@ -53,7 +53,7 @@ class Attribution:
     verdict: str
 
 
-def attribute(window: Window) -> Attribution:
+def attribute(window: IdleWindow) -> Attribution:
     """Attribute the accelerator's idle time to causes.
 
     Work of the host outside of training steps costs nothing while the device still has queued work. So the idle time of
@@ -92,7 +92,7 @@ def attribute(window: Window) -> Attribution:
     return Attribution({"busy": busy} | idle, verdict if window.num_steps >= MIN_STEPS else "undecided")
 
 
-def _delays_of_the_host(window: Window) -> dict[str, float]:
+def _delays_of_the_host(window: IdleWindow) -> dict[str, float]:
     """Seconds of each cause that delays the host."""
     waited, was_ready = window.fetch_wait_seconds, _was_ready(window)
     by_workers = 0.0 if was_ready else waited / (sum(window.worker_seconds.values()) or math.inf)
@@ -104,7 +104,7 @@ def _delays_of_the_host(window: Window) -> dict[str, float]:
     }
 
 
-def _was_ready(window: Window) -> bool:
+def _was_ready(window: IdleWindow) -> bool:
     """Whether batches were ready while the host waited. The queue depth is not enough: workers that finish together
     fill the queue for a few steps only."""
     making_seconds = window.num_steps * sum(window.worker_seconds.values())

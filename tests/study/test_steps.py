@@ -19,9 +19,10 @@ FUSED, FREED = "optimizer.fused=true", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [{"name": "fused", "overrides": [FUSED]}, {"name": "freed", "overrides": [FREED]}]
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> tuple[str, ...]:
-    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    cache = tmp_path_factory.mktemp("demo")
+    own = ("trainer.accelerator=cpu", f"data.cache_dir={cache}", "data.num_train=64", "data.num_val=10")
     return (*TINY, *own)
 
 

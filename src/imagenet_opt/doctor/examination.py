@@ -157,10 +157,10 @@ class Examination:
     def decode(self, span: Span) -> None:
         testbed, workers, usable = self.testbed, self.setup.num_workers, self.setup.usable_cpus
         part = replace(span, seconds=span.seconds / 3)
-        one = testbed.decode(part, 1)
+        one = testbed.decode(part, num_workers=1)
         configured = testbed.decode(part) if workers != 1 else one
         self.ceilings |= {"decode_one": one, "decode_all": configured}
-        rates = [one, configured, *([testbed.decode(part, usable)] if workers < usable else [])]
+        rates = [one, configured, *([testbed.decode(part, num_workers=usable)] if workers < usable else [])]
         # the workers that ran: memory may have no room for as many as there are CPUs
         points = {rate.facts["num_workers"]: rate.images_per_second for rate in rates}
         self.curves["workers"] = tuple(sorted(points.items()))

@@ -34,7 +34,7 @@ def forecast(testbed: Testbed, option: str, options: PackOptions) -> PackForecas
     index, batches = testbed.samples.in_memory, {}
     for name, images in ((_ORIGINALS, originals), (_PACKED, packed)):  # random crops, made in this process
         store = MemoryStore(images, len(index))
-        batches[name] = iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader)
+        batches[name] = iter(testbed.loader(index, store, num_workers=0, batch_size=_BATCH).loader)
 
     def rate(name: str, number: int) -> float:
         began = time.perf_counter()

@@ -107,35 +107,31 @@ class Testbed:
             rate = None
         return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
 
-    def loader(
-        self, index: Split, *, num_workers: int | None = None, store: Store | None = None, batch_size: int | None = None
-    ) -> DevicePrefetcher:
-        loading = replace(self.loading, samples_per_epoch=None, batch_size=batch_size or self.loading.batch_size)
-        if num_workers is not None:
-            loading = replace(loading, num_workers=num_workers)
-        return train_loader(index, loading, self.rank_info, store)
+    def loader(self, index: Split, store: Store, **changes: Any) -> DevicePrefetcher:
+        """changes: fields of LoaderOptions."""
+        return train_loader(index, replace(self.loading, samples_per_epoch=None, **changes), self.rank_info, store)
 
-    def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
+    def from_memory(self, **changes: Any) -> DevicePrefetcher:
         """A loader that decodes files from memory."""
         index = self.samples.in_memory
-        return self.loader(index, num_workers=num_workers, store=MemoryStore(self.samples.encoded, len(index)))
+        return self.loader(index, MemoryStore(self.samples.encoded, len(index)), **changes)
 
-    def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
+    def decode(self, span: Span, **changes: Any) -> Ceiling:
         """Stage D: decode files from memory into batches on the device."""
-        return drain(self.from_memory(num_workers), span)
+        return drain(self.from_memory(**changes), span)
 
-    def load(self, index: Split, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
-        """Stages B and C: the loader alone. cold: whether reads go to storage. batch_size: None for the configured."""
-        loader = self.loader(index, store=self.samples.store_for(index, cold=cold), batch_size=batch_size)
+    def load(self, index: Split, span: Span, *, cold: bool, **changes: Any) -> Ceiling:
+        """Stages B and C: the loader alone. cold: whether reads go to storage."""
+        loader = self.loader(index, self.samples.store_for(index, cold=cold), **changes)
         return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether the loader beside
         it reads files."""
-        samples, source, other = self.samples, self.from_memory(0), None
+        samples, source, other = self.samples, self.from_memory(num_workers=0), None
         if beside and from_files:
             index = samples.listed(samples.warm_rows)
-            other = self.loader(index, store=samples.store_for(index, cold=False))
+            other = self.loader(index, samples.store_for(index, cold=False))
         elif beside:
             other = self.from_memory()
         resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
@@ -14,7 +14,6 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import image_sizes, trained_network
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import train_program
-from imagenet_opt.data.loader import train_loader
 from imagenet_opt.display.progress import announced, say
 from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError, ImagenetOptError
@@ -24,7 +23,7 @@ from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import SPARE, device_steps, most_images, num_train
 from imagenet_opt.probe.model_flops import forward_flops
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
+from imagenet_opt.probe.throughput import Span
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.tuning.climb import Axis, Climb, Setting, climb, each, text, words
 from imagenet_opt.tuning.settings import BATCH, COMPILE, KEYS, axes, formats, larger_batches, ways
@@ -238,6 +237,4 @@ def rate_of(testbed: Testbed, setting: Setting, seconds: float) -> float:
     """Images per second of the loader."""
     changes = {key.removeprefix("data."): value for key, value in setting.items()}
     index = testbed.samples.listed(testbed.samples.cold_rows())
-    loading = replace(testbed.loading, samples_per_epoch=None, **changes)
-    loader = train_loader(index, loading, testbed.rank_info, testbed.samples.store_for(index, cold=True))
-    return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD).images_per_second
+    return testbed.load(index, Span(seconds), cold=True, **changes).images_per_second

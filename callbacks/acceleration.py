@@ -235,8 +235,10 @@ class Acceleration(Callback):
         """The switches that are on; without a GPU, only those that act there too."""
         names = ["channels_last", "gradient_checkpointing"]
         if device.type == "cuda":
-            names += ["tf32"] * (self.tf32 and torch.cuda.get_device_capability(device) >= (8, 0))
-            names += [] if torch.are_deterministic_algorithms_enabled() else ["cudnn_benchmark"]
+            if torch.cuda.get_device_capability(device) >= (8, 0):
+                names.append("tf32")
+            if not torch.are_deterministic_algorithms_enabled():
+                names.append("cudnn_benchmark")
         modes = {"cuda_graph": self.compiler.cuda_graph, f"compile ({self.compiler.mode})": self.compiler.compile}
         return [name for name in names if getattr(self, name)] + [name for name, is_on in modes.items() if is_on]
 

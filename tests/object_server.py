@@ -62,7 +62,7 @@ def upload(folder: Path, url: str) -> str:
 def objects(url: str) -> dict[str, bytes]:
     """Content of all objects below a URL, by their path there."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
-    to = client()
-    found = to.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/").get("Contents", [])
+    to, start = client(), f"{prefix}/" if prefix else ""
+    found = to.list_objects_v2(Bucket=bucket, Prefix=start).get("Contents", [])
     keys = [each["Key"] for each in found]
-    return {key.removeprefix(f"{prefix}/"): to.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+    return {key.removeprefix(start): to.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}

@@ -49,16 +49,6 @@ def test_gradient_checkpointing_changes_no_weight(project) -> None:
     torch.testing.assert_close(weights(saving), weights(plain), rtol=1e-4, atol=1e-5)
 
 
-def test_options_that_contradict_a_cuda_graph_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"gradient_checkpointing=true"):
-        switched(cuda_graph=True, gradient_checkpointing=True)
-    for mode in ("reduce-overhead", "max-autotune"):
-        with pytest.raises(ConfigError, match=f"compile_mode={mode}.*cuda_graph=false"):
-            switched(cuda_graph=True, compile=True, compile_mode=mode)
-        switched(cuda_graph=True, compile_mode=mode)
-    switched(cuda_graph=True, compile=True, compile_mode="max-autotune-no-cudagraphs")
-
-
 def test_a_cuda_graph_is_for_one_process() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
     with pytest.raises(ConfigError, match=r"cuda_graph=true.*trainer\.devices"):

@@ -96,13 +96,6 @@ def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
     assert (project.trainer.current_epoch, project.trainer.global_step) == (3, 30)
 
 
-@pytest.mark.parametrize("option", ["keep=0", "every_minutes=nan"])
-def test_options_that_would_save_nothing_are_refused(option: str) -> None:
-    name, value = option.split("=")
-    with pytest.raises(ConfigError, match=f"callbacks.checkpoint.{option}"):
-        Checkpoint(**{name: float(value)})
-
-
 @pytest.mark.parametrize(("way", "best"), [({}, 20), ({"limit_val_batches": "2"}, 30)])
 def test_the_best_is_not_replaced_by_a_worse_one_that_was_validated_in_the_same_way(
     way: dict[str, Any], best: int, project, tmp_path: Path

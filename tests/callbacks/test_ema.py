@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
 from imagenet_opt.callbacks.ema import Ema
-from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Plain, Project
 
 
@@ -53,9 +52,3 @@ def test_the_average_is_that_of_lightnings_class(project: Project, decay: float,
         if average.is_floating_point():
             torch.testing.assert_close(average, expected, msg=name)
     assert int(ours.net[1].num_batches_tracked) == (20 if every == 1 else 19)  # copied at the last update
-
-
-@pytest.mark.parametrize(("option", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])
-def test_values_out_of_range_are_refused_with_their_key(option: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"callbacks.ema.{option}={value}"):
-        Ema(**{option: value})

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from imagenet_opt.callbacks.mixing import Mixing
+from imagenet_opt.callbacks.mixing import Mixing, cutmix
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named
 
@@ -62,12 +62,22 @@ def test_the_last_epochs_may_see_plain_images(project) -> None:
     assert [labels.ndim for _, labels in mixed_batches] == [2] * 10 + [1] * 10
 
 
-def test_options_that_mix_nothing_are_refused(project) -> None:
-    with pytest.raises(ConfigError, match=r"callbacks\.mixing\.mode=on .*mixup_alpha=0"):
-        mixed(project, mode="on", mixup_alpha=0, cutmix_alpha=0)
+def test_a_run_of_which_no_epoch_is_mixed_is_refused(project) -> None:
     with pytest.raises(ConfigError, match=r"callbacks\.mixing\.last_epochs_off=2"):
         mixed(project, mode="on", last_epochs_off=2)
 
 
 def test_mode_off_mixes_nothing(project) -> None:
     torch.testing.assert_close(mixed(project, mode="off"), project.fit().seen, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("center", [(0.5, 0.5), (0.0, 0.0), (0.99, 0.2)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.75, 1.0])
+def test_cutmix_pastes_a_box_and_counts_what_is_left(share: float, center: tuple[float, float]) -> None:
+    images = torch.zeros(2, 1, 40, 40)
+    images[1] = 1
+    mixed, left = cutmix(images, share, center)
+    assert left == pytest.approx(1 - mixed[0].mean().item())
+    assert left == pytest.approx(mixed[1].mean().item())
+    if center == (0.5, 0.5):
+        assert left == pytest.approx(share, abs=0.06)

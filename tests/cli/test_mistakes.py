@@ -102,6 +102,8 @@ OF_KEYS = {
     "optimizer.eps=1": "+optimizer.eps=1",
     "+optimizer.momentun=1": "did you mean momentum?",
     "optimizer.name=sdg": "optimizer.name); did you mean sgd?",
+    "optimizer.name=adahessian": "optimizer.name=adahessian needs second derivatives",
+    "model.name=test_vit +model.options.img_sise=96": "img_size",
     "~logger.mine": "leave out ~logger.mine",
     "~model.name": "leave out ~model.name",
     "data=demo data.root=/d": "add data=folder",
@@ -129,10 +131,22 @@ OF_KEYS = {
 """Overrides, which all commands check alike."""
 OF_RUNS = {
     "--batch-size=64": "did you mean data.batch_size=64? (imagenet-opt train --help",
+    "{tiny} callbacks.acceleration.cuda_graph=true callbacks.acceleration.gradient_checkpointing=true": "of the two",
+    "{tiny} callbacks.acceleration.compile=true callbacks.acceleration.cuda_graph=true "
+    "callbacks.acceleration.compile_mode=reduce-overhead": "or set cuda_graph=false",
+    "{tiny} callbacks.checkpoint.every_minutes=nan": "callbacks.checkpoint.every_minutes=nan",
+    "{tiny} callbacks.checkpoint.keep=0": "callbacks.checkpoint.keep=0",
+    "{tiny} callbacks.checkpoint.mirror=/backup/run": "callbacks.checkpoint.mirror=/backup/run",
+    "{tiny} callbacks.checkpoint.mirror=https://host/run": "callbacks.checkpoint.mirror=https://host/run",
     "{tiny} callbacks.checkpoint.monitor=val/acc5": "callbacks.checkpoint.monitor",
+    "{tiny} callbacks.ema.decay=1.0": "callbacks.ema.decay=1.0",
+    "{tiny} callbacks.ema.decay=0.5 callbacks.ema.update_every_n_steps=0": "callbacks.ema.update_every_n_steps=0",
+    "{tiny} callbacks.mixing.mode=on callbacks.mixing.mixup_alpha=0 callbacks.mixing.cutmix_alpha=0": "mixes nothing",
+    "{tiny} callbacks.profiler.start_step=-1": "callbacks.profiler.start_step",
     "{tiny} model.label_smoothing=2": "model.label_smoothing=2",
     "{tiny} model.num_classes=2": "model.num_classes",
     "{tiny} model.freeze=all_but_head": "set model.init_from",
+    "{tiny} model.pretrained=true model.init_from=x": "model.pretrained=true and model.init_from both",
     "{tiny} trainer.accelerator=gpu": "trainer.accelerator=gpu: torch finds no GPU",
     "{tiny} trainer.num_nodes=0": "trainer.num_nodes=0",
     "{tiny} model.name=vit_tiny_patch16_224 data.image_size=224 data.val_image_size=256": "model.options.img_size=256",
@@ -151,7 +165,17 @@ MISTAKES = {
         "train data.root=/nowhere": "No ImageNet here? imagenet-opt train data=demo",
     },
     "RunFolderError": {"study data=demo --folder {root}/train/class0/image000.JPEG": "--folder FOLDER"},
-    "UnknownModel": {"plan model.name=resnet5O": "did you mean resnet50?"},
+    "ModelError": {
+        "train {tiny} model.name=test_vit model.blurpool=true": "set model.blurpool=false",
+        "train {tiny} model.name=test_vit model.blurpool=strided_convs": "set model.blurpool=false",
+        "train {tiny} model.small_stem=true model.name=resnet10t": "set model.small_stem=false",
+        "train {tiny} model.name=test_vit model.zero_init_last=false": "model.zero_init_last=true",
+        "train {tiny} model.name=resnet10t +model.options.global_pool=nothing": "global_pool=nothing (model.options)",
+    },
+    "UnknownModel": {
+        "plan model.name=resnet5O": "did you mean resnet50?",
+        "plan model.name=resnet18.tv": "it has resnet18.",
+    },
 }
 """Class of the error -> command line -> what the line on stderr says."""
 TINY = "data.root={root} data.cache_dir=. model.name=test_resnet data.image_size=32 data.batch_size=6 logger=csv"

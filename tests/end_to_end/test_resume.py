@@ -4,6 +4,7 @@ The runs have all default callbacks and the options of a long recipe: two epochs
 every two steps, and a row of metrics after every three.
 """
 
+import gc
 import signal
 from copy import deepcopy
 from functools import partial
@@ -93,6 +94,7 @@ sigterm = partial(signal.raise_signal, signal.SIGTERM)
 
 def fit(config: DictConfig, folder: Path, *callbacks: Callback) -> None:
     """Start the run in `folder`, or resume it."""
+    gc.freeze()  # the fit before has released what tests/conftest.py froze: a million objects for a full collection
     config = deepcopy(config)
     config.run_folder = str(folder)
     run = build_run(config)

@@ -40,13 +40,6 @@ def test_the_weights_are_those_of_a_plain_loop(smoothing: float) -> None:
         assert torch.equal(trained, expected)
 
 
-def test_micro_batches_change_nothing_but_memory() -> None:
-    _, whole = fit(network(), batches(4))
-    _, parts = fit(network(), batches(4), micro_batch_size=4)
-    for a, b in zip(whole.net.parameters(), parts.net.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
 def test_training_rows_are_means_since_the_last_one() -> None:
     train, logger = batches(4), Memory()
     train[1].valid[3:] = False

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 
@@ -137,9 +137,3 @@ def test_a_head_for_classes_of_other_names_is_replaced(classes: list[str], is_ke
     assert torch.equal(net.fc.weight, source.fc.weight) is is_kept
     assert torch.equal(net.conv1[0].weight, source.conv1[0].weight)
     assert ("is kept" in sentence, f"{', '.join(classes[:3])}, ..." in sentence) == (is_kept, not is_kept)
-
-
-def test_only_one_source_is_used() -> None:
-    assert load_initial_weights(network(), "resnet10t") is None
-    with pytest.raises(ConfigError, match=r"model\.pretrained=true and model\.init_from both"):
-        load_initial_weights(network(), "resnet10t", pretrained=True, init_from="x")

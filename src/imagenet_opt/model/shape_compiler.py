@@ -103,7 +103,8 @@ class ShapeCompiler:
         self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None], code: CodePlace
     ) -> None:
         """Start a fit of `net`."""
-        self._net, self._device, self._training, self._say, self._code = net, device, training, say, code
+        self._net, self._device, self._training = net, device, training
+        self._say, self._code = say, code
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
             say(f"acceleration: compile mode {self.compile_mode} needs a GPU; this CPU uses {self.mode}")

@@ -3,8 +3,9 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ _OF_A_RUN = (names.FOLDER, names.LAST, names.BEST, timeline.FOLDER, METRICS, REC
 @dataclass(frozen=True)
 class Run:
     """The arguments of a fit. checkpoint: the file to resume from at step `done_steps`; None for a new run. goes_on:
-    whether this start continues the run of its folder. put_back: gives the folder back to the run before, if this run
-    does not begin to train."""
+    whether this start continues the run of its folder. undo: gives the folder back to the run before, if it is closed
+    because this run does not begin to train."""
 
     trainer: Trainer
     model: Classifier
@@ -69,7 +70,7 @@ class Run:
     checkpoint: Path | None
     done_steps: int
     goes_on: bool = True
-    put_back: Callable[[], None] = lambda: None
+    undo: ExitStack = field(default_factory=ExitStack)
 
 
 def build_run(config: DictConfig) -> Run:
@@ -88,13 +89,12 @@ def build_run(config: DictConfig) -> Run:
     begun = {"resume_from": config.resume_from, "overrides": task_overrides()}
     resume_from = _begin_or_go_on(begun, folder, url)
     found = restore.find(resume_from, folder, url=url)
-    put_back = _set_old_run_aside(folder, is_new=resume_from is None)
-    try:
+    with ExitStack() as undo:
+        if resume_from is None and restore.is_first():
+            _set_old_run_aside(folder, undo)
         with found.without_downloads_if_refused():
-            run = replace(_build(config, folder, found.path), goes_on=resume_from == "auto", put_back=put_back)
-    except BaseException:
-        put_back()
-        raise
+            run = _build(config, folder, found.path)
+        run = replace(run, goes_on=resume_from == "auto", undo=undo.pop_all())
     if not run.goes_on or not run.model.record.get("begun"):
         run.model.record["begun"] = begun
     for callback in run.trainer.checkpoint_callbacks:
@@ -261,12 +261,11 @@ def _check_saved(saved: dict[str, Any], config: DictConfig) -> None:
         )
 
 
-def _set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
-    """For a new run in the folder of another run, move the files of that run to `folder`/replaced_N. The result moves
-    them back."""
-    names = [name for name in _OF_A_RUN if is_new and restore.is_first() and (folder / name).exists()]
+def _set_old_run_aside(folder: Path, undo: ExitStack) -> None:
+    """Move the files of another run in `folder` to `folder`/replaced_N; `undo` moves them back."""
+    names = [name for name in _OF_A_RUN if (folder / name).exists()]
     if not names:
-        return lambda: None
+        return
     aside = next(path for number in count(1) if not (path := folder / f"replaced_{number}").exists())
     aside.mkdir()
     for name in names:
@@ -280,4 +279,4 @@ def _set_old_run_aside(folder: Path, *, is_new: bool) -> Callable[[], None]:
             (aside / name).replace(folder / name)
         aside.rmdir()
 
-    return put_back
+    undo.callback(put_back)

@@ -1,33 +1,36 @@
 """One run of train.py, from its configuration to its summary."""
 
+import hashlib
 import logging
 import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.config.compose import record_configuration
+from imagenet_opt.config.compose import record_configuration, task_overrides
+from imagenet_opt.config.overrides import last_value
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, WorkerDied
+from imagenet_opt.machine import cpu_name, versions
 from imagenet_opt.run.checkpoint import mirror
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
 from imagenet_opt.run.hooks import KeepsCheckpoints
 from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import METRICS
-from imagenet_opt.run.record import RECORD, read_summary, write_record
+from imagenet_opt.run.record import RECORD, hash_of_recipes, read_summary, write_record
 from imagenet_opt.run.stop.ranks import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
 from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
-from imagenet_opt.training.record_of_run import record_of
 from imagenet_opt.training.summary import print_summary, stopped_by, summarize
 
 log = logging.getLogger(__name__)
@@ -58,7 +61,7 @@ def fit(config: DictConfig, *, began: float) -> None:
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
             begin.count()
-            write_record(record_of(config, run, numbers), run.folder / RECORD)
+            write_record(_record_of(config, run, numbers), run.folder / RECORD)
             _upload(run)
             for logger in run_loggers(run.trainer):
                 logger.summarize(numbers)
@@ -75,7 +78,36 @@ def fit(config: DictConfig, *, began: float) -> None:
         for logger in run_loggers(run.trainer):
             logger.finish(exit_code=exit_code, preempted=exit_code == STATUS)
         if exit_code and not begin.done:
-            run.put_back()
+            run.undo.close()
+
+
+def _record_of(config: DictConfig, run: Run, numbers: dict[str, float]) -> dict[str, Any]:
+    """The fields of RunRecord. config: as it is in the run folder. numbers: of the whole run."""
+    trainer, record, num_images = run.trainer, run.model.record, len(run.data.train)
+    steps, batch = trainer.global_step, run.data.loading.batch_size * trainer.world_size
+    hours, price = sum(seconds for _, seconds in record["starts"]) / 3600, config.get("price_per_hour")
+    device = trainer.strategy.root_device
+    return {
+        "format": 1,
+        "experiment": last_value(task_overrides(), "experiment"),
+        "recipe_sha256": hash_of_recipes(record["recipes"]),
+        "config_sha256": hashlib.sha256(OmegaConf.to_yaml(config).encode()).hexdigest(),
+        "versions": versions(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "num_gpus": trainer.world_size,
+        "num_machines": trainer.num_nodes,
+        "train_images": num_images,
+        "val_images": len(run.data.val),
+        "epochs": steps * batch / num_images,
+        "steps": steps,
+        "global_batch": batch,
+        "samples": steps * batch,
+        "starts": record["starts"],
+        "hours": hours,
+        "price_per_hour": price,
+        "dollars": None if price is None else price * trainer.num_nodes * hours,
+        "numbers": numbers,
+    }
 
 
 def _upload(run: Run) -> None:
@@ -95,7 +127,8 @@ class _Begin(Callback):
     """Makes the run folder that of this run, after everything else has accepted the run, and counts its seconds."""
 
     def __init__(self, config: DictConfig, run: Run, began: float) -> None:
-        self.config, self.run, self.began, self.done = config, run, began, False
+        self.config, self.run, self.began = config, run, began
+        self.done = False
         self.starts = list(run.model.record["starts"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -35,7 +35,9 @@ class CheckpointUploads:
     """
 
     def __init__(self, url: str | None, run_folder: Path, *, keep: int, replaced: Sequence[FoundObject] = ()) -> None:
-        self.url, self.run_folder, self.keep, self.replaced = (url or "").rstrip("/"), run_folder, keep, list(replaced)
+        self.url = (url or "").rstrip("/")
+        self.run_folder, self.keep = run_folder, keep
+        self.replaced = list(replaced)
         self._num_held = 0
         self._lock: AbstractContextManager[Any] = threading.Lock() if url else nullcontext()  # a lock has no copy
         self._thread: threading.Thread | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import dataloader
 
-from imagenet_opt.diagnosis.cause import judge
+from imagenet_opt.diagnosis.cause import conclude
 from imagenet_opt.diagnosis.hook import Hook
 from imagenet_opt.diagnosis.measurements import LEAST_SECONDS
 from imagenet_opt.errors import ConfigError
@@ -51,13 +51,10 @@ class _OfTrainer(Hook):
         return bool(self.trainer.training)
 
     def end(self, reason: str) -> None:
-        if self.examination is None or not self.examination.measured.is_enough:
-            raise ConfigError(
-                f"diagnose: {reason or 'too few batches'}; expected a training loop over a DataLoader of torch that is "
-                f"longer than callbacks.diagnose.seconds={self.callback.seconds:g}"
-            )
-        self.examination.measured.ended = self.examination.measured.ended or reason
-        diagnosis = judge(self.examination.measured)
+        seconds = f"callbacks.diagnose.seconds={self.callback.seconds:g}"
+        if self.examination is None:
+            raise ConfigError(f"{seconds}: {reason}; expected a longer training loop over a DataLoader of torch")
+        diagnosis = conclude(self.examination.measured, reason, ConfigError, f"{seconds}: ")
         print(diagnosis)
         if self.callback.file is not None:
             diagnosis.to_json(self.callback.file)

@@ -111,8 +111,8 @@ def _with(loader: Any, settings: dict[str, Any]) -> Any:
 
 def rate(loader: Any, step: Any) -> float:
     """Samples per second of whole epochs, or of a part of the first one; without the batches that are ready at once."""
-    ahead = max(1, loader.num_workers) * (loader.prefetch_factor or 0) + 1
-    short = hasattr(loader.dataset, "__len__") and len(loader) < 20
+    ahead = getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", 0) or 0) + 1
+    short = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and len(loader) < 20
     began, num, seen = time.perf_counter(), 0, 0
     while True:
         for batch in loader:
@@ -121,11 +121,17 @@ def rate(loader: Any, step: Any) -> float:
             if not short and seen == ahead:
                 began, num = time.perf_counter(), 0
             else:
-                num += loader.batch_size or loader.batch_sampler.batch_size
+                num += _num_samples(batch)
             if not short and time.perf_counter() - began > _SECONDS and seen >= 2 * ahead:
                 return num / (time.perf_counter() - began)
         if short and time.perf_counter() - began > _SECONDS:
             return num / (time.perf_counter() - began)
+
+
+def _num_samples(batch: Any) -> int:
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    return len(batch[0] if isinstance(batch, list | tuple) else batch)
 
 
 def _file(name: str) -> str:

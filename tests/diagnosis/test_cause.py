@@ -97,6 +97,26 @@ def test_a_loop_gains_no_more_than_its_step_allows() -> None:
     assert low < 1.501 and 1.499 < high < 1.6
 
 
+def test_the_gain_of_a_remedy_that_was_not_tried_reaches_from_a_part_of_the_part_to_all_of_it() -> None:
+    """A worker computes for 0.3 of 0.6 s, waits for a CPU for 0.2 s and joins samples for 0.1 s."""
+    parts = Parts(computing=0.3, queued=0.2, collating=0.1)
+    gain = judge(loop(0.3, kept=0.02, drained=0.3, parts=parts)).gain
+    assert gain == pytest.approx((0.3 / 0.25, 0.3 / 0.05))  # a third is saved; all, and nobody waits for a CPU
+
+
+def test_a_part_that_hardly_computes_is_no_cause_although_it_waits_long_for_a_cpu() -> None:
+    parts = Parts(computing=0.002, collating=0.002, sending=0.001, queued=0.59)
+    diagnosis = judge(loop(0.3, kept=0.05, drained=0.3, parts=parts, others_cpus=2.0))
+    assert diagnosis.cause == "none" and "other processes use 2.0 of 2 CPUs" in " ".join(diagnosis.unknown)
+
+
+def test_a_loop_that_is_slow_in_uneven_rounds_is_said_to_be_unexplained() -> None:
+    uneven = loop(0.3, kept=0.05, drained=0.3)
+    uneven.loop = [0.06, 0.6]
+    diagnosis = judge(uneven)
+    assert diagnosis.cause == "none" and "no experiment explains" in " ".join(diagnosis.unknown)
+
+
 def test_a_tried_remedy_has_the_measured_gain() -> None:
     diagnosis = judge(CASES["no workers"][0])
     assert diagnosis.gain == pytest.approx((0.35 / 0.15, 0.35 / 0.15))  # all rounds scatter alike

@@ -1,35 +1,29 @@
 """The causes of a slow loop: what each remedy would gain, as an interval; the largest gain names the cause."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from math import sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
 from imagenet_opt.diagnosis.measurements import Measurements, Parts, Trial
 from imagenet_opt.diagnosis.verdict import MEANINGS, Diagnosis
-from imagenet_opt.measure.stats.verdict import LEAST_GAIN
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN, nearly
 
-_NEARLY = 0.9  # of causes with this share of the largest gain, the first in the order of MEANINGS is named
-_WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end
-_LEAST_SHARE = 0.01  # of the loop that a part must take, without its waits for a CPU
 _EXPLAINED = 0.5  # share of the loader's time that the times of its workers must explain
 _BALANCED = 1.1  # a loader that is less than so many times as fast as the step is the next limit
+_WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end
+_SLICE = 0.003
+"""Seconds that Linux lets a thread compute before others may (base_slice_ns of EEVDF): a worker that computes for less
+queues for each of its wake-ups, however little it computes; one that computes for longer queues as long as it computes.
+"""
 _MANY_LEAVES = 64  # more tensors and objects than this in a batch are a matter of joining samples, not of bytes
 _SHORT_OPERATION = 100e-6  # seconds; operations that take less on average cost mostly their launch
 _LEAST_OPERATIONS = 50
 _LARGE_IMAGES = 16  # decoded pixels for each pixel in the batch
 _OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
-_SAVED = {
-    "storage": (0.8, 1.0),
-    "decode": (1 / 3, 0.9),
-    "collate": (0.5, 1.0),
-    "copy": (0.5, 1.0),
-    "host_sync": (1 / 3, 1.0),
-    "launches": (1 / 3, 1.0),
-}
-"""Least and largest share of its part that a remedy saves: our choice. Files on a local disk hardly wait; a faster
-decoder saves a third, smaller images nearly all."""
+_LEAST_SAVED = {"storage": 0.8, "decode": 1 / 3, "collate": 1 / 3, "copy": 0.5, "host_sync": 1 / 3, "launches": 1 / 3}
+"""Least share of its part that a remedy saves; the largest is all of it. Our choice: files on a local disk hardly wait;
+a faster decoder saves a third; uint8 for float32 saves three quarters of a copy."""
 _REMEDIES = {
     "storage": "keep more reads in flight (more workers, imagenet_opt.loader), or copy the data to a local disk, "
     "packed into a few large files (imagenet-opt pack)",
@@ -52,6 +46,19 @@ class Candidate(NamedTuple):
     settings: dict[str, Any] | None = None
 
 
+def conclude(measured: Measurements, ended: str, error: type[ImagenetOptError], about: str) -> Diagnosis:
+    """The diagnosis after experiments that may have ended early. ended: why; "" if they did not, or for a reason that
+    is known already. Raises `error`, which begins with `about`, if too little was measured."""
+    measured.ended = measured.ended or ended
+    if measured.is_enough:
+        return judge(measured)
+    raise error(
+        f"{about}{measured.ended or 'too few batches'}; measured until then: {len(measured.starts)} epochs begun, "
+        f"{len(measured.loop)} of at least 2 rounds ({measured.kind}). Expected an iterable of batches, and a step "
+        "that takes each of them"
+    )
+
+
 def judge(measured: Measurements) -> Diagnosis:
     """The cause with the largest gain; without one, whether the step is the limit."""
     found = [each for each in _candidates(measured) if each.rank >= LEAST_GAIN]
@@ -66,7 +73,8 @@ def judge(measured: Measurements) -> Diagnosis:
         limit = "the step is the limit" if cause == "training" else "no remedy brings much"
         sentence = f"{kind}: {rate:.2f} batches/s, {limit}; the loader alone gives {1 / loader:.2f}."
     else:
-        sentence = f"{kind}: {rate:.2f} of a possible {rate * sqrt(best.low * best.high):.2f} batches/s."
+        low, high = (f"{rate * gain:.2f}" for gain in (best.low, best.high))
+        sentence = f"{kind}: {rate:.2f} of a possible {low} to {high} batches/s."
     return Diagnosis(
         cause=cause,
         gain=(best.low, best.high) if best else (1.0, 1.0),
@@ -80,12 +88,15 @@ def judge(measured: Measurements) -> Diagnosis:
 
 
 def _largest(found: list[Candidate], measured: Measurements) -> Candidate | None:
-    parts, order = measured.mean_parts, list(MEANINGS)
-    if parts.waiting <= parts.total / 2:  # else more workers only hide the waits
-        order.sort(key=lambda cause: cause != "few_workers")
-    least = _NEARLY * max((each.rank for each in found), default=0.0)
+    """Of nearly equal gains a tried remedy is the simplest; of remedies that were not tried the one that may gain most
+    is named."""
+    parts = measured.mean_parts
+    if parts.waiting > parts.cpu and any(each.cause == "storage" for each in found):  # more workers only hide the waits
+        found = [each for each in found if "num_workers" not in (each.settings or {})]
+    least = nearly(measured.scatter[0]) * max((each.rank for each in found), default=0.0)
     near = [each for each in found if each.rank >= least]
-    return min(near, key=lambda each: (order.index(each.cause), -each.rank), default=None)
+    tried = [each for each in near if each.settings is not None]
+    return max(tried or near, key=lambda each: each.rank if tried else each.high, default=None)
 
 
 def _without_cause(measured: Measurements) -> str:
@@ -100,17 +111,16 @@ def _candidates(measured: Measurements) -> Iterator[Candidate]:
         return
     parts, received = _parts(measured), measured.received
     many = measured.num_leaves > _MANY_LEAVES
-    without = replace(parts, waiting=0.0)
-    yield _of_part(measured, "storage", without, 0.0, _waits_say(measured, parts), _REMEDIES["storage"])
-    without = parts.without_computing()
-    yield _of_part(measured, "decode", without, 0.0, _computing_says(measured, parts), _decode_remedy(measured))
     sent = f"a worker takes {_ms(parts.sending)} to send a batch, the training process {_ms(received)} to receive it: "
     sent += f"{measured.num_leaves} tensors and objects, {measured.batch_bytes / 1e6:.1f} MB"
-    says = (f"a worker takes {_ms(parts.collating)} to join {measured.num_samples:.0f} samples to a batch", sent)
-    without = replace(parts.without_collating(), sending=0.0 if many else parts.sending)
-    yield _of_part(measured, "collate", without, many * received, says, _REMEDIES["collate"])
+    joined = f"a worker takes {_ms(parts.collating)} to join {measured.num_samples:.0f} samples to a batch"
+    waits, computes, collates, sends = {"waiting"}, {"computing"}, {"collating"}, {"sending"}
+    yield _untried(measured, "storage", waits, 0.0, _waits_say(measured, parts), _REMEDIES["storage"])
+    yield _untried(measured, "decode", computes, 0.0, _computing_says(measured, parts), _decode_remedy(measured))
+    collates |= sends if many else set()
+    yield _untried(measured, "collate", collates, many * received, (joined, sent), _REMEDIES["collate"])
     if not many:
-        yield _of_part(measured, "copy", replace(parts, sending=0.0), received, (sent,), _REMEDIES["copy"])
+        yield _untried(measured, "copy", sends, received, (sent,), _REMEDIES["copy"])
 
 
 def _parts(measured: Measurements) -> Parts:
@@ -121,38 +131,44 @@ def _parts(measured: Measurements) -> Parts:
     return Parts(waiting=seconds * (1 - busy), computing=seconds * busy)
 
 
-def _of_part(
-    measured: Measurements, cause: str, without: Parts, received: float, evidence: tuple[str, ...], remedy: str
+def _untried(
+    measured: Measurements, cause: str, slow: set[str], received: float, evidence: tuple[str, ...], remedy: str
 ) -> Candidate:
-    """A remedy that was not tried. without: the parts of the loader if it saved all. received: what it saves of the
-    time to receive a batch."""
-    gains = [measured.seconds / _loop_with(measured, without, received, share) for share in _SAVED[cause]]
-    low, high = measured.scatter
-    low, high = max(low, 1 / _WIDEST), min(high, _WIDEST)
-    most = high * measured.seconds / measured.step
-    parts = _parts(measured)
-    own = (parts.total - parts.queued - without.total + without.queued) / (measured.num_workers or 1) + received
-    if own < _LEAST_SHARE * measured.seconds:  # the rest is waits for a CPU, which do not shrink with it
-        gains[0] = 1.0
-    return Candidate(cause, min(max(1.0, gains[0] * low), most), min(gains[1] * high, most), gains[0], evidence, remedy)
+    """A remedy for the parts `slow` of the loader, and for `received` seconds of the time to receive a batch.
+
+    The lower limit of its gain: it saves the least share of these parts, and nothing else changes. The upper limit: it
+    saves all of them, and nobody waits for a CPU any more. Its rank: it saves the least share of them, of the waits for
+    a CPU that they cause, and of what they slow the step down.
+    """
+    parts, workers, share = _parts(measured), measured.num_workers or 1, _LEAST_SAVED[cause]
+    own = sum(getattr(parts, name) for name in slow)
+    own_cpu = own if own > _SLICE and "waiting" not in slow else 0.0
+    queued = parts.queued * own_cpu / parts.cpu if own_cpu else 0.0
+    slowed = (measured.in_loop - measured.step) * (own_cpu + queued) / (parts.total - parts.waiting or 1.0)
+    load = _load(measured, parts)
+    scale = min(1 / workers, load / parts.total if parts.total else 0.0)
+    low, rank = (
+        _loop(measured, measured.in_loop - slower + measured.received - share * received, load - share * saved * scale)
+        for saved, slower in ((own, 0.0), (own + queued, share * slowed))
+    )
+    best = _loop(measured, measured.step, (parts.total - parts.queued - own) / workers)
+    now, scatter = measured.seconds, min(_WIDEST, measured.scatter[1])
+    high = max(now / best, now / low) * scatter
+    return Candidate(cause, max(1.0, now / low / scatter), high, now / rank, evidence, remedy)
 
 
-def _loop_with(measured: Measurements, without: Parts, received: float, share: float) -> float:
-    """Seconds per batch of the loop after a remedy that saves `share` of the parts that `without` lacks, and of the
-    time `received`. The workers slow the step down by their computing."""
-    parts, workers = _parts(measured), measured.num_workers or 1
-    is_overlapped = _is_overlapped(measured)
-    computing, left = (each.total - each.waiting for each in (parts, without))
-    slowed = (measured.in_loop - measured.step) * (1 - share * (1 - left / computing) if computing else 1.0)
-    step = measured.step + slowed + measured.received - share * received
-    if not is_overlapped:
-        load = measured.steady - measured.in_loop
-    elif measured.steady > 1.03 * (measured.in_loop + measured.received):
-        load = measured.steady
-    else:
-        load = parts.total / workers
-    load -= share * (parts.total - without.total) * min(1 / workers, load / parts.total if parts.total else 0.0)
-    return (max(step, load) if is_overlapped else step + max(0.0, load)) + measured.start
+def _load(measured: Measurements, parts: Parts) -> float:
+    """Seconds per batch that the loader needs in the loop."""
+    if not _is_overlapped(measured):
+        return max(0.0, measured.steady - measured.in_loop)
+    if measured.steady > 1.03 * (measured.in_loop + measured.received):
+        return measured.steady
+    return parts.total / (measured.num_workers or 1)
+
+
+def _loop(measured: Measurements, step: float, load: float) -> float:
+    """Seconds per batch of a loop with this step and this loader."""
+    return (max(step, load) if _is_overlapped(measured) else step + max(0.0, load)) + measured.start
 
 
 def _is_overlapped(measured: Measurements) -> bool:
@@ -190,12 +206,13 @@ def _of_step(measured: Measurements) -> Iterator[Candidate]:
     if measured.on_gpu and 0 < busy < step:
         waits = sum(measured.waits.values())
         cause = "host_sync" if waits >= 1 else "launches"
-        low, high = (measured.seconds / (measured.seconds - share * (step - busy)) for share in _SAVED[cause])
+        saved = (share * (step - busy) for share in (_LEAST_SAVED[cause], 1.0))
+        low, high = (measured.seconds / (measured.seconds - seconds) for seconds in saved)
         says = [f"the GPU computes {busy / step:.0%} of the step on a batch that stays on it"]
         says += [f"{waits:.0f} waits for the GPU in each step: {', '.join(measured.waits)}"] * (waits >= 1)
         yield Candidate(cause, low, high, low, tuple(says), _REMEDIES[cause])
     trial, num = measured.trial("batch_size"), measured.num_ops
-    is_short = num >= _LEAST_OPERATIONS and measured.step < _SHORT_OPERATION * num
+    is_short = num >= _LEAST_OPERATIONS and median(measured.step_cpu or measured.kept) < _SHORT_OPERATION * num
     if trial is not None and is_short and not measured.on_gpu and trial.gain.low > 1:
         says = [f"{_trial_says(trial)}, {trial.times:g} times as many samples"]
         says.append(f"{num:.0f} operations in a step, {1e6 * measured.step / num:.0f} us each")
@@ -261,7 +278,7 @@ def _unknown(measured: Measurements, best: Candidate | None) -> Iterator[str]:
     explained = parts.total / (measured.num_workers or 1) / measured.steady
     if measured.is_held_up and measured.num_workers and explained < _EXPLAINED:
         yield f"the times of the workers explain only {explained:.0%} of the loop: other processes, or sending"
-    if measured.is_held_up and best is None:
+    if measured.headroom.ratio >= LEAST_GAIN and best is None:
         yield f"the loop takes {measured.headroom.ratio:.2f} times as long as its step, and no experiment explains that"
     if measured.is_held_up and measured.num_workers is None:
         yield "whether threads and processes of this loader wait or compute is judged by their CPU time only"

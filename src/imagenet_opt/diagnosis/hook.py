@@ -53,13 +53,13 @@ class Hook:
         return lambda: setattr(module.DataLoader, "__iter__", original)
 
     def _iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        self.watch()
         if loader is self._loader and self.examination is not None:
             self.examination.interrupt()
             return _Watched(self, loader, None)
         if self.examination is not None or type(loader.dataset).__module__ == _OWN:
             return original(loader)
         self.num_loops += 1
+        self.watch()
         return _Watched(self, loader, original(loader))
 
     def begin(self, loader: Any) -> None:
@@ -81,7 +81,7 @@ class Hook:
             self.end(f"the loader raised {named_first_line(error)}")
 
     def watch(self) -> None:
-        """Called at the start of each loop."""
+        """Called at the start of each loop before one is taken over."""
 
     def trains(self, loop: "_Watched") -> bool:
         """Whether a loop trains, and is to be taken over; called before each batch."""
@@ -128,6 +128,8 @@ class _OfScript(Hook):
 
     def watch(self) -> None:
         """See backward, optimizer steps, and gradients that are switched off."""
+        if not self.file.with_suffix(".claim").exists():
+            self.write("watching")
         if self.is_watching:
             return
         self.is_watching = True

@@ -1,7 +1,7 @@
 """What was measured of a loop. The rules of `cause.py` read nothing else."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
@@ -28,17 +28,12 @@ class Parts:
 
     @property
     def total(self) -> float:
-        return self.waiting + self.computing + self.queued + self.collating + self.sending
+        return self.waiting + self.cpu + self.queued
 
-    def without_computing(self) -> "Parts":
-        return replace(self, computing=0.0, queued=self.queued - self._queued(self.computing))
-
-    def without_collating(self) -> "Parts":
-        return replace(self, collating=0.0, queued=self.queued - self._queued(self.collating))
-
-    def _queued(self, part: float) -> float:
-        """The share of a part in the waits for a CPU."""
-        return self.queued * part / (self.computing + self.collating) if part else 0.0
+    @property
+    def cpu(self) -> float:
+        """What the worker computed."""
+        return self.computing + self.collating + self.sending
 
     @classmethod
     def mean(cls, parts: "list[Parts]") -> "Parts":
@@ -48,18 +43,20 @@ class Parts:
 @dataclass
 class Trial:
     """A remedy that was tried: seconds per batch in each round without and with it. settings: of the DataLoader; empty
-    for another batch size. times: number of samples in a batch with the remedy / without."""
+    for another batch size. times: number of samples in a batch with the remedy / without. num_trials: of the loop; the
+    more, the wider the interval."""
 
     name: str
     settings: dict[str, Any]
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
     times: float = 1.0
+    num_trials: int = 1
 
     @property
     def gain(self) -> Ratio:
         rates = {"after": [self.times / seconds for seconds in self.after], "before": [1 / s for s in self.before]}
-        return paired_ratios(rates, [("after", "before")])[0]
+        return paired_ratios(rates, [("after", "before")], num_comparisons=self.num_trials)[0]
 
 
 @dataclass
@@ -68,14 +65,15 @@ class Measurements:
 
     kind: of the loader. num_workers: None if the loader is no DataLoader of torch. batches: of an epoch; None if they
     are not known. batch_bytes, num_leaves: of the first batch: bytes in tensors, and number of tensors and other
-    objects. loop, body: the loop as it is, and its part outside of the loader. kept: the step on a batch that is kept.
-    drained: the loader alone. receiving: the main thread computed in the loader. starts: from the start of an epoch to
-    its first batch. parts: of each batch of the loop. lines: samples of a worker's CPU time, by place in the code.
-    decoding: how many of them decoded images. pixels: pixels decoded / pixels in the batch; 0 if that is unknown.
-    workers: number of workers -> seconds of the loader alone. trials: the remedies that were tried. waits: host waits
-    for the device in a step, by place. num_ops: of a step. kernel_seconds: in which a GPU computed in a step on the
-    kept batch; 0 without a GPU. on_device: the step on a kept batch on the GPU. loader_cpus, others_cpus: CPUs that
-    this program used while the loader ran alone, and that other programs used.
+    objects. loop, body: the loop as it is, and its part outside of the loader. kept, step_cpu: the step on a batch that
+    is kept, and what the main thread computed for it. drained: the loader alone. receiving: the main thread computed in
+    the loader. starts: from the start of an epoch to its first batch, beyond those of an average batch. parts: of each
+    batch of the loop. lines: samples of a worker's CPU time, by place in the code. decoding: how many of them decoded
+    images. pixels: pixels decoded / pixels in the batch; 0 if that is unknown. workers: number of workers -> seconds of
+    the loader alone. trials: the remedies that were tried. waits: host waits for the device in a step, by place.
+    num_ops: of a step. kernel_seconds: in which a GPU computed in a step on the kept batch; 0 without a GPU. on_device:
+    the step on a kept batch on the GPU. loader_cpus, others_cpus: CPUs that this program used while the loader ran
+    alone, and that other programs used.
     failed: experiment -> reason. ended: why the loop ended before the experiments did; "" if it did not.
     """
 
@@ -93,6 +91,7 @@ class Measurements:
     loop: list[float] = field(default_factory=list)
     body: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
+    step_cpu: list[float] = field(default_factory=list)
     drained: list[float] = field(default_factory=list)
     receiving: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
@@ -118,15 +117,6 @@ class Measurements:
         return len(self.loop) >= 2 and len(self.kept) >= 2
 
     @property
-    def too_little(self) -> str:
-        """Message about a loop that cannot be judged."""
-        return (
-            f"{self.ended or 'too few batches'}; measured until then: {len(self.starts)} epochs begun, "
-            f"{len(self.loop)} of at least 2 rounds ({self.kind}). Expected an iterable of batches, and a step that "
-            "takes each of them"
-        )
-
-    @property
     def step(self) -> float:
         return median(self.kept)
 
@@ -143,15 +133,11 @@ class Measurements:
     @property
     def start(self) -> float:
         """The share of a batch in the start of an epoch."""
-        return self.seconds_with(median(self.starts)) - self.steady if self.starts else 0.0
+        return median(self.starts) / self.batches if self.starts and self.batches else 0.0
 
     @property
     def seconds(self) -> float:
         return self.steady + self.start
-
-    def seconds_with(self, start: float) -> float:
-        """A batch of the loop if the first of each epoch came after so many seconds."""
-        return self.steady + max(0.0, start - self.steady) / self.batches if self.batches else self.steady
 
     @property
     def mean_parts(self) -> Parts:
@@ -159,8 +145,13 @@ class Measurements:
 
     @property
     def headroom(self) -> Ratio:
-        """The loop / the step alone: what a loader that takes no time would bring."""
-        return paired_ratios({"loop": self.loop, "kept": self.kept}, [("loop", "kept")])[0]
+        """The loop / the step alone: what a loader that takes no time would bring.
+
+        Its interval is that of the share of the step in the loop, which varies little for a step that takes no time.
+        """
+        shares = [step / loop for step, loop in zip(self.kept, self.loop, strict=False)]
+        middle, low, high = student_interval(shares, 1 - CONFIDENCE)
+        return Ratio(1 / middle, 1 / high, 1 / low if low > 0 else math.inf, CONFIDENCE, len(shares))
 
     @property
     def scatter(self) -> tuple[float, float]:
@@ -184,6 +175,13 @@ class Measurements:
     def is_held_up(self) -> bool:
         """Whether the loader slows the loop down, beyond the scatter."""
         return self.headroom.ratio >= LEAST_GAIN and self.headroom.low > 1
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the loop is slower than the slower one of step and loader alone, beyond the scatter."""
+        slower = [max(pair) for pair in zip(self.kept, self.drained, strict=False)]
+        ratio = paired_ratios({"loop": self.loop, "slower": slower}, [("loop", "slower")])[0]
+        return ratio.ratio >= LEAST_GAIN and ratio.low > 1
 
     def trial(self, name: str) -> Trial | None:
         return next((trial for trial in self.trials if trial.name.startswith(name) and len(trial.after) > 1), None)

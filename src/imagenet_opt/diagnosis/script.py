@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from imagenet_opt.diagnosis.cause import judge
+from imagenet_opt.diagnosis.cause import conclude
 from imagenet_opt.diagnosis.measurements import Measurements
 from imagenet_opt.diagnosis.verdict import Diagnosis
 from imagenet_opt.errors import ConfigError, TrainingError
@@ -61,11 +61,7 @@ def diagnose_script(script: Path, arguments: list[str], *, seconds: float) -> Di
             f"{script}: {reason}; seen until then: {seen}. Expected a training loop over torch.utils.data.DataLoader; "
             "imagenet_opt.diagnose(loader, step) takes any other loop"
         )
-    measured = _MEASUREMENTS.validate_python(state["measured"])
-    measured.ended = measured.ended or reason
-    if not measured.is_enough:
-        raise TrainingError(f"{script}: {measured.too_little}")
-    return judge(measured)
+    return conclude(_MEASUREMENTS.validate_python(state["measured"]), reason, TrainingError, f"{script}: ")
 
 
 def _wait(process: "subprocess.Popen[bytes]", file: Path, seconds: float) -> str:

@@ -5,21 +5,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import psutil
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from imagenet_opt import machine
 from imagenet_opt.diagnosis.measurements import Parts
 from imagenet_opt.diagnosis.worker import TimedBatch, TimedCollate, TimedSamples, TimedStream, new_pause
 from imagenet_opt.measure.telemetry.thread_time import thread_time
 from imagenet_opt.private_api import drop_persistent_iterator
 
-MEMORY_SHARE = 0.8
-"""Largest share of the free memory and of the free /dev/shm that batches and workers may use."""
 _KEPT = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor",
     "persistent_workers", "in_order",
@@ -54,9 +51,10 @@ class Source:
     """The batches of `loader`, in epoch after epoch.
 
     settings: of a DataLoader that takes its place; None for the loader itself, which is not timed then. in_loop:
-    whether batches are now those of the loop as it is, whose parts count. starts, lengths: seconds from the start of
-    each epoch to its first batch, and batches of each epoch. starting: sum of the starts. last: the latest batch as a
-    TimedBatch. parts, lines, decoding, pixels, num_samples, receiving: as in `Measurements`.
+    whether batches are now those of the loop as it is, whose parts count. starts: seconds from the start of each epoch
+    to its first batch, beyond those of an average batch: the workers start. starting: their sum. lengths: batches of
+    each epoch. last: the latest batch as a TimedBatch. parts, lines, decoding, pixels, num_samples, receiving: as in
+    `Measurements`.
     """
 
     def __init__(self, loader: Any, settings: dict[str, Any] | None = None) -> None:
@@ -75,24 +73,41 @@ class Source:
         self.decoding = self._num = 0
         self.last: TimedBatch | None = None
         self._pids: set[int] = set()
+        self._made: list[float] = []
         self._batches: Iterator[Any] | None = None
 
     def next(self) -> Any:
         """The next batch; at the end of an epoch, the first of a new one. Raises NoBatch."""
+        if self._batches is None:
+            return self.begin_epoch()
         began = thread_time()
         try:
-            batch = self._restart() if self._batches is None else next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self.lengths.append(self._num)
-            batch = self._restart()
-        taken = thread_time().since(began)
+            return self.begin_epoch()
         if self.in_loop:
+            taken = thread_time().since(began)
             self.receiving.append(taken.cpu + taken.queued)
         return self._noted(batch)
 
     def begin_epoch(self) -> Any:
-        """The first batch of a new epoch."""
-        return self._noted(self._restart())
+        """The first batch of a new epoch. Raises NoBatch."""
+        began = time.perf_counter()
+        self._batches = None  # ends workers that are not persistent
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*(worker processes in total|pin_memory).*")
+            self._batches = iter(self.loader)
+            batch = next(self._batches, NoBatch)
+        if batch is NoBatch:
+            raise NoBatch
+        usual = taken = time.perf_counter() - began
+        if isinstance(batch, TimedBatch):
+            usual = median(self._made or [batch.parts.total])
+        self._num = 0
+        self.starts.append(max(0.0, taken - usual))
+        self.starting += self.starts[-1]
+        return self._noted(batch)
 
     def _noted(self, batch: Any) -> Any:
         """The batch itself; what its worker spent is added up."""
@@ -101,6 +116,7 @@ class Source:
             return batch
         self.last = batch
         self._pids.add(batch.pid)
+        self._made.append(batch.parts.total)
         for place, num in batch.lines.items():
             self.lines[place] = self.lines.get(place, 0) + num
         self.decoding += batch.decoding
@@ -111,20 +127,6 @@ class Source:
             values = max((leaf.numel() for leaf in leaves_of(batch.batch) if isinstance(leaf, Tensor)), default=0)
             self.pixels = 3 * batch.pixels / max(1, values)
         return batch.batch
-
-    def _restart(self) -> Any:
-        began = time.perf_counter()
-        self._batches = None  # ends workers that are not persistent
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*(worker processes in total|pin_memory).*")
-            self._batches = iter(self.loader)
-            batch = next(self._batches, NoBatch)
-        if batch is NoBatch:
-            raise NoBatch
-        self._num = 0
-        self.starts.append(time.perf_counter() - began)
-        self.starting += self.starts[-1]
-        return batch
 
     def pause(self) -> None:
         """Let the workers wait before their next sample."""
@@ -142,33 +144,28 @@ class Source:
                 return
 
     def drain(self, seconds: float, *, limit: float) -> float:
-        """Seconds per batch of the loader alone, measured for `seconds`, or for `limit` if two batches of each worker
-        take longer. All workers finish a batch at about the same time, so the first of each does not count.
+        """Seconds per batch of the loader alone, without the starts of its workers, measured for `seconds`, or for
+        `limit` if two batches of each worker take longer. All workers finish a batch at about the same time, so only
+        whole groups count; the first one, which may have begun earlier, only if there is no other.
 
-        A batch counts when it was made, or when it arrived if that is later in the long run. Starts of epochs do not
-        count, unless epochs have too few batches to measure anything else.
+        A batch counts when it was made, or when it arrived if that is later in the long run.
         """
         self.resume()
-        group, num_starts = max(1, self.num_workers), len(self.starts)
-        made: list[float] = []
-        came: list[float] = []
-        num, began = 0, time.perf_counter()
-        now = began
-        while now - began < seconds or len(made) < 2 * group or len(made) % group:
+        group, began, now, num = max(1, self.num_workers), self.resumed, self.resumed, 0
+        made, came = [began - self.starting], [began - self.starting]
+        while now - began < seconds or num < 2 * group or num % group:
+            if now - began > limit and num >= group:
+                break
             self.next()
-            num, now = num + 1, time.perf_counter()
-            if len(self.starts) > num_starts:
-                made, came, num_starts = [], [], len(self.starts)
+            now = time.perf_counter()
             at = self.last.made_at if self.last and self.num_workers else now
             if at >= self.resumed:
-                made.append(at)
-                came.append(now)
-            if now - began > limit and num > 1:
-                break
-        if len(made) < 2:
-            return (now - began) / num
-        first = group - 1 if len(made) > group else 0
-        return max(each[-1] - each[first] for each in (made, came)) / (len(made) - 1 - first)
+                made.append(at - self.starting)
+                came.append(now - self.starting)
+                num += 1
+        last = num // group * group
+        first = group if last > group else 0
+        return max(each[last] - each[first] for each in (made, came)) / (last - first)
 
     def worker_bytes(self) -> int:
         """Mean memory of a worker that it shares with no other process; 0 if that is unknown."""
@@ -186,11 +183,9 @@ class Source:
         self.loader = None
 
 
-def most_workers(batch_bytes: int, worker_bytes: int, prefetch_factor: int) -> int:
-    """Workers that MEMORY_SHARE of the free memory and of the free /dev/shm allow."""
-    batches = max(1, (prefetch_factor + 1) * batch_bytes)
-    shared, memory = machine.free_shared_memory() / batches, machine.available_memory() / (batches + worker_bytes)
-    return int(MEMORY_SHARE * min(shared, memory))
+def num_bytes(batch: Any) -> int:
+    """In the tensors and arrays of a batch."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves_of(batch))
 
 
 def leaves_of(batch: Any) -> list[Any]:

@@ -7,12 +7,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
-from imagenet_opt.diagnosis.source import NoBatch, Source, leaves_of, most_workers
-from imagenet_opt.errors import ConfigError, DataError, named_first_line
+from imagenet_opt.diagnosis.sweep import AHEAD, Sweep, enough
+from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Deadline
+from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 
-_NEARLY = 0.95  # the fewest workers that reach this share of the highest rate are enough
-_AHEAD, _FURTHER_AHEAD = 2, 8
+_FURTHER_AHEAD = 8
 _TURNS = 3
 _IN_CURVE = 0.7
 """Share of the time for the numbers of workers; the rest is for the batches ahead."""
@@ -45,45 +45,21 @@ def tune(loader: DataLoader[Any], seconds: float = 60.0) -> Settings:
     """
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"tune takes a torch.utils.data.DataLoader, not a {type(loader).__name__}")
-    deadline, curve, notes = Deadline(0.9 * seconds), {}, list[str]()
+    deadline, sweep = Deadline(0.9 * seconds), Sweep(loader)
     counts = [count for count in (0, 1, 2, 4, 8, 16, 32, 64) if count <= max(4, 2 * machine.usable_cpus())]
-    batch_bytes = worker_bytes = 0
-    for number, count in enumerate(counts):
-        most, left = most_workers(batch_bytes, worker_bytes, _AHEAD), deadline.left(_IN_CURVE)
-        if count > most or not left:
-            why = f"memory and /dev/shm allow {most}" if count > most else "there is no time"
-            notes.append(f"not tried: {count} workers or more, {why}")
-            break
-        try:
-            curve[count], *sizes = _measured(loader, left / (len(counts) - number), num_workers=count)
-        except NoBatch:
-            raise DataError("the DataLoader gave no batch; is the data set empty?") from None
-        except Exception as error:
-            if not count:
-                raise DataError(f"the DataLoader raised {named_first_line(error)}") from error
-            notes.append(f"not tried: {count} workers, {named_first_line(error)}")
-            continue
-        batch_bytes, worker_bytes = (max(pair) for pair in zip(sizes, (batch_bytes, worker_bytes), strict=True))
-    best = min(count for count, rate in curve.items() if rate >= _NEARLY * max(curve.values()))
-    pin = torch.cuda.is_available()
+    sweep.run(counts, deadline, _IN_CURVE)
+    if 0 not in sweep.seconds:
+        raise DataError(f"the DataLoader fails without workers: {sweep.failed['num_workers=0']}")
+    best, pin = enough(sweep.seconds), torch.cuda.is_available()
+    curve = {count: 1 / taken for count, taken in sweep.seconds.items()}
+    notes = [f"not tried: {name}, {reason}" for name, reason in sweep.failed.items()]
     if not best:
         return Settings(curve, notes, num_workers=0, pin_memory=pin)
-    rates: dict[int, list[float]] = {_AHEAD: [], _FURTHER_AHEAD: []}
-    if most_workers(batch_bytes, worker_bytes, _FURTHER_AHEAD) >= best:
-        share = deadline.left() / (2 * _TURNS)
-        for _ in range(_TURNS if share else 0):
-            for factor, results in rates.items():
-                results.append(_measured(loader, share, num_workers=best, prefetch_factor=factor)[0])
-    near, far = (median(results or [1.0]) for results in rates.values())
-    ahead = _FURTHER_AHEAD if far * _NEARLY > near else _AHEAD
+    near, far = list[float](), list[float]()
+    share = deadline.left() / (2 * _TURNS) if sweep.most_workers(_FURTHER_AHEAD) >= best else 0.0
+    for _ in range(_TURNS if share else 0):
+        for factor, results in ((AHEAD, near), (_FURTHER_AHEAD, far)):
+            results.append(sweep.measure(share, num_workers=best, prefetch_factor=factor))
+    is_faster = bool(far) and median(near) > LEAST_GAIN * median(far)
+    ahead = _FURTHER_AHEAD if is_faster else AHEAD
     return Settings(curve, notes, num_workers=best, prefetch_factor=ahead, persistent_workers=True, pin_memory=pin)
-
-
-def _measured(loader: DataLoader[Any], seconds: float, **settings: Any) -> tuple[float, int, int]:
-    """Batches per second, bytes of a batch, and memory of a worker; workers start within the time."""
-    source = Source(loader, settings)
-    try:
-        batch_bytes = sum(getattr(leaf, "nbytes", 0) for leaf in leaves_of(source.next()))
-        return 1 / source.drain(seconds / 3, limit=seconds), batch_bytes, source.worker_bytes()
-    finally:
-        source.close()

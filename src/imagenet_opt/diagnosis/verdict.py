@@ -5,14 +5,12 @@ from io import StringIO
 from os import PathLike
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.panel import Panel
-from rich.text import Text
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.diagnosis.measurements import Measurements
-from imagenet_opt.display.printable import printable
-from imagenet_opt.display.terminal_table import facts_table, strict_json
+from imagenet_opt.display.terminal_table import strict_json, verdict_panel
 from imagenet_opt.errors import ConfigError
 
 FORMAT = 1
@@ -68,9 +66,8 @@ class Diagnosis:
             tried = "tried" if self.settings is not None else "predicted"
             rows.append(("if fixed", f"{low:.2f} to {high:.2f} times as fast, {tried}"))
         rows += [("" if number else "unknown", text) for number, text in enumerate(self.unknown)]
-        style = "green" if self.cause in HEALTHY else "red"
-        parts = Group(Text(printable(self.sentence), style="bold"), Text(), facts_table(rows, style="dim"))
-        return Panel(parts, title=Text(MEANINGS[self.cause][1]), title_align="left", border_style=style)
+        healthy = self.cause in HEALTHY
+        return verdict_panel(self.sentence, rows, title=MEANINGS[self.cause][1], healthy=healthy)
 
     def __str__(self) -> str:
         text = StringIO()

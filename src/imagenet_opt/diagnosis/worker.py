@@ -69,7 +69,7 @@ class _Spent:
 
 _spent = _Spent()
 _begun = False
-_fed = 0.0
+_fed = ThreadTime()
 
 
 def _finished(batch: Any, collating: ThreadTime) -> TimedBatch:
@@ -78,25 +78,27 @@ def _finished(batch: Any, collating: ThreadTime) -> TimedBatch:
     computing = min(spent.samples.wall, spent.samples.cpu + spent.helpers)
     queued = min(spent.samples.queued, spent.samples.wall - computing)  # the kernel's counts are a little late
     waiting = spent.samples.wall - computing - queued
-    joining = max(collating.cpu, collating.wall - collating.queued)
-    queued += max(0.0, collating.wall - joining)
-    parts = Parts(waiting, computing, queued, joining, _feeder_seconds())
-    return TimedBatch(batch, parts, spent)
+    joining = collating.cpu
+    if torch.get_num_threads() == 1:  # else the rest is waits for torch's threads, which wait for a CPU
+        joining = max(joining, collating.wall - collating.queued)
+    sending = _feeder_time()
+    queued += max(0.0, collating.wall - joining) + sending.queued
+    return TimedBatch(batch, Parts(waiting, computing, queued, joining, sending.cpu), spent)
 
 
-def _feeder_seconds() -> float:
-    """CPU seconds, since the last call, of the thread that pickles batches."""
+def _feeder_time() -> ThreadTime:
+    """Since the last call, of the thread that pickles batches."""
     global _fed
     feeder = next((thread for thread in threading.enumerate() if thread.name == _FEEDER), None)
     if feeder is None or not get_worker_info():
-        return 0.0
+        return ThreadTime()
     try:
         with open(f"/proc/self/task/{feeder.native_id}/schedstat") as file:
-            now = sum(map(int, file.read().split()[:2])) / 1e9
+            cpu, queued, _ = map(int, file.read().split())
     except (OSError, ValueError):
-        return 0.0
-    before, _fed = _fed, now
-    return now - before
+        return ThreadTime()
+    before, _fed = _fed, ThreadTime(0.0, cpu / 1e9, queued / 1e9)
+    return _fed.since(before)
 
 
 class TimedSamples:

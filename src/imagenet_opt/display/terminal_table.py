@@ -10,8 +10,9 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
+from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -60,6 +61,12 @@ def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout
     for name, text in facts:
         table.add_row(name, printable(text) if isinstance(text, str) else text)
     return table
+
+
+def verdict_panel(sentence: str, facts: Iterable[tuple[str, str | Text]], *, title: str, healthy: bool) -> Panel:
+    """A verdict in one sentence, with the facts behind it, in a frame that is green or red."""
+    parts = Group(Text(printable(sentence), style="bold"), Text(), facts_table(facts, style="dim"))
+    return Panel(parts, title=Text(title), title_align="left", border_style="green" if healthy else "red")
 
 
 def print_tables(tables: Sequence[Table]) -> Console:

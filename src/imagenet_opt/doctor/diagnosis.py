@@ -9,11 +9,8 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.rule import Finding, Rule
 from imagenet_opt.doctor.thresholds import AGREES, LITTLE, WIDE
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
+from imagenet_opt.measure.stats.verdict import nearly
 from imagenet_opt.measure.storage.page_cache import MOSTLY
-
-_NEARLY = 0.9  # of causes with this share of the largest gain, the first in order is named: its remedy is simplest
-_NEARLY_AT_LEAST = 0.75  # the same, where the rate of the run varies widely
-
 
 WITHOUT_CAUSE = (
     Rule(
@@ -156,9 +153,8 @@ def diagnose(evidence: Evidence, causes: Sequence[Rule], checks: Sequence[Rule])
 
 
 def _nearly(evidence: Evidence) -> float:
-    """Gains that differ less than the windows of the run do are equal: otherwise chance would choose the cause."""
     run = evidence.ceilings[evidence.stage("full")].estimate
-    return max(_NEARLY_AT_LEAST, min(_NEARLY, run.low / run.median))
+    return nearly(run.low / run.median)
 
 
 def _largest(findings: Sequence[Finding], causes: Sequence[Rule], nearly: float) -> Rule | None:

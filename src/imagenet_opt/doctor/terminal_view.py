@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.terminal_table import facts_table
+from imagenet_opt.display.terminal_table import facts_table, verdict_panel
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
@@ -21,7 +21,7 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis. console: with `markup=False, highlight=False`, and at least 80 columns."""
-    console.print(verdict_panel(diagnosis), _ceilings(diagnosis), Text())
+    console.print(panel(diagnosis), _ceilings(diagnosis), Text())
     if diagnosis.measurements.left_out:
         console.print(_dimmed("files", diagnosis.measurements.left_out), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
@@ -37,17 +37,15 @@ def _dimmed(name: str, text: str) -> Table:
     return facts_table([(name, Text(printable(text), style="dim"))], style="dim")
 
 
-def verdict_panel(diagnosis: Diagnosis) -> Panel:
+def panel(diagnosis: Diagnosis) -> Panel:
     """The sentence, the explanation and the main numbers."""
     level, doubts = diagnosis.confidence
-    style = "green" if diagnosis.cause == "healthy" else "red"
     title = diagnosis.meaning
     if diagnosis.measurements.simulated:
         title = printable(f"simulated: {diagnosis.measurements.simulated}")
     row = ("confidence", Text("; ".join([level, *doubts]), style=_CONFIDENCE_STYLES[level]))
-    facts = facts_table([*diagnosis.explanation, *_facts(diagnosis), row], style="dim")
-    sentence = Text(printable(diagnosis.sentence), style="bold")
-    return Panel(Group(sentence, Text(), facts), title=Text(title), title_align="left", border_style=style)
+    facts: list[tuple[str, str | Text]] = [*diagnosis.explanation, *_facts(diagnosis), row]
+    return verdict_panel(diagnosis.sentence, facts, title=title, healthy=diagnosis.cause == "healthy")
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ MARGIN = 1.03
 LEAST_GAIN = 1.05
 """A remedy that makes a run less than this many times as fast is no cause: that is noise."""
 UNDECIDED = "undecided"
+_NEARLY, _NEARLY_AT_LEAST = 0.9, 0.75
 _LARGE_FREEDOM = 200
 """More degrees of freedom hardly change Student's quantile."""
 
@@ -66,6 +67,13 @@ def student_interval(values: Sequence[float], error: float) -> tuple[float, floa
     middle = fmean(values)
     reach = student_quantile(1 - error / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return middle, middle - reach, middle + reach
+
+
+def nearly(scatter: float) -> float:
+    """Of the remedies that gain this share of the largest gain, the first in order is named: its remedy is simplest.
+    Gains that differ by less than the run itself are equal, otherwise chance would choose among them. scatter: low
+    limit of the rate of the run / the rate."""
+    return max(_NEARLY_AT_LEAST, min(_NEARLY, scatter))
 
 
 def more_rounds(ratio: Ratio) -> float:

@@ -16,7 +16,7 @@ from imagenet_opt.data.index.layout import root_of, split_url
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.errors import ConfigError, DataError, EmptyClass, ShardMismatch, StorageFailed
+from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyClass, ShardMismatch, StorageFailed
 from tests.conftest import loading, write_images
 from tests.faulty_proxy import faulty_proxy
 from tests.object_server import client, put, upload
@@ -173,6 +173,8 @@ def test_mistakes_are_named_in_one_line(
     assert "no such bucket" in message("s3://no-such-bucket/in1k", StorageFailed)
     put(f"{bucket}/in1k/valid/shard-0000.parquet", b"")
     assert "valid/shard-0000.parquet has 0 bytes and no footer" in message(f"{bucket}/in1k", DataError, "valid")
+    put(f"{bucket}/flat/val/1.JPEG", b"")
+    assert "read in folders: download" in message(f"{bucket}/flat", DatasetNotFound, "val")
     put(f"{bucket}/in1k/train/empty/readme.txt", b"")
     assert message(f"{bucket}/in1k", EmptyClass).startswith(f"no images in {bucket}/in1k/train/empty")
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 import webdataset
@@ -12,7 +11,6 @@ from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, read_sam
 from imagenet_opt.data.index.webdataset import (
     class_names,
     compare,
-    expectations,
     number_labels,
 )
 from imagenet_opt.errors import DataError
@@ -112,22 +110,17 @@ INFO = {
 WIDS = {"__kind__": "wids-shard-index-v1", "shardlist": [{"url": "s3://b/t-0.tar", "nsamples": 3, "filesize": 9}]}
 
 
-def test_numbers_of_samples_and_of_tars_are_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = {
-        "_info.json": json.dumps(INFO).encode(),
-        "nshards.txt": b"2\n",
-        "any.json": json.dumps(WIDS).encode(),
-        "labels.json": b"[1]",
-    }
-    info, shards, wids = expectations(files, "train")
-    for expected in (info, wids):
-        with pytest.raises(DataError, match=r"t-0\.tar has 2 images, but .*json says 3"):
-            compare(expected, {"t-0.tar": 2}, f"{tmp_path}")
-    compare(info, {"t-0.tar": 3, "t-1.tar": 4}, f"{tmp_path}")
-    compare(shards, {"t-0.tar": 3, "t-1.tar": 4}, f"{tmp_path}")
-    assert not caplog.records
-    compare(info, {"t-0.tar": 3}, f"{tmp_path}")
+def test_numbers_of_samples_and_of_tars_are_compared(caplog: pytest.LogCaptureFixture) -> None:
+    info, wids = ({name: json.dumps(about).encode()} for name, about in (("_info.json", INFO), ("any.json", WIDS)))
+    for files in (info, wids):
+        with pytest.raises(DataError, match=r"p/t-0\.tar has 2 images, but .*json says 3"):
+            compare(files, "train", {"t-0.tar": 2}, "p")
+    everything = {"nshards.txt": b"2\n", "labels.json": b"[1]", **info}
+    assert compare(everything, "train", {"t-0.tar": 3, "t-1.tar": 4}, "p") == {"t-0.tar", "t-1.tar"}
+    assert compare(info, "val", {"v-0.tar": 2}, "p") == {"v-0.tar"} and not caplog.records
+    compare(info, "train", {"t-0.tar": 3}, "p")
     assert "1 of the 2 tars of _info.json, such as t-1.tar" in caplog.text
-    assert next(expectations(files, "val")).num_tars == 1
+    compare({"nshards.txt": b"3"}, "train", {"t-0.tar": 3}, "p")
+    assert "1 of the 3 tars of nshards.txt: only" in caplog.text
     with pytest.raises(DataError, match=r"nshards.txt .*data\.root"):
-        list(expectations({"nshards.txt": b"x"}, "train"))
+        compare({"nshards.txt": b"x"}, "train", {}, "p")

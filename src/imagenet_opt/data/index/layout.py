@@ -208,11 +208,12 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
             f"{root}/val/, or name them after it (NAME-train-0000.tar, NAME-val-0000.tar)"
         )
     if num_images:
-        return (
-            f"{place} holds {num_images} images and no class folders. Validation images need {LISTS} in "
-            f"it or in a folder above; or imagenet-opt pack data.root={root} out=PACKED val_labels=FILE, then "
-            "data.root=PACKED. Training images need a folder for each class"
-        )
+        need = f"Validation images need {LISTS} in it or in a folder above; or imagenet-opt pack data.root={root} "
+        need += "out=PACKED val_labels=FILE, then data.root=PACKED"
+        if is_url(place):
+            need = "Lists of classes are read in folders: download the data set and use data.root=FOLDER, or "
+            need += "imagenet-opt pack data.root=FOLDER out=PACKED, a folder or a bucket"
+        return f"{place} holds {num_images} images and no class folders. {need}. Training needs a folder for each class"
     kinds = Counter(map(kind, names))
     unpack = "; unpack the archives, and set data.root to the folder that then holds train/" * bool(
         _ARCHIVES & {*kinds}

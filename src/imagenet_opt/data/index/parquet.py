@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import Marks, mark, open_kept, scan_each
+from imagenet_opt.data.index.index_cache import Marks, marks_of, open_kept, scan_each
 from imagenet_opt.data.index.layout import Root, unreadable
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_index import find_tars
@@ -85,7 +85,7 @@ def open_parquet(files: ParquetFiles, cache_dir: Path) -> Split:
     def scan() -> tuple[Split, Marks]:
         paths = [] if is_hub(files.place) else [f"{files.place}/{name}" for name in files.names]
         try:
-            marks = {path: mark(path) for path in paths}
+            marks = marks_of(paths)
         except OSError as error:
             raise unreadable(error) from error
         return read_parquet(files), marks

@@ -42,7 +42,6 @@ from imagenet_opt.data.index.webdataset import (
     NUM_TARS,
     class_names,
     compare,
-    expectations,
     is_named,
     number_labels,
     words_of,
@@ -215,10 +214,7 @@ def split_of_tars(tars: Tars, samples: Sequence[TarSamples], **more: Any) -> Spl
         )
     positions, classes = number_labels(labels, class_names(tars.beside), tars.place)
     lengths = {n: len(each.labels) + each.others[BELOW_ZERO] for n, each in zip(tars.names, samples, strict=True)}
-    counted = set[str]()
-    for expected in expectations(tars.beside, tars.split):
-        compare(expected, lengths, tars.place)
-        counted |= expected.lengths.keys()
+    counted = compare(tars.beside, tars.split, lengths, tars.place)
     return Split(
         place=tars.place,
         classes=classes,

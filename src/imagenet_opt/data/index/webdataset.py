@@ -9,8 +9,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,6 @@ _MOST_CLASSES = 10**6
 _WORD = re.compile(r"[a-z]+")
 _SAME = ({"train", "training"}, {"val", "valid", "validation"})
 """Names of the same split."""
-
-
-class Expected(NamedTuple):
-    """What a file says about a split. lengths: tar -> number of samples; empty if unknown."""
-
-    file: str
-    num_tars: int
-    lengths: Mapping[str, int]
 
 
 def words_of(split: str) -> set[str]:
@@ -83,19 +75,34 @@ def number_labels(
     return np.array(labels, np.int32), names or tuple(map(str, range(largest + 1)))
 
 
-def expectations(files: Mapping[str, bytes], split: str) -> Iterator[Expected]:
-    """What the files say about a split. files: name -> content. Raises DataError for a damaged file."""
-    for name, content in files.items():
+def compare(files: Mapping[str, bytes], split: str, found: Mapping[str, int], place: str) -> set[str]:
+    """Compare the numbers of tars and of samples with what the files beside the tars say. files: name -> content.
+    found: tar -> number of samples. Returns the tars whose numbers of samples a file says. Missing tars are a warning,
+    because a part of a data set may be wanted. Raises DataError for a tar with another number, or a damaged file."""
+    told = set[str]()
+    for file, content in files.items():
+        lengths, num_tars = dict[str, int](), 0
         try:
-            if name == NUM_TARS:
-                yield Expected(name, int(content), {})
-            elif name.endswith(".json"):
-                about = _parsed(name, content)
-                lengths = _lengths_of_info(about, split) if name == INFO else _lengths_of_wids(about)
-                if lengths:
-                    yield Expected(name, len(lengths), lengths)
+            if file == NUM_TARS:
+                num_tars = int(content)
+            elif file.endswith(".json"):
+                about = _parsed(file, content)
+                lengths = _lengths_of_info(about, split) if file == INFO else _lengths_of_wids(about)
+                num_tars = 0 if lengths.keys().isdisjoint(found) else len(lengths)  # else it is about another split
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"{name} beside the tars is damaged (data.root); copy it again, or remove it") from error
+            raise DataError(f"{file} beside the tars is damaged (data.root); copy it again, or remove it") from error
+        for name, num in found.items():
+            if (listed := lengths.get(name, num)) != num:
+                raise DataError(f"{place}/{name} has {num} images, but {file} says {listed} (data.root); copy it again")
+        if num_tars and num_tars != len(found):
+            missing = next((f", such as {name}" for name in lengths if name not in found), "")
+            tell_once(
+                f"{place} holds {len(found)} of the {num_tars} tars of {file}{missing}: only these are used "
+                "(data.root)",
+                logging.WARNING,
+            )
+        told |= lengths.keys()
+    return told
 
 
 def _lengths_of_info(about: Mapping[str, Any], split: str) -> dict[str, int]:
@@ -110,25 +117,6 @@ def _lengths_of_wids(about: Mapping[str, Any]) -> dict[str, int]:
     if about.get("__kind__") != _WIDS:
         return {}
     return {os.path.basename(shard["url"]): int(shard["nsamples"]) for shard in about["shardlist"]}
-
-
-def compare(expected: Expected, found: Mapping[str, int], place: str) -> None:
-    """Compare with the tars that were found -> their numbers of samples. Missing tars are a warning, because a part of
-    a data set may be wanted. Raises DataError for a tar with another number of samples."""
-    if expected.lengths and expected.lengths.keys().isdisjoint(found):
-        return  # it is about another split
-    for name, num in found.items():
-        if (listed := expected.lengths.get(name, num)) != num:
-            raise DataError(
-                f"{place}/{name} has {num} images, but {expected.file} says {listed} (data.root); copy it again"
-            )
-    if len(found) != expected.num_tars:
-        missing = next((f", such as {name}" for name in expected.lengths if name not in found), "")
-        tell_once(
-            f"{place} holds {len(found)} of the {expected.num_tars} tars of {expected.file}{missing}: only these are "
-            "used (data.root)",
-            logging.WARNING,
-        )
 
 
 def _parsed(name: str, content: bytes) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class ThreadTime(NamedTuple):
 
     def waited_for(self, others: Self) -> Self:
         """The waiting of this thread, divided as `others` divide: the time of threads that made what it waited for."""
-        scale = self.waiting / others.wall if others.wall else 0.0
+        whole = max(others.wall, others.cpu + others.queued)  # the clocks are read one after the other
+        scale = self.waiting / whole if whole else 0.0
         return type(self)(self.waiting, others.cpu * scale, others.queued * scale)
 
 
